@@ -1,0 +1,65 @@
+# What a person does with this project. `make help` lists it; every target builds .venv by itself when it is missing.
+# On Debian neither root nor python3-venv is needed: pip installs into an environment made without ensurepip.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+TORCH_STAMP := $(VENV)/.ready-train
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+export PYTHONPATH := $(CURDIR)/src
+PYTEST := $(BIN)/python -m pytest
+WORKERS ?= 2
+
+.PHONY: help setup demo test test-slow test-root check format bench docs clean
+
+help:  ## Say what can be made
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(STAMP)  ## Build .venv with weft and everything the tests need
+
+$(STAMP): pyproject.toml
+	@echo "setup: building $(VENV) with $(PYTHON) (once; a minute or two)"
+	@test -n "$(PYTHON)" || { echo "setup: Python 3.11 or newer is needed" >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	    || { echo "setup: $(PYTHON) is older than 3.11; run make PYTHON=/path/to/python3.11" >&2; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv --without-pip $(VENV)
+	@$(PYTHON) -m pip --disable-pip-version-check -qq --python $(BIN)/python install 'pip>=25.1'
+	@$(PIP) install --group test --group check --editable .
+	@touch $@
+
+demo: $(STAMP)  ## Design a 131,072-GPU fabric and show it
+	@$(BIN)/weft design gb200-8x100g-131k
+	@$(BIN)/weft explain planes gb200-8x100g-131k
+
+test: $(STAMP)  ## Run the tests (fast ones; under ten minutes on two cores)
+	@echo "test: the fast tests on $(WORKERS) workers"
+	@$(PYTEST) -n $(WORKERS) -m "not slow and not root"
+
+test-slow: $(STAMP)  ## Run the tests that take long
+	@$(PYTEST) -n $(WORKERS) -m "slow and not root"
+
+test-root: $(STAMP)  ## Run the tests that need root and iproute2 (network namespaces)
+	@$(PYTEST) -m root
+
+check: $(STAMP)  ## Lint, format, types, import contracts, spelling, dead code
+	@echo "check: format";    $(BIN)/ruff format --check --quiet .
+	@echo "check: lint";      $(BIN)/ruff check --quiet .
+	@echo "check: types";     $(BIN)/pyrefly check --python-interpreter-path $(BIN)/python --summary=none
+	@echo "check: imports";   $(BIN)/lint-imports --no-cache >$(VENV)/imports.log || { cat $(VENV)/imports.log; exit 1; }
+	@echo "check: spelling";  $(BIN)/typos
+	@echo "check: dead code"; $(BIN)/vulture
+	@echo "check: fine"
+
+format: $(STAMP)  ## Put the sources into the house format
+	@$(BIN)/ruff format --quiet .
+	@$(BIN)/ruff check --fix --quiet .
+
+bench: $(STAMP)  ## Run the benchmarks; each prints ratios measured in one run
+	@for program in benchmarks/*.py; do echo "bench: $$program"; $(BIN)/python $$program || exit 1; done
+
+docs: $(STAMP)  ## Build the documentation into build/docs
+	@$(BIN)/python docs/build.py
+
+clean:  ## Remove what was built
+	@rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis

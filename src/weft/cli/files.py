@@ -1,0 +1,96 @@
+"""`weft site`, `weft schema`, `weft check`, `weft completion`: commands about files and the command line."""
+
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from weft.cli.output import JsonFlag, console, print_json, print_table
+from weft.core import quantity
+from weft.core.errors import Mistake, SpecError, UsageError
+from weft.core.provenance import provenance
+from weft.core.specfile import schema as describe
+from weft.specs import SITES, load_site
+from weft.specs.files import KINDS, load_any
+
+Kind = Literal["site", "job", "scenario"]
+
+
+def list_sites(*, json: JsonFlag = False) -> None:
+    """List the built-in sites."""
+    sites = [load_site(name) for name in SITES.names()]
+    if json:
+        print_json([{"name": site.name, "gpus": site.fabric.gpus, "description": site.description} for site in sites])
+        return
+    rows = [
+        (site.name, f"{site.fabric.gpus:,}", f"{site.fabric.planes} x {quantity.RATE.format(site.fabric.port_rate)}",
+         str(site.fabric.tiers), site.description)
+        for site in sites
+    ]  # fmt: skip
+    print_table("built-in sites", ("site", "GPUs", "planes", "tiers", "description"), rows)
+
+
+def show_site(site: str, /, *, json: JsonFlag = False) -> None:
+    """Print a site with everything it inherits, as TOML that can be saved and changed.
+
+    Parameters
+    ----------
+    site
+        Built-in name or path of a site file.
+
+    """
+    spec = load_site(site)
+    if json:
+        print_json({**spec.as_written(), "provenance": provenance(spec.as_written()).as_json()})
+        return
+    from weft.cli.toml import written
+
+    console().print(written(spec.as_written()), markup=False, soft_wrap=True)
+
+
+def schema(kind: Kind, /) -> None:
+    """Print the JSON schema of site, job or scenario files.
+
+    Parameters
+    ----------
+    kind
+        Which kind of file.
+
+    """
+    print_json(describe(KINDS[kind]))
+
+
+def check(*files: str, json: JsonFlag = False) -> None:
+    """Check files and name every mistake in each.
+
+    Parameters
+    ----------
+    files
+        Site, job or scenario files, or built-in names; the kind is told by what is in them.
+
+    """
+    if not files:
+        raise UsageError("name at least one file to check")
+    found: list[dict[str, str]] = []
+    mistakes: list[Mistake] = []
+    for file in files:
+        try:
+            kind, spec = load_any(file)
+            found.append({"file": file, "kind": kind, "name": str(spec.as_written()["name"])})
+        except SpecError as error:
+            mistakes += error.mistakes
+    if mistakes:
+        raise SpecError(mistakes)
+    if json:
+        print_json(found)
+        return
+    for row in found:
+        console().print(f"{row['file']}: a {row['kind']} called {row['name']}, no mistakes", markup=False)
+
+
+def completion(
+    shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(help="The shell to complete in.")], /
+) -> None:
+    """Print the completion script of a shell; save it where that shell looks for completions."""
+    from weft.cli.main import app
+
+    console().print(app.generate_completion(shell=shell), markup=False, soft_wrap=True)

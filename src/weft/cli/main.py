@@ -1,0 +1,81 @@
+"""The command `weft`: its words, where each is implemented, and how a run ends.
+
+Commands are named by import path and imported when they are called, so `weft --help` loads neither numpy nor torch.
+Status 0: done; 1: it failed; 2: it was asked wrongly; 130: interrupted.
+"""
+
+import os
+import sys
+
+from cyclopts import App, CycloptsError
+from rich.console import Console
+
+from weft.core.errors import WeftError
+from weft.core.version import VERSION
+
+INTERRUPTED = 130
+
+app = App(
+    name="weft",
+    help="Rehearse a 131,072-GPU training run on your laptop, then run it.",
+    version=VERSION,
+    help_format="plaintext",
+    help_epilogue="SITE, JOB and SCENARIO are built-in names or TOML files. Every command takes --json.",
+    exit_on_error=False,
+    print_error=False,
+)
+
+
+def _group(name: str, help_line: str) -> App:
+    group = App(name=name, help=help_line, help_format="plaintext")
+    app.command(group)
+    return group
+
+
+app.command("weft.cli.design:design", name="design", help="Compare fabrics for a number of GPUs, or describe a site's.")
+app.command("weft.cli.explain:explain", name="explain", help="Show why a design decision works, with a site's numbers.")
+
+fabric = _group("fabric", "Look inside a site's fabric: paths, tables, exports.")
+fabric.command("weft.cli.fabric:path", name="path", help="Follow a packet through the static tables, hop by hop.")
+fabric.command("weft.cli.fabric:table", name="table", help="Print the static forwarding table of one switch.")
+fabric.command(
+    "weft.cli.fabric:export", name="export", help="Print the fabric as Linux commands (iproute2, seg6local)."
+)
+
+site = _group("site", "Look at sites.")
+site.command("weft.cli.files:list_sites", name="list", help="List the built-in sites.")
+site.command("weft.cli.files:show_site", name="show", help="Print a site with everything it inherits.")
+
+app.command("weft.cli.files:schema", name="schema", help="Print the JSON schema of site, job or scenario files.")
+app.command("weft.cli.files:check", name="check", help="Check site, job and scenario files and name every mistake.")
+app.command("weft.cli.files:completion", name="completion", help="Print the completion script of a shell.")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    errors = Console(stderr=True, highlight=False, soft_wrap=True)
+    try:
+        app(arguments, result_action="return_value")
+    except CycloptsError as error:
+        errors.print(f"[bold red]error:[/] {_escaped(str(error))}")
+        errors.print("[dim]weft --help lists the commands; weft COMMAND --help their options[/]")
+        return 2
+    except WeftError as error:
+        errors.print(f"[bold red]error:[/] {_escaped(str(error))}")
+        return error.exit_status
+    except KeyboardInterrupt:
+        errors.print("interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader (`| head`) has gone: not a failure of ours, and nothing more may be written to it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def run() -> None:
+    """Run the command line and leave the process; the entry point of `weft`."""
+    sys.exit(main())
+
+
+def _escaped(text: str) -> str:
+    return text.replace("[", r"\[")

@@ -1,0 +1,70 @@
+"""How commands speak: tables for people, JSON for programs, pictures where they say more.
+
+Colour is used on a terminal only; a pipe gets plain text of any width.
+"""
+
+import json as json_format
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from weft.core.errors import FailedError, UsageError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.console import Console
+
+JsonFlag = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON for programs instead of a table.")]
+PlotFile = Annotated[Path | None, Parameter(name="--plot", help="Draw it into FILE (.svg or .png).")]
+
+PIPE_WIDTH = 120
+
+
+def console() -> "Console":
+    """Return a console on standard output."""
+    from rich.console import Console
+
+    return Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+
+
+def print_json(document: Mapping[str, Any] | Sequence[Any]) -> None:
+    """Print `document` as JSON, one stable form."""
+    sys.stdout.write(json_format.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> None:
+    """Print a table; the first `left` columns are words, the others figures."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number < left else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console().print(table)
+
+
+def save_plot(target: Path | None, draw: "Callable[[Figure], None]", size: tuple[float, float] = (9.0, 5.0)) -> None:
+    """Draw a picture into `target`, where one is wanted; the file appears whole or not at all."""
+    if target is None:
+        return
+    if target.suffix not in (".svg", ".png"):
+        raise UsageError(f"--plot {target}: write a name that ends in .svg or .png")
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    # Same input, same bytes: no date and no random ids in the file.
+    with mpl.rc_context({"svg.hashsalt": "weft", "font.size": 10, "axes.grid": True, "grid.alpha": 0.3}):
+        figure = Figure(figsize=size, layout="constrained")
+        draw(figure)
+        part = target.with_name(f".{target.name}.part{target.suffix}")
+        try:
+            figure.savefig(part, dpi=150, metadata={"Date": None} if target.suffix == ".svg" else None)
+            part.replace(target)
+        except OSError as error:
+            part.unlink(missing_ok=True)
+            raise FailedError(f"{target} can not be written: {error.strerror}") from None

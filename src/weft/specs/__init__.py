@@ -1,0 +1,22 @@
+"""What people write: the `site`, `job` and `scenario` files, their tables, and the built-in ones.
+
+Just above `core` and below everything that decides, so that every layer can speak of a site without importing another
+layer. Data only: nothing here computes, and nothing heavy is imported.
+"""
+
+from weft.specs.files import JOBS, SCENARIOS, SITES, load_job, load_scenario, load_site
+from weft.specs.job import JobSpec
+from weft.specs.scenario import ScenarioSpec
+from weft.specs.site import SiteSpec
+
+__all__ = [
+    "JOBS",
+    "SCENARIOS",
+    "SITES",
+    "JobSpec",
+    "ScenarioSpec",
+    "SiteSpec",
+    "load_job",
+    "load_scenario",
+    "load_site",
+]

@@ -1,0 +1,53 @@
+"""The three kinds of file and the built-in ones of each."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from weft.core.spec import Spec
+from weft.core.specfile import Library, load, read_table
+from weft.specs.job import JobSpec
+from weft.specs.scenario import ScenarioSpec
+from weft.specs.site import SiteSpec
+
+_BUILT_IN = Path(__file__).parent / "builtin"
+
+SITES = Library("site", _BUILT_IN / "sites")
+JOBS = Library("job", _BUILT_IN / "jobs")
+SCENARIOS = Library("scenario", _BUILT_IN / "scenarios")
+
+_LIBRARIES = {library.kind: library for library in (SITES, JOBS, SCENARIOS)}
+
+KINDS: dict[str, type[Spec]] = {"site": SiteSpec, "job": JobSpec, "scenario": ScenarioSpec}
+
+
+def load_site(reference: str) -> SiteSpec:
+    """Return the site called `reference`: a built-in name or the path of a file."""
+    return load(reference, SiteSpec, SITES)
+
+
+def load_job(reference: str) -> JobSpec:
+    """Return the job called `reference`: a built-in name or the path of a file."""
+    return load(reference, JobSpec, JOBS)
+
+
+def load_scenario(reference: str) -> ScenarioSpec:
+    """Return the scenario called `reference`: a built-in name or the path of a file."""
+    return load(reference, ScenarioSpec, SCENARIOS)
+
+
+def load_any(reference: str) -> tuple[str, Spec]:
+    """Return the kind and the spec of a file of any kind, told apart by the names built in and the keys it has."""
+    for kind, library in _LIBRARIES.items():
+        if reference in library.names():
+            return kind, load(reference, KINDS[kind], library)
+    table = read_table(reference)
+    kind = _kind_of(table)
+    return kind, load(reference, KINDS[kind], _LIBRARIES[kind])
+
+
+def _kind_of(table: Mapping[str, Any]) -> str:
+    for kind, library in _LIBRARIES.items():
+        if table.get("extends") in library.names():
+            return kind
+    return max(KINDS, key=lambda kind: len(table.keys() & KINDS[kind].model_fields.keys()))

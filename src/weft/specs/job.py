@@ -1,0 +1,230 @@
+"""What can be written in a `job` file: one training, from its model to its place in the queue."""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from weft.core.spec import Check, Duration, Spec
+from weft.specs.site import Name
+
+Count = Annotated[int, Field(ge=1, le=10**12)]
+
+
+class ExpertsSpec(Spec):
+    """Mixture-of-experts blocks."""
+
+    count: Annotated[int, Field(ge=2, le=4096)]
+    """Experts in a block."""
+    top_k: Annotated[int, Field(ge=1, le=64)]
+    """Experts that see each token."""
+    ffn: Count
+    """Inner width of one expert."""
+    balance: Annotated[float, Field(ge=0, le=1)] = 0.01
+    """Weight of the load-balancing loss."""
+
+    checks: ClassVar[tuple[Check, ...]] = (
+        Check(
+            ("top_k", "count"),
+            lambda s: (
+                None if s.top_k <= s.count else f"top_k = {s.top_k} of {s.count} experts; write at most {s.count}"
+            ),
+        ),
+    )
+
+
+def _heads_divide_width(model: Any) -> str | None:
+    if model.width % model.heads == 0:
+        return None
+    near = min((h for h in range(1, model.width + 1) if model.width % h == 0), key=lambda h: abs(h - model.heads))
+    return f"{model.heads} heads do not divide a width of {model.width}; the nearest that do are {near}"
+
+
+def _groups_divide_heads(model: Any) -> str | None:
+    groups = model.kv_heads or model.heads
+    return None if model.heads % groups == 0 else f"{groups} kv_heads do not divide {model.heads} heads"
+
+
+class ModelSpec(Spec):
+    """A decoder: its dimensions."""
+
+    layers: Annotated[int, Field(ge=1, le=10_000)]
+    """Blocks."""
+    width: Annotated[int, Field(ge=1, le=1_000_000)]
+    """Width of the residual stream."""
+    heads: Annotated[int, Field(ge=1, le=65_536)]
+    """Attention heads."""
+    kv_heads: Annotated[int, Field(ge=1, le=65_536)] | None = None
+    """Heads of keys and values (grouped queries); all heads where absent."""
+    ffn: Count
+    """Inner width of the feed-forward block."""
+    vocabulary: Annotated[int, Field(ge=2, le=10_000_000)] = 256
+    """Tokens that exist; 256 for bytes."""
+    tied: bool = True
+    """Whether the output matrix is the embedding."""
+    rope_base: Annotated[float, Field(gt=0)] = 10_000.0
+    """Base of the rotary position encoding."""
+    norm_epsilon: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    """Added to the mean square in RMSNorm."""
+    experts: ExpertsSpec | None = None
+    """Mixture-of-experts blocks instead of dense ones."""
+
+    checks: ClassVar[tuple[Check, ...]] = (
+        Check(("heads", "width"), _heads_divide_width),
+        Check(("kv_heads", "heads"), _groups_divide_heads),
+    )
+
+
+class DataSpec(Spec):
+    """What it learns from."""
+
+    corpus: str = "python"
+    """A folder of text or token files, or "python": the sources of the standard library, which every machine has."""
+    tokenizer: str = "bytes"
+    """"bytes", or a tokenizer file in the folder."""
+    held_out: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    """Share of the corpus that only evaluation sees."""
+
+
+class BatchSpec(Spec):
+    """What one step sees."""
+
+    sequences: Count
+    """Sequences in the global batch of a step."""
+    micro: Count
+    """Sequences in one micro-batch: the unit that is never split, whatever the number of ranks."""
+    length: Count
+    """Tokens in a sequence."""
+
+    checks: ClassVar[tuple[Check, ...]] = (
+        Check(
+            ("sequences", "micro"),
+            lambda s: (
+                None
+                if s.sequences % s.micro == 0
+                else f"{s.sequences} sequences are not a whole number of micro-batches of {s.micro}"
+            ),
+        ),
+    )
+
+
+class OptimizerSpec(Spec):
+    """AdamW and its schedule."""
+
+    learning_rate: Annotated[float, Field(gt=0, le=10)] = 3e-4
+    """Highest learning rate."""
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = Field(
+        (0.9, 0.95), strict=False
+    )
+    """Decay of the two moments."""
+    epsilon: Annotated[float, Field(gt=0, lt=1)] = 1e-8
+    """Added to the root of the second moment."""
+    weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """Decoupled weight decay of matrices."""
+    clip: Annotated[float, Field(gt=0)] | None = 1.0
+    """Largest norm of the gradient, where it is clipped."""
+    warmup: Annotated[int, Field(ge=0)] = 0
+    """Steps over which the learning rate rises."""
+    schedule: Literal["constant", "cosine", "linear"] = "cosine"
+    """How it falls afterwards."""
+    final_share: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """Learning rate at the end, as a share of the highest."""
+
+
+class PlanSpec(Spec):
+    """How the model is spread: sizes of the mesh axes, in ranks."""
+
+    dp: Count = 1
+    """Data-parallel replicas."""
+    tp: Count = 1
+    """Tensor-parallel ranks."""
+    pp: Count = 1
+    """Pipeline stages."""
+    cp: Count = 1
+    """Context-parallel ranks."""
+    ep: Count = 1
+    """Expert-parallel ranks; they are taken from the data-parallel ones."""
+    shard: Count = 1
+    """Data-parallel ranks over which parameters are sharded: 1 replicates, dp shards fully, between is hybrid."""
+    schedule: Literal["gpipe", "1f1b", "interleaved", "looped-bfs", "zero-bubble", "zbv", "dualpipev"] = "1f1b"
+    """Order of the pipeline's micro-batches."""
+    recompute: Literal["none", "selective", "full"] = "none"
+    """Activations computed again in the backward pass."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """Arithmetic of the matrices; weights and sums stay in fp32."""
+    exact: bool = True
+    """Whether the bits must not depend on the number of data-parallel ranks."""
+
+    checks: ClassVar[tuple[Check, ...]] = (
+        Check(
+            ("shard", "dp"),
+            lambda s: None if s.dp % s.shard == 0 else f"shard = {s.shard} does not divide dp = {s.dp}",
+        ),
+        Check(("ep", "dp"), lambda s: None if s.dp % s.ep == 0 else f"ep = {s.ep} does not divide dp = {s.dp}"),
+    )
+
+    @property
+    def ranks(self) -> int:
+        """Return the number of ranks that the plan needs."""
+        return self.dp * self.tp * self.pp * self.cp
+
+
+class CheckpointSpec(Spec):
+    """What is kept."""
+
+    every: Annotated[int, Field(ge=0)] = 100
+    """Steps between checkpoints; 0 for none but the last."""
+    keep: Annotated[int, Field(ge=1, le=1000)] = 2
+    """Complete checkpoints that stay."""
+
+
+class EvaluationSpec(Spec):
+    """How it is judged."""
+
+    every: Annotated[int, Field(ge=0)] = 0
+    """Steps between evaluations; 0 for none."""
+    sequences: Count = 16
+    """Held-out sequences of one evaluation."""
+
+
+class RecoverySpec(Spec):
+    """What happens when a rank is lost."""
+
+    policy: Literal["spare", "shrink", "wait"] = "shrink"
+    """A spare takes over, the job goes on with one replica fewer, or it waits."""
+    spares: Annotated[int, Field(ge=0, le=100_000)] = 0
+    """Ranks kept warm."""
+
+
+class JobSpec(Spec):
+    """A training: model, data, batch, plan, what is kept, and its place in the queue."""
+
+    name: Name
+    """Short name; runs are called after it."""
+    description: str = ""
+    """One sentence for people."""
+    team: Name = "default"
+    """Who pays."""
+    priority: Annotated[int, Field(ge=0, le=1000)] = 100
+    """Higher goes first."""
+    time_limit: Duration | None = None
+    """Most that it may run."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Root of everything random: weights, data order, dropout."""
+    steps: Annotated[int, Field(ge=1, le=10**9)]
+    """Steps of the whole training."""
+    model: ModelSpec
+    """What is trained."""
+    data: DataSpec = DataSpec()
+    """What it learns from."""
+    batch: BatchSpec
+    """What one step sees."""
+    optimizer: OptimizerSpec = OptimizerSpec()
+    """How it learns."""
+    plan: PlanSpec | Literal["auto"] = "auto"
+    """How it is spread; "auto" lets the planner choose."""
+    checkpoint: CheckpointSpec = CheckpointSpec()
+    """What is kept."""
+    evaluation: EvaluationSpec = EvaluationSpec()
+    """How it is judged."""
+    recovery: RecoverySpec = RecoverySpec()
+    """What happens when a rank is lost."""
