@@ -7,7 +7,7 @@ import json as json_format
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -35,14 +35,18 @@ def print_json(document: Mapping[str, Any] | Sequence[Any]) -> None:
     sys.stdout.write(json_format.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> None:
-    """Print a table; the first `left` columns are words, the others figures."""
+def print_table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, words: Sequence[int] = (0,)
+) -> None:
+    """Print a table; the columns numbered in `words` hold words, the others figures."""
     from rich import box
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number < left else "right", overflow="fold")
+        widest_word = max(len(word) for word in column.split())
+        alignment: Literal["left", "right"] = "left" if number in words else "right"
+        table.add_column(column, justify=alignment, overflow="fold", no_wrap=number == 0, min_width=widest_word)
     for row in rows:
         table.add_row(*row)
     console().print(table)
