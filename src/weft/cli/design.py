@@ -1,10 +1,8 @@
 """`weft design`: the fabric of a site in figures, or every sensible fabric for a number of GPUs side by side."""
 
-import itertools
-from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts import Parameter
 
@@ -13,10 +11,6 @@ from weft.cli.output import JsonFlag, PlotFile, print_json, print_table, save_pl
 from weft.core.errors import UsageError
 from weft.core.quantity import MONEY, POWER, RATE, TIME, significant
 from weft.fabric.design import Design
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 def design(
@@ -50,7 +44,10 @@ def design(
 
 
 def _one(found: Design, *, json: bool, plot: Path | None) -> None:
-    save_plot(plot, lambda figure: _draw_fabric(figure, found), size=(9, 5))
+    if plot is not None:
+        from weft.cli.pictures import draw_fabric
+
+        save_plot(plot, lambda figure: draw_fabric(figure, found))
     if json:
         print_json(found.as_json())
         return
@@ -96,7 +93,10 @@ def _facts(found: Design) -> list[tuple[str, str]]:
 
 
 def _several(found: tuple[Design, ...], *, json: bool, plot: Path | None) -> None:
-    save_plot(plot, lambda figure: _draw_comparison(figure, found))
+    if plot is not None:
+        from weft.cli.pictures import draw_comparison
+
+        save_plot(plot, lambda figure: draw_comparison(figure, found))
     if json:
         print_json([each.as_json() for each in found])
         return
@@ -140,73 +140,11 @@ def fraction_text(value: Fraction) -> str:
 
 
 def _money(cents: int) -> str:
-    million = 10**8
-    return f"{significant(cents / million)} M$" if cents >= million else MONEY.about(cents)
+    for name, scale in (("bn USD", 10**11), ("M USD", 10**8)):
+        if cents >= scale:
+            return f"{significant(cents / scale)} {name}"
+    return MONEY.about(cents)
 
 
 def _per_year(fit: int) -> str:
     return significant(fit * 8766 / 10**9, 2)
-
-
-_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#999999")
-"""Okabe and Ito's palette, which colour-blind readers can tell apart."""
-
-
-def _draw_fabric(figure: "Figure", found: Design) -> None:
-    axes = figure.subplots()
-    axes.set_axis_off()
-    axes.set_title(
-        f"{found.name}: {found.spec.gpus:,} NICs, {found.spec.planes} planes of {RATE.format(found.spec.port_rate)}, "
-        f"{found.shape.switches:,} switches"
-    )
-    planes = found.spec.planes
-    for plane in range(planes):
-        _draw_plane(axes, found, plane, planes)
-    axes.plot([0.5], [0], marker="s", markersize=14, color="#333333", zorder=3)
-    axes.annotate(
-        f"one NIC, {RATE.format(found.spec.nic_rate)}, a port in every plane",
-        (0.5, 0), xytext=(0, -22), textcoords="offset points", ha="center",
-    )  # fmt: skip
-    labels = ["NIC", *(f"T{tier}" for tier in range(found.spec.tiers))]
-    for height, label in enumerate(labels):
-        axes.text(-0.06, height, label, va="center", ha="right", fontweight="bold")
-    axes.set_ylim(-0.6, found.spec.tiers + 0.55)
-    axes.set_xlim(-0.1, 1.05)
-
-
-def _draw_plane(axes: "Axes", found: Design, plane: int, planes: int) -> None:
-    colour = _COLOURS[plane % len(_COLOURS)]
-    width = 1 / planes
-    left = plane * width + 0.1 * width
-    counts = [grid.size // planes for grid in found.shape.switch_grids]
-    dots = [min(4, count) for count in counts]
-    rows = [[left + 0.8 * width * (i + 0.5) / dot for i in range(dot)] for dot in dots]
-    axes.plot([0.5, rows[0][0]], [0, 1], color=colour, linewidth=1.2, zorder=1)
-    for tier, (lower, upper) in enumerate(itertools.pairwise(rows), start=1):
-        for x in lower:
-            axes.plot([x, *[end for y in upper for end in (y, x)]], [tier] + [tier + 1, tier] * len(upper),
-                      color=colour, linewidth=0.5, alpha=0.6, zorder=1)  # fmt: skip
-    for tier, (xs, count) in enumerate(zip(rows, counts, strict=True), start=1):
-        axes.plot(xs, [tier] * len(xs), "s", color=colour, markersize=6, zorder=2)
-        axes.text(
-            left + 0.4 * width, tier + 0.12, f"{count:,}", ha="center", fontsize=8, color="#333333",
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0},
-        )  # fmt: skip
-
-
-def _draw_comparison(figure: "Figure", found: tuple[Design, ...]) -> None:
-    measures: tuple[tuple[str, Callable[[Design], float]], ...] = (
-        ("switches per 1,000 GPUs", lambda each: 1000 * each.shape.switches / each.spec.gpus),
-        ("optics per GPU", lambda each: each.bill.count("optic") / each.spec.gpus),
-        ("network watts per GPU", lambda each: each.bill.power_mw / 1000 / each.spec.gpus),
-        ("switches on the longest path", lambda each: each.limits.hops_max),
-    )
-    names = [each.name.replace(", ", "\n") for each in found]
-    for axes, (title, measure) in zip(figure.subplots(1, len(measures)), measures, strict=True):
-        values = [measure(each) for each in found]
-        bars = axes.bar(names, values, color=[_COLOURS[each.spec.tiers % len(_COLOURS)] for each in found])
-        axes.bar_label(bars, [significant(value) for value in values], fontsize=8)
-        axes.set_title(title, fontsize=9)
-        axes.tick_params(axis="x", labelsize=7, rotation=90)
-        axes.grid(visible=False, axis="x")
-    figure.suptitle(f"fabrics for {found[0].spec.gpus:,} GPUs, cheapest first")
