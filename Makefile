@@ -45,7 +45,7 @@ test-root: $(STAMP)  ## Run the tests that need root and iproute2 (network names
 check: $(STAMP)  ## Lint, format, types, import contracts, spelling, dead code
 	@echo "check: format";    $(BIN)/ruff format --check --quiet .
 	@echo "check: lint";      $(BIN)/ruff check --quiet .
-	@echo "check: types";     $(BIN)/pyrefly check --python-interpreter-path $(BIN)/python --summary=none
+	@echo "check: types";     env -u PYTHONPATH $(BIN)/pyrefly check --python-interpreter-path $(BIN)/python --summary=none
 	@echo "check: imports";   $(BIN)/lint-imports --no-cache >$(VENV)/imports.log || { cat $(VENV)/imports.log; exit 1; }
 	@echo "check: spelling";  $(BIN)/typos
 	@echo "check: dead code"; $(BIN)/vulture

@@ -140,7 +140,7 @@ def fraction_text(value: Fraction) -> str:
 
 
 def _money(cents: int) -> str:
-    for name, scale in (("bn USD", 10**11), ("M USD", 10**8)):
+    for name, scale in (("bn$", 10**11), ("M$", 10**8)):
         if cents >= scale:
             return f"{significant(cents / scale)} {name}"
     return MONEY.about(cents)
