@@ -59,7 +59,9 @@ bench: $(STAMP)  ## Run the benchmarks; each prints ratios measured in one run
 	@for program in benchmarks/*.py; do echo "bench: $$program"; $(BIN)/python $$program || exit 1; done
 
 docs: $(STAMP)  ## Build the documentation into build/docs
-	@$(BIN)/python docs/build.py
+	@$(PIP) install --group docs
+	@$(BIN)/zensical build --strict --clean
+	@echo "docs: build/docs/index.html"
 
 clean:  ## Remove what was built
 	@rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
