@@ -1,7 +1,8 @@
 """Reads spec files: TOML in, a checked `Spec` out, or every mistake with its file, line, key and remedy.
 
 `extends = "name"` builds a file on another one: tables are merged key by key, anything else is replaced. The library of
-built-in files is given by the caller; this module reads only the files that it is pointed to.
+built-in files is given by the caller; this module reads only the files that it is pointed to. Where a kind of file may
+point to further ones, the caller gives an `Expand` that replaces the pointer by what stands there.
 """
 
 import difflib
@@ -10,8 +11,8 @@ import re
 import tomllib
 import types
 import typing
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,6 +22,9 @@ from weft.core.errors import Mistake, SpecError, UsageError
 from weft.core.spec import Spec
 
 SpecT = TypeVar("SpecT", bound=Spec)
+
+Expand = Callable[[dict[str, Any], Path], dict[str, Any]]
+"""Takes one file's table and the folder of the file; returns the table with what it points to put in place."""
 
 _LONGEST_CHAIN = 8
 _LARGEST_FILE_BYTES = 4 * 2**20
@@ -61,9 +65,9 @@ class _Source:
     table: dict[str, Any]
 
 
-def load(reference: str, model: type[SpecT], library: Library) -> SpecT:
+def load(reference: str, model: type[SpecT], library: Library, expand: Expand | None = None) -> SpecT:
     """Return the spec that `reference` (a built-in name or a path) describes, or raise with every mistake in it."""
-    chain = _read_chain(reference, library)
+    chain = _read_chain(reference, library, expand)
     merged: dict[str, Any] = {}
     for source in reversed(chain):
         merged = _merge(merged, {key: value for key, value in source.table.items() if key != "extends"})
@@ -84,12 +88,14 @@ def read_table(reference: str) -> dict[str, Any]:
     return _read(Path(reference), reference, "spec").table
 
 
-def _read_chain(reference: str, library: Library) -> list[_Source]:
+def _read_chain(reference: str, library: Library, expand: Expand | None) -> list[_Source]:
     """Return the file and everything that it extends, the file itself first."""
     chain: list[_Source] = []
     path, shown = library.find(reference), reference
     while len(chain) < _LONGEST_CHAIN:
         source = _read(path, shown, library.kind)
+        if expand is not None:
+            source = replace(source, table=expand(source.table, path.parent))
         chain.append(source)
         parent = source.table.get("extends")
         if parent is None:

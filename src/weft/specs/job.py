@@ -32,8 +32,28 @@ class ExpertsSpec(Spec):
     )
 
 
+class RopeScalingSpec(Spec):
+    """Rotary frequencies stretched for texts longer than the model first learned (Llama 3.1's rule)."""
+
+    factor: Annotated[float, Field(ge=1)]
+    """By how much the slow frequencies are stretched."""
+    low: Annotated[float, Field(gt=0)] = 1.0
+    """Fewest turns over the first length; frequencies below are stretched fully."""
+    high: Annotated[float, Field(gt=0)] = 4.0
+    """Turns over the first length from which frequencies stay as they are."""
+    length: Count
+    """Length in tokens that the model first learned."""
+
+    checks: ClassVar[tuple[Check, ...]] = (
+        Check(
+            ("high", "low"),
+            lambda s: None if s.low < s.high else f"high = {s.high} is not above low = {s.low}; write a larger one",
+        ),
+    )
+
+
 def _heads_divide_width(model: Any) -> str | None:
-    if model.width % model.heads == 0:
+    if model.head_width is not None or model.width % model.heads == 0:
         return None
     near = min((h for h in range(1, model.width + 1) if model.width % h == 0), key=lambda h: abs(h - model.heads))
     return f"{model.heads} heads do not divide a width of {model.width}; the nearest that do are {near}"
@@ -44,9 +64,21 @@ def _groups_divide_heads(model: Any) -> str | None:
     return None if model.heads % groups == 0 else f"{groups} kv_heads do not divide {model.heads} heads"
 
 
+def _heads_are_even(model: Any) -> str | None:
+    if model.head_width is None and model.width % model.heads:
+        return None  # the rule above speaks of it
+    each = model.head_width or model.width // model.heads
+    if each % 2 == 0:
+        return None
+    return f"a head is {each} wide, and positions are turned in pairs; choose an even width"
+
+
 class ModelSpec(Spec):
     """A decoder: its dimensions."""
 
+    config: str | None = None
+    """Path of a Hugging Face config.json that gives the dimensions; keys written beside it win. Loading a job file
+    replaces it by what it says."""
     layers: Annotated[int, Field(ge=1, le=10_000)]
     """Blocks."""
     width: Annotated[int, Field(ge=1, le=1_000_000)]
@@ -55,6 +87,8 @@ class ModelSpec(Spec):
     """Attention heads."""
     kv_heads: Annotated[int, Field(ge=1, le=65_536)] | None = None
     """Heads of keys and values (grouped queries); all heads where absent."""
+    head_width: Annotated[int, Field(ge=2, le=65_536)] | None = None
+    """Width of one head; width / heads where absent."""
     ffn: Count
     """Inner width of the feed-forward block."""
     vocabulary: Annotated[int, Field(ge=2, le=10_000_000)] = 256
@@ -63,13 +97,24 @@ class ModelSpec(Spec):
     """Whether the output matrix is the embedding."""
     rope_base: Annotated[float, Field(gt=0)] = 10_000.0
     """Base of the rotary position encoding."""
+    rope_scaling: RopeScalingSpec | None = None
+    """How the rotary frequencies are stretched, where they are."""
     norm_epsilon: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     """Added to the mean square in RMSNorm."""
+    qkv_bias: bool = False
+    """Whether queries, keys and values have a bias (Qwen 2)."""
+    qk_norm: bool = False
+    """Whether each head's queries and keys pass an RMSNorm (Qwen 3)."""
     experts: ExpertsSpec | None = None
     """Mixture-of-experts blocks instead of dense ones."""
 
     checks: ClassVar[tuple[Check, ...]] = (
-        Check(("heads", "width"), _heads_divide_width),
+        Check(
+            ("config",),
+            lambda s: "config is read where a job file is loaded; give the dimensions themselves" if s.config else None,
+        ),
+        Check(("heads", "width", "head_width"), _heads_divide_width),
+        Check(("heads", "width", "head_width"), _heads_are_even),
         Check(("kv_heads", "heads"), _groups_divide_heads),
     )
 
@@ -78,9 +123,12 @@ class DataSpec(Spec):
     """What it learns from."""
 
     corpus: str = "python"
-    """A folder of text or token files, or "python": the sources of the standard library, which every machine has."""
+    """A file, or a folder of text files or token files (.bin, .npy), or "python": the sources of the standard library,
+    which every machine has."""
     tokenizer: str = "bytes"
-    """"bytes", or a tokenizer file in the folder."""
+    """"bytes", or a tokenizer.json: a path, or a name in the corpus folder. Token files need none."""
+    integers: Literal["uint16", "uint32"] = "uint16"
+    """How .bin files hold their tokens, where no FILE.bin.json beside them says so."""
     held_out: Annotated[float, Field(ge=0, lt=1)] = 0.05
     """Share of the corpus that only evaluation sees."""
 

@@ -1,0 +1,106 @@
+"""The decoder, or the part of it that a pipeline stage holds.
+
+Pre-norm blocks of attention and feed-forward (SwiGLU, arXiv 2002.05202) around a residual stream, RMSNorm (arXiv
+1910.07467), no dropout, no biases unless the spec asks for them.
+
+Tied weights. Where embedding and output are one matrix and one module holds both, they are one `Parameter`, known as
+`embed.weight`. Where the first stage holds the one and the last stage the other, each has its own copy, started from
+the same stream (`weights.canonical` names it); they stay equal if the two gradients are added, in the order embedding
+then output, and both copies step with the sum. That is the work of whoever makes the stages.
+"""
+
+from collections.abc import Iterable
+
+from torch import Tensor, nn
+from torch.nn import functional
+from typing_extensions import override
+
+from weft.specs.job import ModelSpec
+from weft.training.model.attention import Attend, Attention, Rotary
+from weft.training.model.experts import Balance, Dispatch, ExpertFeed, Load
+
+
+class Feed(nn.Module):
+    """A dense feed-forward block: down(silu(gate(x)) * up(x))."""
+
+    def __init__(self, width: int, ffn: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(width, ffn, bias=False)
+        self.up = nn.Linear(width, ffn, bias=False)
+        self.down = nn.Linear(ffn, width, bias=False)
+
+    @override
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return what the block adds to `hidden`."""
+        return self.down(functional.silu(self.gate(hidden)) * self.up(hidden))
+
+
+class Block(nn.Module):
+    """One layer: attention, then feed-forward, each behind a norm and added to the residual stream."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(spec.width, eps=spec.norm_epsilon)
+        self.attention = Attention(spec)
+        self.feed_norm = nn.RMSNorm(spec.width, eps=spec.norm_epsilon)
+        self.feed = Feed(spec.width, spec.ffn) if spec.experts is None else ExpertFeed(spec)
+
+    @override
+    def forward(self, hidden: Tensor, rotary: Rotary) -> tuple[Tensor, Load | None]:
+        """Return the residual stream after the block, and the load of its experts where it has some."""
+        hidden = hidden + self.attention(self.attention_norm(hidden), rotary)
+        if isinstance(self.feed, ExpertFeed):
+            added, load = self.feed(self.feed_norm(hidden))
+            return hidden + added, load
+        return hidden + self.feed(self.feed_norm(hidden)), None
+
+
+class Decoder(nn.Module):
+    """A decoder, or a stage of one: `layers` says which blocks it holds, `embed` and `head` whether it holds the ends.
+
+    Blocks keep the numbers that they have in the whole model, so a parameter has the same name in every stage. Weights
+    are not set here; see `weights.initialise`.
+    """
+
+    def __init__(
+        self, spec: ModelSpec, *, layers: Iterable[int] | None = None, embed: bool = True, head: bool = True
+    ) -> None:
+        super().__init__()
+        self.spec = spec
+        numbers = range(spec.layers) if layers is None else sorted(layers)
+        assert all(0 <= number < spec.layers for number in numbers), f"layers {numbers} of {spec.layers}"
+        self.embed = nn.Embedding(spec.vocabulary, spec.width) if embed else None
+        self.layers = nn.ModuleDict({str(number): Block(spec) for number in numbers})
+        self.norm = nn.RMSNorm(spec.width, eps=spec.norm_epsilon) if head else None
+        self.head = nn.Linear(spec.width, spec.vocabulary, bias=False) if head else None
+        if spec.tied and self.embed is not None and self.head is not None:
+            self.head.weight = self.embed.weight
+
+    @override
+    def forward(self, inputs: Tensor, positions: Tensor | int | None = None, balance: Balance | None = None) -> Tensor:
+        """Return logits `[batch, length, vocabulary]`, or hidden states `[batch, length, width]` without a head.
+
+        `inputs` are token ids `[batch, length]`, or hidden states where there is no embedding. `positions` is the
+        position of the first token or of all of them (see `Rotary`). A `balance` collects the loads of the experts.
+        """
+        hidden = inputs if self.embed is None else self.embed(inputs)
+        rotary = Rotary(self.spec, positions)
+        for block in self.layers.values():
+            hidden, load = block(hidden, rotary)
+            if balance is not None and load is not None:
+                balance.loads.append(load)
+        if self.norm is None or self.head is None:
+            return hidden
+        return self.head(self.norm(hidden))
+
+    def attend_by(self, attend: Attend) -> None:
+        """Put `attend` into every attention block."""
+        for module in self.modules():
+            if isinstance(module, Attention):
+                module.attend = attend
+
+    def dispatch_by(self, dispatch: Dispatch) -> None:
+        """Put `dispatch` into every block of experts."""
+        for module in self.modules():
+            if isinstance(module, ExpertFeed):
+                module.dispatch = dispatch
