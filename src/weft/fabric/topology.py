@@ -109,7 +109,7 @@ class Topology:
         """Make the columns read-only."""
         for table in (self.switches, self.links):
             for column in fields(table):
-                getattr(table, column.name).flags.writeable = False
+                getattr(table, column.name).setflags(write=False)
 
     @cached_property
     def nodes(self) -> int:
