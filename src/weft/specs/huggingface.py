@@ -32,11 +32,11 @@ _NEEDED = {
     "ffn": "intermediate_size",
     "vocabulary": "vocab_size",
 }
-_OPTIONAL = {"kv_heads": "num_key_value_heads", "head_width": "head_dim"}
 
 # What `transformers` assumes where a config.json is silent: the same classes, their defaults.
 _DEFAULT_EPSILON = {"mixtral": 1e-5}
 _DEFAULT_BASE = {"mixtral": 1e6}
+_DEFAULT_HEAD = {"qwen3": 128}
 
 # A key, and the values that mean "not used": anything else asks for what the decoder does not have.
 _MUST_BE: dict[str, tuple[Any, ...]] = {
@@ -93,7 +93,11 @@ def model_table(config: Mapping[str, Any], shown: str = "config.json") -> dict[s
     if problems:
         raise UsageError(f"{shown} can not be built: " + "; ".join(problems))
     table = {ours: config[theirs] for ours, theirs in _NEEDED.items()}
-    table |= {ours: config[theirs] for ours, theirs in _OPTIONAL.items() if config.get(theirs) is not None}
+    if config.get("num_key_value_heads") is not None:
+        table["kv_heads"] = config["num_key_value_heads"]
+    each = config.get("head_dim", _DEFAULT_HEAD.get(kind))
+    if each is not None and each * table["heads"] != table["width"]:
+        table["head_width"] = each
     rope = _rope(config)
     table |= {
         "tied": bool(config.get("tie_word_embeddings", False)),
@@ -167,7 +171,8 @@ def model_type(spec: ModelSpec) -> str:
 
 
 def _missing(config: Mapping[str, Any], kind: str) -> list[str]:
-    needed = list(_NEEDED.values())
+    # Only Llama's class takes all heads where the key is absent; the others would fall back to a number of their own.
+    needed = [*_NEEDED.values(), *(["num_key_value_heads"] if kind != "llama" else [])]
     if kind == "mixtral":
         needed += ["num_local_experts", "num_experts_per_tok"]
     if kind == "qwen3_moe":
