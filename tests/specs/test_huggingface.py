@@ -146,7 +146,7 @@ def test_a_job_file_points_to_a_config_beside_it_and_its_own_keys_win(tmp_path: 
 def test_a_missing_config_is_named_with_its_path(tmp_path: Path) -> None:
     path = written(tmp_path, LLAMA_31_8B)
     (tmp_path / "models" / "config.json").unlink()
-    with pytest.raises(UsageError, match=r"there is no model config .*models/config\.json"):
+    with pytest.raises(UsageError, match=r"job\.toml:5  model\.config\n.*there is no file .*models/config\.json"):
         load_job(path)
 
 

@@ -1,8 +1,8 @@
 """A Hugging Face config.json read as the `[model]` table of a job file, and written back.
 
-Pure translation between two sets of words, in both directions, with no weights and no torch; `with_model_config` is the
-one function that opens a file, as a job file points to it. Key names are those of the `transformers` library's
-`LlamaConfig`, `MistralConfig`, `Qwen2Config`, `Qwen3Config`, `MixtralConfig` and `Qwen3MoeConfig`.
+Translation between two sets of words, in both directions, with no weights and no torch. `[model] config` in a job file
+leads here. Key names are those of the `transformers` library's `LlamaConfig`, `MistralConfig`, `Qwen2Config`,
+`Qwen3Config`, `MixtralConfig` and `Qwen3MoeConfig`.
 """
 
 import json
@@ -52,13 +52,9 @@ _MUST_BE: dict[str, tuple[Any, ...]] = {
 }
 
 
-def with_model_config(job: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return the table of a job file in `folder` with `config` in `[model]` replaced by what that file says."""
-    model = job.get("model")
-    if not isinstance(model, dict) or not isinstance(model.get("config"), str):
-        return job
-    own = {key: value for key, value in model.items() if key != "config"}
-    return {**job, "model": {**model_table(read_config(folder / model["config"]), model["config"]), **own}}
+def read_model(path: Path) -> dict[str, Any]:
+    """Return what the config.json at `path` says as the `[model]` table of a job file."""
+    return model_table(read_config(path), str(path))
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -66,7 +62,7 @@ def read_config(path: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_bytes())
     except FileNotFoundError:
-        raise UsageError(f"there is no model config {path}; `config` is relative to the file that names it") from None
+        raise UsageError(f"there is no file {path}; a config.json is wanted") from None
     except OSError as error:
         raise UsageError(f"{path} can not be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:

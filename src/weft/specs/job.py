@@ -77,8 +77,8 @@ class ModelSpec(Spec):
     """A decoder: its dimensions."""
 
     config: str | None = None
-    """Path of a Hugging Face config.json that gives the dimensions; keys written beside it win. Loading a job file
-    replaces it by what it says."""
+    """Path of a Hugging Face config.json, relative to this file, that gives the dimensions; keys written beside it win.
+    Loading the file replaces it by what it says."""
     layers: Annotated[int, Field(ge=1, le=10_000)]
     """Blocks."""
     width: Annotated[int, Field(ge=1, le=1_000_000)]

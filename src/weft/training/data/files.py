@@ -14,7 +14,7 @@ TOKEN_SUFFIXES = (".bin", ".npy")
 # Tests are a third of the standard library and partly not text on purpose; what is installed beside it is not its own.
 _NOT_LIBRARY = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 # Written by whoever built or installed this Python, so other machines have others.
-_NOT_SHARED = ("_sysconfigdata", "sitecustomize", "usercustomize")
+_NOT_SHARED = ("_sysconfigdata", "sitecustomize", "usercustomize", "config-")
 _NOT_TEXT = {"__pycache__"}
 _LICENCES = ("LICENSE", "LICENSE.txt", "LICENSE.md", "LICENCE", "LICENCE.txt", "COPYING", "COPYING.txt")
 
@@ -80,7 +80,7 @@ def list_corpus(corpus: str) -> Listing:
 def _standard_library() -> Listing:
     root = Path(sysconfig.get_path("stdlib"))
     found = (path for path in _walk(root, _NOT_LIBRARY) if path.endswith(".py"))
-    paths = tuple(sorted(path for path in found if not Path(path).name.startswith(_NOT_SHARED)))
+    paths = tuple(sorted(path for path in found if not any(part.startswith(_NOT_SHARED) for part in Path(path).parts)))
     if not paths:
         raise UsageError(f"this Python has no sources of its standard library in {root}; name a folder as the corpus")
     version = ".".join(map(str, sys.version_info[:3]))
