@@ -68,6 +68,13 @@ def test_a_second_opening_builds_nothing(texts: Path, monkeypatch: pytest.Monkey
     assert open_in(texts).manifest == first.manifest
 
 
+def test_a_cache_inside_the_corpus_is_not_learned(texts: Path) -> None:
+    data = DataSpec(corpus=str(texts))
+    first = open_corpus(data, texts / "runs" / "cache")
+    again = open_corpus(data, texts / "runs" / "cache")
+    assert (len(again), again.folder) == (19, first.folder)
+
+
 def test_the_standard_library_is_a_corpus(tmp_path: Path) -> None:
     corpus = open_corpus(DataSpec(), tmp_path)
     names = [file.path for file in corpus.manifest.files]

@@ -212,6 +212,18 @@ def test_two_copies_of_a_tied_matrix_add_up_to_its_gradient() -> None:
     torch.testing.assert_close(summed, whole.embed.weight.grad, rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_it_computes_nearly_the_same_in_bf16(shape: str) -> None:
+    model = model_of(SHAPES[shape], noise=0.1)
+    tokens = tokens_of(9, 1, 6)
+    with torch.no_grad():
+        exact = model(tokens)
+        rough = model.bfloat16()(tokens)
+    assert rough.dtype == torch.bfloat16
+    # Seven bits of mantissa, through two layers.
+    assert (rough - exact).norm() < 0.05 * exact.norm()
+
+
 @pytest.mark.parametrize("shape", ["grouped", "experts"])
 def test_it_learns(shape: str) -> None:
     model = model_of(SHAPES[shape], noise=0)
