@@ -23,6 +23,7 @@ from weft.training import digests
 from weft.training.manifest import FileEntry, TensorEntry, file_entry
 
 _METADATA = ".metadata"
+_RANKS_NAMED = 5
 
 Value = TypeVar("Value")
 
@@ -235,11 +236,21 @@ def _close(
 
 
 def _all_fine(answers: "list[Value | Failure]") -> list[Value]:
-    failed = [f"rank {rank}: {one.reason}" for rank, one in enumerate(answers) if isinstance(one, Failure)]
-    if failed:
-        reasons = {text.partition(": ")[2] for text in failed}
-        raise ShardError(reasons.pop() if len(reasons) == 1 else "; ".join(failed))
-    return [one for one in answers if not isinstance(one, Failure)]
+    reasons: dict[str, list[int]] = {}
+    for rank, one in enumerate(answers):
+        if isinstance(one, Failure):
+            reasons.setdefault(one.reason, []).append(rank)
+    if not reasons:
+        return [one for one in answers if not isinstance(one, Failure)]
+    if len(answers) == 1:
+        raise ShardError(*reasons)
+    raise ShardError("; ".join(f"{reason} (on {_named(ranks)})" for reason, ranks in reasons.items()))
+
+
+def _named(ranks: list[int]) -> str:
+    shown = ", ".join(map(str, ranks[:_RANKS_NAMED]))
+    more = len(ranks) - _RANKS_NAMED
+    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}" + (f" and {more} more" if more > 0 else "")
 
 
 def _fine(answer: "Value | Failure") -> Value:
