@@ -254,6 +254,7 @@ FULL_DISK = """
 """
 
 
+@pytest.mark.slow
 def test_a_file_that_may_not_grow_is_a_clear_failure_and_the_old_one_stays(tmp_path: Path):
     ended = run_python(FULL_DISK, tmp_path, 100_000, preexec=limit_files)
     assert ended.returncode == 0, ended.stderr
@@ -353,6 +354,7 @@ POWER_CUTS = """
 """
 
 
+@pytest.mark.slow
 def test_a_power_cut_at_any_point_leaves_a_whole_newest_checkpoint(tmp_path: Path):
     ended = run_python(POWER_CUTS, tmp_path, 20)
     assert ended.returncode == 0, ended.stderr
