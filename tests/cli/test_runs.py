@@ -18,9 +18,10 @@ def made(root: Path, *, shift: float = 0.0, steps: int = 4, finished: bool = Tru
             run.step(StepLine(step, loss, 1.0, 1e-3, 100, {"compute": 0.75, "exposed_communication": 0.25}))
         run.evaluation(2, {"held_out_loss": 2.25})
         if finished:
+            run.session({"begins_at": 0})
+            run.session({"ends_at": steps, "seconds": {"compute": 3.0, "exposed_communication": 1.0, "idle": 1.0}})
             run.finish(
                 {
-                    "seconds": {"compute": 3.0, "exposed_communication": 1.0, "idle": 1.0},
                     "energy_j": 1500.0,
                     "energy": {"joules": 1500.0, "measured": False, "parts": []},
                     "mfu": 0.25,

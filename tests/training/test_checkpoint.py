@@ -301,6 +301,16 @@ def test_a_folder_that_can_not_be_made_is_a_clear_failure(tmp_path: Path):
     assert handle.error is not None
 
 
+def test_failures_are_told_once_to_those_who_keep_no_handles(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with Store(tmp_path / "file" / "store") as store:
+        store.save(1, state_of(1.0), {})
+        store.save(2, state_of(1.0), {})
+        store.drain()
+        assert [str(error).partition(" was not")[0][-6:] for error in store.failures()] == ["step 1", "step 2"]
+        assert store.failures() == []
+
+
 # Every file operation of the writer raises an audit event; the child kills itself at the n-th one, n from the seed.
 POWER_CUTS = """
     import json, os, random, signal, sys

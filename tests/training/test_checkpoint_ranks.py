@@ -1,4 +1,5 @@
 import json
+import signal
 import subprocess
 import sys
 import textwrap
@@ -19,6 +20,11 @@ WORLDS = """
     from weft.core.errors import FailedError
     from weft.training import digests
     from weft.training.checkpoint import Store
+
+    # DTensor and its friends import much at their first use: once here instead of once in every child.
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    distribute_tensor(torch.ones(2), init_device_mesh("cpu", (1,)), [Shard(0)])
+    dist.destroy_process_group()
 
     root = Path(sys.argv[1])
     WIDE = torch.arange(77.0).reshape(7, 11)
@@ -157,3 +163,95 @@ def test_ranks_write_together_and_any_number_of_them_reads(tmp_path: Path):
     for message in found["damaged"]:
         assert "holds no complete checkpoint" in message
         assert "__2_0.distcp is damaged" in message
+
+
+# As in the test of one process: audit events count file operations, and one rank kills all of them at a seeded one.
+POWER_CUTS = """
+    import json, os, random, signal, sys
+    from datetime import timedelta
+    from pathlib import Path
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+    from weft.training.checkpoint import Store
+
+    # DTensor and its friends import much at their first use: once here instead of once in every child.
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    distribute_tensor(torch.ones(2), init_device_mesh("cpu", (1,)), [Shard(0)])
+    dist.destroy_process_group()
+
+    WATCHED = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.listdir", "os.scandir", "shutil.rmtree")
+    root, cuts = Path(sys.argv[1]), int(sys.argv[2])
+
+    def rank_of_two(rank, folder, cutter, cut_at):
+        dist.init_process_group("gloo", rank=rank, world_size=2, timeout=timedelta(seconds=60),
+                                store=dist.FileStore(str(folder) + ".store", 2))
+        mesh = init_device_mesh("cpu", (2,))
+        store, seen = Store(folder, keep=2), 0
+
+        def save(step):
+            state = {"w": distribute_tensor(torch.full((9,), float(step)), mesh, [Shard(0)])}
+            store.save(step, state, {"step": step}).wait()
+
+        save(1)
+        save(2)
+        dist.barrier()
+
+        def watch(event, arguments):
+            nonlocal seen
+            if event in WATCHED and rank == cutter:
+                seen += 1
+                if seen == cut_at:
+                    os.killpg(0, signal.SIGKILL)
+
+        sys.addaudithook(watch)
+        save(3)
+        save(4)
+        Path(f"{folder}.{rank}").write_text(str(seen))
+        dist.barrier()
+        os._exit(0)
+
+    def world(folder, cutter, cut_at):
+        leader = os.fork()
+        if leader == 0:
+            os.setpgid(0, 0)
+            child = os.fork()
+            rank_of_two(0 if child else 1, folder, cutter, cut_at)
+        return os.waitpid(leader, 0)[1]
+
+    found = []
+    events = []
+    for cutter in (0, 1):
+        whole = root / f"whole-{cutter}"
+        assert world(whole, cutter, 0) == 0
+        events.append(int(Path(f"{whole}.{cutter}").read_text()))
+    for seed in range(cuts):
+        chance = random.Random(seed)
+        cutter = chance.randrange(2)
+        folder = root / str(seed)
+        status = world(folder, cutter, chance.randrange(1, events[cutter] + 1))
+        state = {"w": torch.zeros(9)}
+        loaded = Store(folder).load(state)
+        found.append([status, loaded.step, len(loaded.skipped), bool((state["w"] == float(loaded.step)).all())])
+    print(json.dumps([events, found]))
+"""
+
+
+@pytest.mark.slow
+def test_a_power_cut_of_all_ranks_leaves_a_whole_newest_checkpoint(tmp_path: Path):
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(POWER_CUTS), str(tmp_path), "20"],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 0, ended.stderr
+    events, found = json.loads(ended.stdout)
+    assert min(events) > 4
+    for status, step, skipped, right in found:
+        assert status == signal.SIGKILL
+        assert step in (2, 3, 4)
+        assert skipped == 0
+        assert right
+    assert {step for _, step, *_ in found} >= {2, 3}, "the cuts were not spread over both saves"

@@ -179,12 +179,34 @@ def test_evaluations_of_later_steps_are_cut_too(tmp_path: Path):
     assert [one["step"] for one in Record(folder).steps()] == [1]
 
 
-def test_seconds_are_the_results_or_the_sum_of_the_steps(tmp_path: Path):
+def test_without_sessions_the_seconds_are_the_results_or_those_of_the_steps(tmp_path: Path):
     folder = with_steps(tmp_path, 4)
     assert Record(folder).seconds() == {"compute": 1.0, "idle": 1.0}
     with Run.resume(folder, JOB) as run:
         run.finish({"seconds": {"compute": 1.0, "idle": 9.0}})
     assert Record(folder).seconds() == {"compute": 1.0, "idle": 9.0}
+
+
+def test_seconds_of_all_sessions_add_up_and_lost_steps_are_redone(tmp_path: Path):
+    with Run.start(tmp_path, JOB) as run:
+        run.session({"begins_at": 0, "ranks": 4})
+        for step in range(1, 6):
+            run.step(line(step))
+    record = Record(run.folder)
+    assert record.seconds() == {"compute": 1.25, "idle": 1.25}
+    with Run.resume(run.folder, JOB) as again:
+        again.cut_after(3)
+        again.session({"begins_at": 3, "ranks": 2})
+        again.step(line(4))
+    # Three steps of the killed session, two that were lost, one of the new session.
+    assert record.seconds() == {"compute": 1.0, "idle": 1.0, "redo": 1.0}
+    with Run.resume(run.folder, JOB) as last:
+        last.cut_after(4)
+        last.session({"begins_at": 4})
+        last.step(line(5))
+        last.session({"ends_at": 5, "seconds": {"compute": 0.25, "idle": 0.75}})
+        last.finish({"steps": 5})
+    assert record.seconds() == {"compute": 1.25, "idle": 1.75, "redo": 1.0}
 
 
 def test_an_unknown_run_gets_the_nearest_name(tmp_path: Path):

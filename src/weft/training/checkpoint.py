@@ -94,13 +94,15 @@ class Store:
         self._ranks = shards.Ranks(_own_group(patience))
         self._staging = shards.Staging()
         self._in_flight: Handle | None = None
+        self._unreported: list[Handle] = []
         self._damaged: set[Path] = set()
 
     def save(self, step: int, state: Mapping[str, Any], extra: Mapping[str, Any]) -> Handle:
         """Begin to save `state` as it is now, after `step` steps, and return while it is being written.
 
         `state` maps names to tensors, DTensors, nested dictionaries or anything with `state_dict`; `extra` holds values
-        that JSON can. A save that is still under way is waited for first, and its failure is in its own handle.
+        that JSON can. A save that is still under way is waited for first; its failure is in its own handle and in
+        `failures`.
         """
         self.drain()
         manifest = Manifest(step, 0, extra, {}, {})
@@ -108,14 +110,21 @@ class Store:
         handle = Handle(step)
         staged = self._staging.copy(state)
         self._in_flight = handle
+        self._unreported.append(handle)
         threading.Thread(target=self._write, args=(handle, staged, dict(extra)), name="checkpoint", daemon=True).start()
         return handle
 
     def drain(self) -> None:
-        """Return when no save is under way; does not raise what it failed with."""
+        """Return when no save is under way; what it failed with is in `failures`."""
         if self._in_flight is not None:
             with contextlib.suppress(FailedError):
                 self._in_flight.wait()
+
+    def failures(self) -> list[FailedError]:
+        """Return why saves failed that have ended since the last call, for callers that keep no handles."""
+        ended = [handle for handle in self._unreported if handle.done]
+        self._unreported = [handle for handle in self._unreported if handle not in ended]
+        return [handle.error for handle in ended if handle.error is not None]
 
     def load(self, state: dict[str, Any], step: int | None = None) -> Loaded:
         """Fill `state` in place from the newest whole checkpoint, or from that of `step`.
