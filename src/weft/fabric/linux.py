@@ -8,7 +8,7 @@ encapsulation is needed. Rates and delays are not imitated.
 
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -147,7 +147,7 @@ def link_up(tables: Tables, link: int, prefix: str = "w") -> tuple[Command, ...]
     return tuple(
         Command(words, namespace_of(tables.topology, node, prefix))
         for node, port in _ends(tables.topology, link)
-        for words in _port(tables, node, port)
+        for words in _port(tables, node, port, _by_port(tables, node))
     )
 
 
@@ -169,10 +169,19 @@ def _node(tables: Tables, node: int) -> list[tuple[str, ...]]:
         # refuses them on lo, and a veth pair needs no driver that the links do not need anyway.
         words.append(("link", "add", "name", _OWN_DEVICES[0], "type", "veth", "peer", "name", _OWN_DEVICES[1]))
         words += [("link", "set", "dev", device, "addrgenmode", "none", "up") for device in _OWN_DEVICES]
-    words += [_own(entry, tables.plan.block) for entry in tables.of_node(node).entries() if entry.port == NO_PORT]
+    by_port = _by_port(tables, node)
+    words += [_own(entry, tables.plan.block) for entry in by_port[NO_PORT]]
     for port in tables.topology.neighbours(node).port.tolist():
-        words += _port(tables, node, port)
+        words += _port(tables, node, port, by_port)
     return words
+
+
+def _by_port(tables: Tables, node: int) -> dict[int, list[Entry]]:
+    """Return the entries of a node's table, those that send nothing under `NO_PORT`."""
+    found: dict[int, list[Entry]] = {}
+    for entry in tables.of_node(node).entries():
+        found.setdefault(entry.port, []).append(entry)
+    return found
 
 
 def _own(entry: Entry, block: int) -> tuple[str, ...]:
@@ -184,17 +193,17 @@ def _own(entry: Entry, block: int) -> tuple[str, ...]:
     return ("route", "add", match, "encap", "seg6local", "action", "End", *flavour, "dev", _OWN_DEVICES[0])
 
 
-def _port(tables: Tables, node: int, port: int) -> list[tuple[str, ...]]:
+def _port(tables: Tables, node: int, port: int, by_port: Mapping[int, Sequence[Entry]]) -> list[tuple[str, ...]]:
     """Return what brings one port to life: its device, its address and the routes through it."""
     topology = tables.topology
     device, link = device_of(topology, node, port), int(topology.ports.of(node)[port])
     own, gateway = (_LOWER, _UPPER) if topology.links.lower[link] == node else (_UPPER, _LOWER)
-    through = [entry for entry in tables.of_node(node).entries() if entry.port == port]
+    matches = [entry.match(tables.plan.block) for entry in by_port[port]]
     return [
         # No automatic link-local address: both ends are known, so that routes can name the other one.
         ("link", "set", "dev", device, "addrgenmode", "none", "up"),
         ("address", "add", f"{own}/64", "dev", device, "nodad"),
-        *(("route", "add", entry.match(tables.plan.block), "via", gateway, "dev", device) for entry in through),
+        *(("route", "add", match, "via", gateway, "dev", device) for match in matches),
     ]
 
 

@@ -76,7 +76,7 @@ class Names:
                     # The family that the name was meant for knows best what is wrong with it.
                     if name.partition("-")[0] == family.kind:
                         problem = str(error)
-        raise UsageError(problem or f"there is no {' or '.join(kinds)} called {name!r}; {self._examples(kinds)}")
+        raise UsageError(problem or f"there is no {_one_of(kinds)} called {name!r}; {self._examples(kinds)}")
 
     def _examples(self, kinds: tuple[Kind, ...]) -> str:
         shown = [
@@ -86,3 +86,8 @@ class Names:
             if family.size
         ]
         return f"names look like {', '.join(shown)}"
+
+
+def _one_of(kinds: tuple[Kind, ...]) -> str:
+    words = ["NIC" if kind == "nic" else kind for kind in kinds]
+    return " or ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]

@@ -149,15 +149,21 @@ class Walker:
 
     def _lost_on(self, link: int, node: int) -> str | None:
         """Return why a packet from `node` does not come through `link`, or nothing."""
-        far, down = self._topology.far_end(link, node), self.failures
-        wire = f"its link {self._topology.name_of_link(link)} to {self._name(far)}"
+        cause = self._cause(link, far := self._topology.far_end(link, node))
+        if cause is None:
+            return None
+        return f"its link {self._topology.name_of_link(link)} to {self._name(far)} {cause}"
+
+    def _cause(self, link: int, far: int) -> str | None:
+        topology, down = self._topology, self.failures
         if link in down.links:
-            return f"{wire} is down"
-        for optic in (int(self._topology.links.lower_optic[link]), int(self._topology.links.upper_optic[link])):
+            return "is down"
+        for optic in (int(topology.links.lower_optic[link]), int(topology.links.upper_optic[link])):
             if optic != NO_OPTIC and optic in down.optics:
-                return f"{wire} is dark because {self._topology.names.of('optic', optic)} is down"
-        dead = far in down.nics if far < self._topology.nics else far - self._topology.nics in down.switches
-        return f"{wire} leads to a dead {'NIC' if far < self._topology.nics else 'switch'}" if dead else None
+                return f"is dark because {topology.names.of('optic', optic)} is down"
+        if far < topology.nics:
+            return "leads to a dead NIC" if far in down.nics else None
+        return "leads to a dead switch" if far - topology.nics in down.switches else None
 
     def _name(self, node: int) -> str:
         return self._topology.name_of_node(node)
