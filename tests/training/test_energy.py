@@ -1,3 +1,5 @@
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -56,6 +58,35 @@ def test_a_counter_that_was_reset_counts_from_zero():
 
 def test_a_machine_without_the_library_has_no_gpu_counters():
     assert Nvml(library="libnot-there.so.1").read() == []
+
+
+DRIVER = """
+static unsigned long long energy = 1000;
+int nvmlInit_v2(void) { return 0; }
+int nvmlDeviceGetCount_v2(unsigned int *count) { *count = 3; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned int index, void **handle) {
+    *handle = (void *)(0x7f0000000000 + index);
+    return 0;
+}
+int nvmlDeviceGetTotalEnergyConsumption(void *handle, unsigned long long *out) {
+    unsigned long index = (unsigned long)handle - 0x7f0000000000;
+    *out = (energy += 7) + ((index + 1) << 40);
+    return index == 1 ? 3 : 0;
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="a stand-in for the driver has to be compiled")
+def test_gpus_are_read_through_the_drivers_library(tmp_path: Path):
+    (tmp_path / "nvml.c").write_text(DRIVER)
+    library = tmp_path / "libnvidia-ml.so.1"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "nvml.c"], check=True)
+    counters = Nvml(library=str(library))
+    assert [(one.name, one.counter >> 40) for one in counters.read()] == [("GPU 0", 1), ("GPU 2", 3)]
+    assert [one.name for one in Nvml(gpus=[2], library=str(library)).read()] == ["GPU 2"]
+    report = EnergyMeter([counters]).report()
+    assert [part.energy_mj for part in report.parts] == [21, 21]
+    assert report.measured
 
 
 def test_what_is_guessed_is_said_to_be():
