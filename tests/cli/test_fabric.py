@@ -137,3 +137,24 @@ def test_a_site_too_large_for_one_machine_is_refused_and_forced(capsys: pytest.C
                     '[fabric.parts.switch]\ncapacity = "1 Tb/s"\n')  # fmt: skip
     assert said(capsys, "fabric", "export", str(wide))[0] == 2
     assert said(capsys, "fabric", "export", str(wide), "--force")[0] == 0
+
+
+def test_any_network_can_be_read_from_an_edge_list(tmp_path, capsys):
+    edges = tmp_path / "edges.csv"
+    edges.write_text(
+        "a,b,rate,length,plane\ngpu0,leaf,100 Gb/s,3 m,0\ngpu1,leaf,100 Gb/s,3 m,0\nleaf,spine,400 Gb/s,,0\n"
+    )
+    assert main(["fabric", "import", str(edges), "--hosts", "name:gpu*", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["hosts"], found["switches"], found["links"]) == (2, {"t0": 1, "t1": 1}, 3)
+    assert main(["fabric", "import", str(edges), "--hosts", "name:gpu*"]) == 0
+    assert "a network of 2 hosts" in capsys.readouterr().out
+
+
+def test_a_wrong_edge_list_is_refused(tmp_path, capsys):
+    edges = tmp_path / "edges.csv"
+    edges.write_text("a,b,rate\nx,x,\nx,y,fast\n")
+    assert main(["fabric", "import", str(edges), "--hosts", "name:x"]) == 2
+    assert main(["fabric", "import", str(tmp_path / "none.csv")]) == 2
+    assert main(["fabric", "import", str(tmp_path)]) == 2
+    assert "Traceback" not in capsys.readouterr().err

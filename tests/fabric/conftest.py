@@ -2,15 +2,10 @@
 
 from typing import Any
 
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from weft.specs import load_site
 from weft.specs.fabric import FabricSpec, clos_capacity
-
-# Examples are not timed: machines are noisy.
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
 
 RATIOS = ("1:1", "2:1", "3:1", "1:2")
 MOST_GPUS = {1: 8, 2: 24, 3: 40}

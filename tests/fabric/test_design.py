@@ -8,35 +8,12 @@ from hypothesis import strategies as st
 
 from weft.api import compare, design
 from weft.core.errors import UsageError
-from weft.fabric.bill import bill_of, links_per_optic
+from weft.fabric.bill import bill_of, cables_of
 from weft.fabric.limits import limits_of, ratio_to_three_tier, three_tier_rival
-from weft.fabric.shape import shape_of
+from weft.fabric.shape import links_per_optic, shape_of
+from weft.fabric.topology import NO_OPTIC, build
 from weft.specs import load_site
-from weft.specs.fabric import FabricSpec, clos_capacity
-
-TEMPLATE = load_site("gb200-3tier-64k").fabric
-
-
-@st.composite
-def fabrics(draw: st.DrawFn) -> FabricSpec:
-    """Draw any small fabric: any tiers, radix, oversubscription, build-out and form."""
-    tiers = draw(st.integers(1, 3))
-    radix = 2 * draw(st.integers(1, 6))
-    ratios = [(d, u) for d in (1, 2, 3) for u in (1, 2) if radix % (d + u) == 0 and radix // (d + u) >= 1]
-    ratio = draw(st.sampled_from(ratios)) if ratios else (1, 1)
-    planes = draw(st.integers(1, 4))
-    capacity = clos_capacity(tiers, radix, ratio)
-    return TEMPLATE.model_copy(
-        update={
-            "tiers": tiers,
-            "radix": radix,
-            "oversubscription": ratio,
-            "planes": planes,
-            "port_rate": 800 * 10**9 // planes,
-            "gpus": draw(st.integers(1, capacity)),
-            "build": draw(st.sampled_from(["growable", "compact"])),
-        }
-    )
+from weft.specs.fabric import FabricSpec
 
 
 def test_the_eight_plane_fabric_is_the_published_one():
@@ -73,7 +50,7 @@ def test_four_planes_are_between():
     assert found["loss"]["fabric_link"] == 1 / 128
 
 
-@given(spec=fabrics())
+@given(spec=st.from_type(FabricSpec))
 def test_switch_ports_suffice_and_links_join_them(spec: FabricSpec):
     shape = shape_of(spec)
     ports = [
@@ -86,7 +63,7 @@ def test_switch_ports_suffice_and_links_join_them(spec: FabricSpec):
     assert all(count > 0 for count in shape.links)
 
 
-@given(spec=fabrics())
+@given(spec=st.from_type(FabricSpec))
 def test_compact_needs_no_more_switches_than_growable(spec: FabricSpec):
     compact = shape_of(spec.model_copy(update={"build": "compact"}))
     growable = shape_of(spec.model_copy(update={"build": "growable"}))
@@ -95,14 +72,22 @@ def test_compact_needs_no_more_switches_than_growable(spec: FabricSpec):
     assert compact.paths == growable.paths
 
 
-@given(spec=fabrics())
+@given(spec=st.from_type(FabricSpec))
 def test_every_optical_link_has_its_lanes(spec: FabricSpec):
     optics = bill_of(spec).count("optic")
     lanes = links_per_optic(spec)
-    assert optics * lanes >= 2 * sum(shape_of(spec).links)
+    optical = [stage for stage, cable in enumerate(cables_of(spec)) if cable.medium == "optical"]
+    assert optics * lanes >= 2 * sum(shape_of(spec).links[stage] for stage in optical)
 
 
-@given(spec=fabrics())
+@given(spec=st.from_type(FabricSpec))
+def test_the_bill_counts_the_optics_that_the_columns_use(spec: FabricSpec):
+    links = build(spec).links
+    used = set(links.lower_optic.tolist()) | set(links.upper_optic.tolist())
+    assert len(used - {NO_OPTIC}) == bill_of(spec).count("optic")
+
+
+@given(spec=st.from_type(FabricSpec))
 def test_a_larger_part_never_takes_less_in_all(spec: FabricSpec):
     lost = {blast.part: blast.nics * blast.share for blast in limits_of(spec).blasts}
     assert lost["nic link"] <= lost["t0 down optic"] <= lost["t0"] + lost["nic link"]

@@ -6,8 +6,8 @@ import tomllib
 import jsonschema
 import pytest
 
-from weft.cli.toml import written
 from weft.core.specfile import schema
+from weft.core.toml import written
 from weft.specs import JOBS, SCENARIOS, SITES, load_job, load_scenario, load_site
 from weft.specs.files import KINDS, load_any
 

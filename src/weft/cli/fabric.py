@@ -2,14 +2,18 @@
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 from cyclopts import Parameter
 
 from weft.cli.output import JsonFlag, console, print_json, print_table
 from weft.core.errors import FailedError, UsageError
 from weft.core.provenance import provenance
 from weft.fabric import linux, srv6
+from weft.fabric.edges import HostRule, import_edges
+from weft.fabric.invariants import violations
 from weft.fabric.shape import shape_of
 from weft.fabric.srv6 import Addressing
 from weft.fabric.tables import Action, Tables
@@ -66,6 +70,46 @@ def path(
         print_table(title, columns, [_hop_cells(topology, hop) for hop in walk.hops], words=range(len(columns)))
     if walk.arrived != destination:
         raise FailedError(f"the packet {walk.death}" if walk.death else "the packet arrived at another NIC")
+
+
+def import_network(
+    file: Path,
+    /,
+    *,
+    hosts: Annotated[str, Parameter(help="Which nodes are hosts: name:gpu* or degree:1.")] = "degree:1",
+    json: JsonFlag = False,
+) -> None:
+    """Read any network from an edge list and say what it is: hosts, switches by tier, links, planes, what is odd.
+
+    Parameters
+    ----------
+    file
+        CSV with columns a and b, and optionally rate, length and plane; one line for each link.
+
+    """
+    rule = HostRule.parse(hosts)
+    try:
+        text = file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise UsageError(f"{file} can not be read: {reason}") from None
+    topology = import_edges(text, rule, file=str(file))
+    tiers = [int(count) for count in np.bincount(topology.switches.tier)]
+    document = {
+        "hosts": topology.nics,
+        "switches": {f"t{tier}": count for tier, count in enumerate(tiers)},
+        "links": len(topology.links),
+        "planes": len(np.unique(topology.links.plane)),
+        "odd": violations(topology),
+    }
+    if json:
+        print_json({**document, "provenance": provenance({"edges": text, "hosts": str(rule)}).as_json()})
+        return
+    rows = [(name, str(value)) for name, value in document.items() if name not in ("odd", "switches")]
+    rows[1:1] = [(f"switches, tier {tier}", f"{count:,}") for tier, count in enumerate(tiers)]
+    print_table(f"{file}: a network of {topology.nics:,} hosts", ("what", "count"), rows)
+    for sentence in document["odd"]:
+        console().print(f"odd: {sentence}", markup=False)
 
 
 def table(

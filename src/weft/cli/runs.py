@@ -60,7 +60,8 @@ def show(run: str, /, *, folder: Folder = _RUNS, json: JsonFlag = False, plot: P
     """
     record = find(folder, run)
     report = _report(record)
-    save_plot(plot, lambda figure: _draw(figure, record), size=(9.0, 7.0))
+    if plot is not None:
+        save_plot(plot, lambda figure: _draw(figure, record), size=(9.0, 7.0))
     if json:
         print_json(report)
         return
@@ -175,7 +176,7 @@ def _print_evaluations(lines: Sequence[Mapping[str, Any]]) -> None:
         return
     names = list(dict.fromkeys(name for line in lines for name in line if name != "step"))
     rows = [(f"{line['step']:,}", *(_loss(line.get(name)) for name in names)) for line in lines]
-    print_table("evaluations", ("step", *names), rows, left=0)
+    print_table("evaluations", ("step", *names), rows, words=())
 
 
 def sparkline(values: Sequence[float], width: int = _SPARKS) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.core.units import Cents, Fit, Milliwatts
-from weft.fabric.shape import THREE_TIERS, Shape, shape_of
+from weft.fabric.shape import THREE_TIERS, Shape, links_per_optic, shape_of
 from weft.specs.fabric import FabricSpec, LinkSpec, PartSpec
 
 
@@ -74,7 +74,7 @@ def bill_of(spec: FabricSpec) -> Bill:
     counts = (shape.t0, shape.t1, shape.t2)[: shape.tiers]
     lines = [Line("nic", "nic", shape.hosts, parts.nic)]
     lines += [Line("switch", f"t{tier}", count * shape.planes, parts.switch) for tier, count in enumerate(counts)]
-    for stage, cable in enumerate(_cables(spec)):
+    for stage, cable in enumerate(cables_of(spec)):
         low, high = module_counts(shape, stage, links_per_optic(spec))
         places = (f"{_below(stage)} up" if stage else "nic", f"t{stage} down")
         if cable.medium == "optical":
@@ -83,11 +83,6 @@ def bill_of(spec: FabricSpec) -> Bill:
         else:
             lines.append(Line("copper", f"{places[0]} to {places[1]}", max(low, high), parts.copper))
     return Bill(tuple(lines))
-
-
-def links_per_optic(spec: FabricSpec) -> int:
-    """Return how many links one optic carries."""
-    return max(1, spec.parts.optic.rate // spec.port_rate)
 
 
 def module_counts(shape: Shape, stage: int, lanes: int) -> tuple[int, int]:
@@ -118,6 +113,7 @@ def _below(stage: int) -> str:
     return f"t{stage - 1}"
 
 
-def _cables(spec: FabricSpec) -> list[LinkSpec]:
+def cables_of(spec: FabricSpec) -> list[LinkSpec]:
+    """Return the cables of every stage, the NICs' first."""
     cables = (spec.links.nic_t0, spec.links.t0_t1, spec.links.t1_t2)[: spec.tiers]
     return [cable for cable in cables if cable is not None]

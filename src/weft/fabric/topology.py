@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from weft.core.ids import Axis, Grid
 from weft.fabric.naming import Names
-from weft.fabric.shape import THREE_TIERS, TWO_TIERS, Shape, shape_of
+from weft.fabric.shape import THREE_TIERS, TWO_TIERS, Shape, links_per_optic, shape_of
 from weft.specs.fabric import FabricSpec, LinkSpec
 
 NO_OPTIC = -1
@@ -160,7 +160,10 @@ class Topology:
 
 @dataclass(frozen=True)
 class _Optics:
-    """How transceivers are shared: `lanes` links each, those of a NIC by plane, those of a switch by port."""
+    """How transceivers are shared: `lanes` links each, those of a NIC by plane, those of a switch by port.
+
+    No transceiver of a switch serves ports that face down and ports that face up.
+    """
 
     shape: Shape
     lanes: int
@@ -172,19 +175,29 @@ class _Optics:
     @cached_property
     def grids(self) -> tuple[Grid, ...]:
         """Return the ids of the optics: those in NICs, then those in the switches of each tier."""
-        slots = -(-self.shape.radix // self.lanes)
         grids = [Grid("nicoptic", (Axis("i", self.shape.hosts), Axis("o", self.per_nic)))]
         for tier, switch in enumerate(self.shape.switch_grids):
             first = grids[-1].first + grids[-1].size
+            slots = self._slots(self._down(tier)) + self._slots(self.shape.radix - self._down(tier))
             grids.append(Grid(f"optic{tier}", (*switch.axes, Axis("o", slots)), first=first))
         return tuple(grids)
+
+    def _slots(self, ports: int) -> int:
+        return -(-ports // self.lanes)
+
+    def _down(self, tier: int) -> int:
+        """Return how many ports of a switch of `tier` face down; they are numbered first."""
+        top = tier == self.shape.tiers - 1
+        return self.shape.radix if top else self.shape.down if tier == 0 else self.shape.pod_t0
 
     def at_nic(self, nic: NDArray[Any], plane: NDArray[Any]) -> NDArray[Any]:
         return nic * self.per_nic + plane // self.lanes
 
-    def at_switch(self, switch: NDArray[Any], port: NDArray[Any]) -> NDArray[Any]:
-        slots = -(-self.shape.radix // self.lanes)
-        return self.grids[0].size + switch * slots + port // self.lanes
+    def at_switch(self, tier: int, switch: NDArray[Any], port: NDArray[Any]) -> NDArray[Any]:
+        """Return the optic at a port of a switch, which is numbered among all switches."""
+        grid, down = self.grids[tier + 1], self._down(tier)
+        slot = np.where(port < down, port // self.lanes, self._slots(down) + (port - down) // self.lanes)
+        return grid.first + (switch - self.shape.switch_grids[tier].first) * grid.axes[-1].size + slot
 
 
 class _Ends(NamedTuple):
@@ -200,7 +213,7 @@ class _Ends(NamedTuple):
 def build(spec: FabricSpec) -> Topology:
     """Return the fabric that `spec` describes, with every link."""
     shape = shape_of(spec)
-    optics = _Optics(shape, max(1, spec.parts.optic.rate // spec.port_rate))
+    optics = _Optics(shape, links_per_optic(spec))
     cables = (spec.links.nic_t0, spec.links.t0_t1, spec.links.t1_t2)
     links = _empty(sum(shape.links))
     links.rate_bps.fill(spec.port_rate)
@@ -289,6 +302,8 @@ def _fill(links: Links, rows: slice, stage: int, ends: _Ends, *, cable: LinkSpec
     at_nic = stage == 0
     put(
         links.lower_optic,
-        optics.at_nic(ends.lower, ends.plane) if at_nic else optics.at_switch(ends.lower - nics, ends.lower_port),
+        optics.at_nic(ends.lower, ends.plane)
+        if at_nic
+        else optics.at_switch(stage - 1, ends.lower - nics, ends.lower_port),
     )
-    put(links.upper_optic, optics.at_switch(ends.upper - nics, ends.upper_port))
+    put(links.upper_optic, optics.at_switch(stage, ends.upper - nics, ends.upper_port))
