@@ -15,22 +15,24 @@ from weft.mrc import acks, columns, control, ports, receiver, reverse, sender
 from weft.mrc.compiled import compiled
 from weft.mrc.invariants import check_receiver, check_sender
 from weft.mrc.settings import settings
-from weft.specs.transport import EvSpec, LossSpec, MrcSpec, WindowSpec
+from weft.specs.transport import MrcSpec
 
 US = 10**6
 FINE, LATE, LOSE, TWICE, MARK, TRIM, TRIM_LAST = range(7)
 REGION = 1 << 40
 
 
-def small_spec(**changes):
-    values = {
-        "ev": EvSpec.model_construct(**{**EvSpec().__dict__, "active": 8, "backup": 4, "min_active": 2}),
-        "loss": LossSpec.model_construct(
-            **{**LossSpec().__dict__, "timeout": 6, "linear_retries": 2, "exponential_retries": 6}
-        ),
-        "window": WindowSpec.model_construct(**{**WindowSpec().__dict__, "mpr": 1, "messages": 16, "immediates": 4}),
-    }
-    return MrcSpec.model_construct(**{**MrcSpec().__dict__, **values, **changes})
+def small_spec(*, trimming: bool = True, remap_us: int = 100) -> MrcSpec:
+    """Return a protocol with few EVs, a small window and a short patience."""
+    return MrcSpec.model_validate(
+        {
+            "ev": {"active": 8, "backup": 4, "min_active": 2},
+            "loss": {"timeout": 6, "linear_retries": 2, "exponential_retries": 6},
+            "window": {"mpr": 1, "messages": 16, "immediates": 4},
+            "trimming": trimming,
+            "port_remap_delay": f"{remap_us} us",
+        }
+    )
 
 
 RULES = (
@@ -89,9 +91,10 @@ class Channel:
         self.send, self.reply = np.zeros(1, columns.SEND), np.zeros(1, columns.REPLY)
         self.memory = np.zeros(sum(length for length, _ in messages), np.int64)
         self.messages, self.posted, self.address = messages, 0, REGION
-        self.immediates = []
-        self.now, self.events, self.count = 0, [], 0
-        self.sent_at = []
+        self.immediates: list[int] = []
+        self.now = self.count = 0
+        self.events: list[tuple[int, int, str, Any]] = []
+        self.sent_at: list[tuple[int, int, str]] = []
         self.data_seen = self.replies_seen = 0
         self.steps = 0
         for at, plane, up in script.ports:
