@@ -15,22 +15,24 @@ from weft.mrc import acks, columns, control, ports, receiver, reverse, sender
 from weft.mrc.compiled import compiled
 from weft.mrc.invariants import check_receiver, check_sender
 from weft.mrc.settings import settings
-from weft.specs.transport import EvSpec, LossSpec, MrcSpec, WindowSpec
+from weft.specs.transport import MrcSpec
 
 US = 10**6
 FINE, LATE, LOSE, TWICE, MARK, TRIM, TRIM_LAST = range(7)
 REGION = 1 << 40
 
 
-def small_spec(**changes):
-    values = {
-        "ev": EvSpec.model_construct(**{**EvSpec().__dict__, "active": 8, "backup": 4, "min_active": 2}),
-        "loss": LossSpec.model_construct(
-            **{**LossSpec().__dict__, "timeout": 6, "linear_retries": 2, "exponential_retries": 6}
-        ),
-        "window": WindowSpec.model_construct(**{**WindowSpec().__dict__, "mpr": 1, "messages": 16, "immediates": 4}),
-    }
-    return MrcSpec.model_construct(**{**MrcSpec().__dict__, **values, **changes})
+def small_spec(*, trimming: bool = True, remap_us: int = 100, mpr: int = 1) -> MrcSpec:
+    """Return a protocol with few EVs, a small window and a short patience."""
+    return MrcSpec.model_validate(
+        {
+            "ev": {"active": 8, "backup": 4, "min_active": 2},
+            "loss": {"timeout": 6, "linear_retries": 2, "exponential_retries": 6},
+            "window": {"mpr": mpr, "messages": 16, "immediates": 4},
+            "trimming": trimming,
+            "port_remap_delay": f"{remap_us} us",
+        }
+    )
 
 
 RULES = (
@@ -58,6 +60,8 @@ class Script:
     ports: list[tuple[int, int, int]] = field(default_factory=list)
     """Time, plane, up."""
     late_ps: int = 15 * US
+    pace_ps: int = 0
+    """Time that one packet occupies the link; 0 lets a whole window leave in one go."""
 
 
 class Channel:
@@ -89,9 +93,10 @@ class Channel:
         self.send, self.reply = np.zeros(1, columns.SEND), np.zeros(1, columns.REPLY)
         self.memory = np.zeros(sum(length for length, _ in messages), np.int64)
         self.messages, self.posted, self.address = messages, 0, REGION
-        self.immediates = []
-        self.now, self.events, self.count = 0, [], 0
-        self.sent_at = []
+        self.immediates: list[int] = []
+        self.now = self.count = self.free_at = 0
+        self.events: list[tuple[int, int, str, Any]] = []
+        self.sent_at: list[tuple[int, int, str]] = []
         self.data_seen = self.replies_seen = 0
         self.steps = 0
         for at, plane, up in script.ports:
@@ -145,10 +150,17 @@ class Channel:
         out = self.send[0]
         while self.rules.next_control(self.s, 0, self.now, -1, out):
             self._launch("control")
-        while self.rules.next_data(self.s, 0, self.now, -1, out):
+        while self.now >= self.free_at and self.rules.next_data(self.s, 0, self.now, -1, out):
             self._launch("data")
-            # Packets leave one after the other; the link is quick against the delays here.
-            self.now += 10_000
+            if self.script.pace_ps:
+                self.free_at = self.now + self.script.pace_ps
+                self._later(self.script.pace_ps, "free", None)
+            else:
+                # Packets leave one after the other; the link is quick against the delays here.
+                self.now += 10_000
+
+    def _free(self, what: Any) -> None:
+        """Let the link, which is free again, take the next packet."""
 
     def _fate(self, value: int, reply: bool):
         span = self.script.dead.get(value)

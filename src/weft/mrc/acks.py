@@ -7,7 +7,7 @@ so a round trip is measured only where it is certain which of two copies arrived
 
 from typing import Any
 
-from weft.mrc.columns import ACKED, ERROR_PEER, ERROR_RETRIES, FREE, IN_FLIGHT, LOST
+from weft.mrc.columns import ACKED, ERROR_PEER, ERROR_RETRIES, FREE, IN_FLIGHT, LOST, RETURNED
 from weft.mrc.compiled import rule
 from weft.mrc.congestion import cc_ack, cc_trim
 from weft.mrc.evs import ALWAYS_SKIP, MARK, TRIM, ev_event
@@ -52,8 +52,8 @@ def on_sack(s: Any, i: int, reply: Any, now_ps: int) -> int:
         delay_ps = _cause(s, i, cack + reply["ack_psn_offset"], reply["value"], reply["verdict"], now_ps)
     acked = 0
     for seq in range(q["una"], cack + 1):
-        acked += _acknowledge(s, i, seq)
-    acked += _selective(s, i, cack + reply["sack_offset"], reply["bitmap_low"], reply["bitmap_high"])
+        acked += _acknowledge(s, i, seq, now_ps)
+    acked += _selective(s, i, cack + reply["sack_offset"], reply["bitmap_low"], reply["bitmap_high"], now_ps)
     _advance(s, i)
     grant(s, i, reply["mpr"])
     if acked > 0:
@@ -88,15 +88,13 @@ def _cause(s: Any, i: int, seq: int, value: int, verdict: int, now_ps: int) -> i
         return -1
     p = s.packets[i, seq % s.params[0]["window"]]
     delay_ps = -1
-    current = e == p["ev"] and e != p["before"]
+    current = e == p["ev"] and p["state"] != LOST
     if current:
         note_passed(q, p["sent_ps"], p["order"])
         delay_ps = max(0, now_ps - p["sent_ps"] - s.params[0]["base_rtt_ps"])
         s.planes[i, s.evs[i, e]["plane"]]["reverse"] = e
     else:
-        # The transmission that had been given up arrived; each one is taken back once.
-        was_not_lost(s, i, e, now_ps)
-        p["before"] = -1
+        was_not_lost(s, i, seq % s.params[0]["window"], now_ps)
     s.evs[i, e]["losses"] = 0
     if verdict == VERDICT_SKIP_ONCE:
         q["marks"] += 1
@@ -118,7 +116,7 @@ def _probe_answered(s: Any, i: int, probe_id: int) -> None:
 
 
 @rule
-def _acknowledge(s: Any, i: int, seq: int) -> int:
+def _acknowledge(s: Any, i: int, seq: int, now_ps: int) -> int:
     """Note that packet `seq` has arrived; return its bytes, or 0 where that was known."""
     params = s.params[0]
     q = s.qp[i]
@@ -129,8 +127,12 @@ def _acknowledge(s: Any, i: int, seq: int) -> int:
         if p["tries"] == 1:
             note_passed(q, p["sent_ps"], p["order"])
             s.evs[i, p["ev"]]["losses"] = 0
+        elif now_ps - p["sent_ps"] < params["base_rtt_ps"] // 2:
+            # Too soon to be the answer to the last transmission: the one before it arrived.
+            was_not_lost(s, i, slot, now_ps)
     elif p["state"] == LOST:
         unlink_lost(s, i, slot)
+        was_not_lost(s, i, slot, now_ps)
     else:
         return 0
     p["state"] = ACKED
@@ -140,18 +142,18 @@ def _acknowledge(s: Any, i: int, seq: int) -> int:
 
 
 @rule
-def _selective(s: Any, i: int, base: int, low: int, high: int) -> int:
+def _selective(s: Any, i: int, base: int, low: int, high: int, now_ps: int) -> int:
     """Acknowledge those of the 64 packets from `base` on whose bits are set; return their bytes."""
     shift = base % _WORD_BITS
     start = base - shift
-    acked = _selective_word(s, i, start, (low << shift) & LOW32)
+    acked = _selective_word(s, i, start, (low << shift) & LOW32, now_ps)
     middle = ((low >> (_WORD_BITS - shift)) | (high << shift)) & LOW32
-    acked += _selective_word(s, i, start + _WORD_BITS, middle)
-    return acked + _selective_word(s, i, start + 2 * _WORD_BITS, high >> (_WORD_BITS - shift))
+    acked += _selective_word(s, i, start + _WORD_BITS, middle, now_ps)
+    return acked + _selective_word(s, i, start + 2 * _WORD_BITS, high >> (_WORD_BITS - shift), now_ps)
 
 
 @rule
-def _selective_word(s: Any, i: int, start: int, bits: int) -> int:
+def _selective_word(s: Any, i: int, start: int, bits: int, now_ps: int) -> int:
     """Acknowledge packets by one aligned word of 32 bits; return their bytes."""
     q = s.qp[i]
     acked = 0
@@ -162,7 +164,7 @@ def _selective_word(s: Any, i: int, start: int, bits: int) -> int:
         seq = start + lowest_bit(fresh)
         fresh &= fresh - 1
         if q["una"] <= seq < q["next"]:
-            acked += _acknowledge(s, i, seq)
+            acked += _acknowledge(s, i, seq, now_ps)
     return acked
 
 
@@ -214,7 +216,7 @@ def on_nack(s: Any, i: int, reply: Any, now_ps: int) -> None:
         return
     # Its header reached the peer, so it tells about those sent before it like an acknowledgement does.
     note_passed(q, p["sent_ps"], p["order"])
-    declare_lost(s, i, seq % s.params[0]["window"])
+    declare_lost(s, i, seq % s.params[0]["window"], RETURNED)
     if trimmed:
         q["backoff"] = 0
         cc_trim(s.params[0], q, now_ps, p["bytes"])

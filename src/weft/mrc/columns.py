@@ -20,6 +20,9 @@ ACTIVE, SPARE, OUT = 0, 1, 2
 FREE, IN_FLIGHT, LOST, ACKED = 0, 1, 2, 3
 """What a packet slot holds: nothing, a packet under way, one that waits to be sent again, one that has arrived."""
 
+KEPT, VANISHED, RETURNED = 0, 1, 2
+"""Why a packet was last given up: not at all, silence, or a NACK."""
+
 ERROR_NONE, ERROR_RETRIES, ERROR_NO_PATH, ERROR_PEER, ERROR_IMMEDIATES = 0, 1, 2, 3, 4
 ERROR_NAMES = ("NONE", "RETRY_EXCEEDED", "NO_PATH", "PEER_FATAL", "IMMEDIATE_OVERFLOW")
 """Names of the ends that a queue pair can come to."""
@@ -93,7 +96,15 @@ PLANE = np.dtype(
 PACKET = np.dtype(
     [
         *(("sent_ps", "i8"), ("order", "i8"), ("message", "i4"), ("bytes", "i4")),
-        *(("older", "i2"), ("newer", "i2"), ("ev", "i2"), ("before", "i2"), ("state", "i1"), ("tries", "i1")),
+        *(
+            ("older", "i2"),
+            ("newer", "i2"),
+            ("ev", "i2"),
+            ("before", "i2"),
+            ("state", "i1"),
+            ("tries", "i1"),
+            ("gone", "i1"),
+        ),
     ]
 )
 """One packet of the window: last transmission, its message and size, neighbours in its list, EV now and before."""

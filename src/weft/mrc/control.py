@@ -9,7 +9,7 @@ from typing import Any
 
 from weft.mrc.columns import ASSUMED_BAD, EV_PROBE, NEVER, NOTHING, PORT_STATUS, PROBE
 from weft.mrc.compiled import rule
-from weft.mrc.evs import PROBED_CLEAR, PROBED_MARKED, ev_event, pick_ev, usable
+from weft.mrc.evs import PROBED_CLEAR, PROBED_MARKED, ev_event, pick_ev, reachable, usable
 from weft.mrc.ports import apply_ports
 from weft.mrc.recovery import expire, timeout_ps
 from weft.mrc.wire.packets import VERDICT_ALWAYS_SKIP, VERDICT_SKIP_ONCE
@@ -78,7 +78,7 @@ def _probe(s: Any, i: int, e: int, now_ps: int, out: Any) -> int:
 def _probe_due_ps(s: Any, i: int) -> int:
     """Return when a reliability probe is due: after a quiet time with packets under way, longer after misses."""
     q = s.qp[i]
-    if q["inflight"] == 0:
+    if q["inflight"] == 0 or not reachable(s, i):
         return NEVER
     quiet_since_ps = max(q["heard_ps"], q["active_ps"], q["probe_sent_ps"])
     return quiet_since_ps + (s.params[0]["probe_after_ps"] << min(q["probe_misses"], _MOST_SHIFTS))
@@ -97,7 +97,7 @@ def _ev_probe_due_ps(s: Any, i: int) -> int:
 def _tell_due_ps(s: Any, i: int) -> int:
     """Return when the peer is to be told of our ports."""
     q = s.qp[i]
-    if q["told"] == q["local_up"]:
+    if q["told"] == q["local_up"] or not reachable(s, i):
         return NEVER
     return q["tell_sent_ps"] + s.params[0]["ev_probe_timeout_ps"]
 

@@ -105,6 +105,15 @@ def usable(s: Any, i: int, plane: int, room: int) -> bool:
 
 
 @rule
+def reachable(s: Any, i: int) -> bool:
+    """Return whether there is any EV in rotation whose plane is up."""
+    found = False
+    for plane in range(s.params[0]["planes"]):
+        found = found or (s.planes[i, plane]["active"] > 0 and usable(s, i, plane, -1))
+    return found
+
+
+@rule
 def _next_in_round(s: Any, i: int) -> int:
     """Return the next EV of the rotation, drawing its place in this round."""
     q = s.qp[i]

@@ -161,6 +161,7 @@ def _write_sack(r: Any, i: int, at: int, offset: int, out: Any) -> None:
     out["value"] = 0
     out["verdict"] = 0
     out["probe_response"] = 0
+    out["reason"] = 0
     out["mpr"] = params["mpr"]
     out["sack_offset"] = base - cack
     # Beyond the window a place in the bitmap belongs to an older packet.

@@ -18,7 +18,7 @@ proves that the peer is there.
 
 from typing import Any
 
-from weft.mrc.columns import ERROR_NO_PATH, ERROR_RETRIES, IN_FLIGHT, LOST, NEVER
+from weft.mrc.columns import ERROR_NO_PATH, ERROR_RETRIES, IN_FLIGHT, KEPT, LOST, NEVER, VANISHED
 from weft.mrc.compiled import rule
 from weft.mrc.congestion import cc_loss
 from weft.mrc.evs import ARRIVED, ev_event, ev_silent, usable
@@ -105,11 +105,12 @@ def unlink_lost(s: Any, i: int, slot: int) -> None:
 
 
 @rule
-def declare_lost(s: Any, i: int, slot: int) -> None:
+def declare_lost(s: Any, i: int, slot: int, why: int) -> None:
     """Move a packet under way to those to be sent again, and remember the EV that it must not take."""
     unlink_flying(s, i, slot)
     p = s.packets[i, slot]
     p["before"] = p["ev"]
+    p["gone"] = why
     link_lost(s, i, slot)
 
 
@@ -119,7 +120,7 @@ def presume_lost(s: Any, i: int, slot: int, blame: bool) -> None:
     q = s.qp[i]
     p = s.packets[i, slot]
     e = p["ev"]
-    declare_lost(s, i, slot)
+    declare_lost(s, i, slot, VANISHED)
     q["silent"] += 1
     if blame and usable(s, i, s.evs[i, e]["plane"], -1):
         ev_silent(s, i, e)
@@ -161,9 +162,14 @@ def infer_losses(s: Any, i: int) -> None:
 
 
 @rule
-def was_not_lost(s: Any, i: int, e: int, now_ps: int) -> None:
-    """Take back a presumed loss on EV `e`: the packet arrived."""
+def was_not_lost(s: Any, i: int, slot: int, now_ps: int) -> None:
+    """Take back the presumed loss of the packet in `slot`: that transmission arrived after all."""
     q = s.qp[i]
+    p = s.packets[i, slot]
+    e = p["before"]
+    if p["gone"] != VANISHED or e < 0:
+        return
+    p["gone"] = KEPT
     q["spurious"] += 1
     q["spread_ps"] = min(2 * q["spread_ps"], s.params[0]["spread_max_ps"])
     q["spread_at_ps"] = now_ps

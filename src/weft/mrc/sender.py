@@ -6,10 +6,10 @@ time through `control.on_timer`. Nothing is sent here: the caller puts what stan
 
 from typing import Any
 
-from weft.mrc.columns import DATA, FREE, NEVER, NOTHING
+from weft.mrc.columns import DATA, FREE, KEPT, NEVER, NOTHING
 from weft.mrc.compiled import rule
 from weft.mrc.congestion import cc_allows, cc_start
-from weft.mrc.evs import fill_evs, pick_ev
+from weft.mrc.evs import fill_evs, pick_ev, reachable
 from weft.mrc.numbers import psn_of
 from weft.mrc.recovery import link_flying, seq_of, unlink_lost
 from weft.mrc.wire.packets import FIRST, LAST, LAST_IMMEDIATE, MIDDLE, ONLY, ONLY_IMMEDIATE
@@ -136,13 +136,14 @@ def next_data(s: Any, i: int, now_ps: int, room: int, out: Any) -> int:
         return NOTHING
     e = pick_ev(s, i, -1, room)
     if e < 0:
-        return _no_path(s, i, now_ps, room)
+        return _no_path(s, i, now_ps)
     slot = seq % params["window"]
     p = s.packets[i, slot]
     p["message"] = index
     p["bytes"] = size
     p["tries"] = 0
     p["before"] = -1
+    p["gone"] = KEPT
     q["next"] += 1
     if q["next"] == m["first"] + m["packets"]:
         q["msg_next"] += 1
@@ -160,7 +161,7 @@ def _send_again(s: Any, i: int, slot: int, now_ps: int, room: int, out: Any) -> 
         return NOTHING
     e = pick_ev(s, i, p["before"], room)
     if e < 0:
-        return _no_path(s, i, now_ps, room)
+        return _no_path(s, i, now_ps)
     unlink_lost(s, i, slot)
     q["resent"] += 1
     _transmit(s, i, slot, e, now_ps)
@@ -169,11 +170,10 @@ def _send_again(s: Any, i: int, slot: int, now_ps: int, room: int, out: Any) -> 
 
 
 @rule
-def _no_path(s: Any, i: int, now_ps: int, room: int) -> int:
+def _no_path(s: Any, i: int, now_ps: int) -> int:
     """Note since when no path at all can be used; a port that is merely busy is no such case."""
     q = s.qp[i]
-    up = q["local_up"] & q["peer_up"]
-    if up & room == up and q["stalled_ps"] == NEVER:
+    if q["stalled_ps"] == NEVER and not reachable(s, i):
         q["stalled_ps"] = now_ps
     return NOTHING
 

@@ -7,6 +7,7 @@ transport header byte 4 is changeable. The check is sent least significant byte 
 """
 
 import zlib
+from typing import Any
 
 import numpy as np
 
@@ -48,11 +49,19 @@ ICRC_START = zlib.crc32(_ONES)
 
 
 @rule
-def crc_over(data: np.ndarray, at: int, end: int, crc: int) -> int:
+def byte_at(data: Any, at: int) -> Any:
+    """Return one byte as a signed 64-bit number, which all other arithmetic here is in."""
+    return np.int64(data[at])
+
+
+@rule
+def crc_over(data: Any, at: int, end: int, crc: int) -> int:
     """Return `crc` carried on over bytes `at` to `end` - 1 of `data`, eight at a time."""
     crc = int(crc) ^ LOW32
     while end - at >= _LANES:
-        first = crc ^ (int(data[at]) | int(data[at + 1]) << 8 | int(data[at + 2]) << 16 | int(data[at + 3]) << 24)
+        first = crc ^ (
+            byte_at(data, at) | byte_at(data, at + 1) << 8 | byte_at(data, at + 2) << 16 | byte_at(data, at + 3) << 24
+        )
         crc = (
             _TABLES[7, first & 0xFF]
             ^ _TABLES[6, (first >> 8) & 0xFF]
@@ -65,13 +74,13 @@ def crc_over(data: np.ndarray, at: int, end: int, crc: int) -> int:
         )
         at += _LANES
     while at < end:
-        crc = (crc >> 8) ^ _TABLES[0, (crc ^ data[at]) & 0xFF]
+        crc = (crc >> 8) ^ _TABLES[0, (crc ^ byte_at(data, at)) & 0xFF]
         at += 1
     return crc ^ LOW32
 
 
 @rule
-def icrc_over(data: np.ndarray, at: int, end: int) -> int:
+def icrc_over(data: Any, at: int, end: int) -> int:
     """Return the check of the packet in bytes `at` to `end` - 1 of `data`, with nothing in front."""
     crc = crc_over(data, at, at + CHANGEABLE_BTH_BYTE, ICRC_START)
     crc = (crc ^ LOW32) & LOW32
