@@ -13,10 +13,11 @@ __version__ = VERSION
 _HOMES = {
     "compare": "weft.api",
     "design": "weft.api",
+    "simulate": "weft.api",
 }
 """Public name to the module that defines it."""
 
-__all__ = ["__version__", "compare", "design"]
+__all__ = ["__version__", "compare", "design", "simulate"]
 
 
 def __getattr__(name: str) -> Any:

@@ -6,13 +6,20 @@
 `weft` loads this module when one of its names is first used, so that `import weft` alone costs nothing.
 """
 
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
 from weft.core import quantity
 from weft.core.errors import UsageError
 from weft.core.units import BitsPerSecond
 from weft.fabric.design import Design, candidates, describe
-from weft.specs import SiteSpec, load_site
+from weft.specs import ScenarioSpec, SiteSpec, load_scenario, load_site
 
-__all__ = ["compare", "design"]
+if TYPE_CHECKING:
+    from weft.netsim.results import Report
+    from weft.netsim.simulate import Watch
+
+__all__ = ["compare", "design", "simulate"]
 
 _TEMPLATE_SITE = "gb200-8x100g-131k"
 _LARGEST_GPUS = 4_000_000
@@ -32,6 +39,32 @@ def compare(
         raise UsageError(f"{gpus:,} GPUs are more than weft designs for; ask for at most {_LARGEST_GPUS:,}")
     template = load_site(_TEMPLATE_SITE).fabric
     return candidates(template, gpus, _rate(nic, "nic"), _rate(switch, "switch"), planes)
+
+
+def simulate(
+    scenario: str | ScenarioSpec,
+    transports: Sequence[str] = (),
+    seed: int | None = None,
+    *,
+    fast: bool | None = None,
+    watch: "Watch | None" = None,
+    say: Callable[[str], None] | None = None,
+) -> "tuple[Report, ...]":
+    """Run a scenario packet by packet and return one report for each transport.
+
+    `scenario` is a built-in name, a path or a loaded scenario; `fast` compiles the protocol's rules (decided by the
+    size of the traffic where absent); `watch` is told of progress, `say` what takes long.
+    """
+    from weft.netsim.simulate import run, set_up, transports_of
+
+    spec = load_scenario(scenario) if isinstance(scenario, str) else scenario
+    setup = set_up(spec, load_site(spec.site), seed)
+    reports: list[Report] = []
+    for transport in transports_of(setup, tuple(transports)):
+        reports.append(run(setup, transport, fast=fast, watch=watch, say=say))
+        if reports[-1].interrupted:
+            break
+    return tuple(reports)
 
 
 def _rate(text: str, option: str) -> BitsPerSecond:

@@ -34,6 +34,7 @@ def _group(name: str, help_line: str) -> App:
 
 app.command("weft.cli.design:design", name="design", help="Compare fabrics for a number of GPUs, or describe a site's.")
 app.command("weft.cli.explain:explain", name="explain", help="Show why a design decision works, with a site's numbers.")
+app.command("weft.cli.simulate:simulate", name="simulate", help="Run a scenario, packet by packet.")
 
 fabric = _group("fabric", "Look inside a site's fabric: paths, tables, exports.")
 fabric.command("weft.cli.fabric:path", name="path", help="Follow a packet through the static tables, hop by hop.")

@@ -17,6 +17,7 @@ RuleT = TypeVar("RuleT", bound=Callable[..., Any])
 
 _RULES: dict[str, FunctionType] = {}
 _COMPILED: dict[FunctionType, Any] = {}
+_KEPT: list[str] = []
 
 
 def rule(function: RuleT) -> RuleT:
@@ -31,6 +32,18 @@ def rules() -> dict[str, FunctionType]:
     return dict(_RULES)
 
 
+def keep_compiled(folder: str) -> None:
+    """Let numba keep what it compiles from now on in `folder`, and take it from there.
+
+    Numba notices an edit of a rule but not of a rule that it calls: name the folder by a digest of all sources.
+    """
+    from numba import config
+
+    # The module makes its variables when it is loaded, so that nothing can be known of them before.
+    config.__dict__["CACHE_DIR"] = folder
+    _KEPT.append(folder)
+
+
 def compiled(function: Callable[..., Any]) -> Any:
     """Return the compiled form of a rule; it takes the same arguments and leaves the same state behind."""
     assert isinstance(function, FunctionType), "only rules can be compiled"
@@ -43,7 +56,7 @@ def compiled(function: Callable[..., Any]) -> Any:
     names = dict(function.__globals__)
     copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__)
     copy.__module__, copy.__qualname__ = function.__module__, function.__qualname__
-    made = numba.njit(copy, nogil=True)
+    made = numba.njit(copy, nogil=True, cache=bool(_KEPT))
     _COMPILED[function] = made
     for name in function.__code__.co_names:
         called = names.get(name)

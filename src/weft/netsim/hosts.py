@@ -51,9 +51,8 @@ TRIMMED_LAST_HOP = 2
 ARRIVED, ACKNOWLEDGED, FAILED = 0, 1, 2
 """Kinds of rows in `events`: a receiver has everything, a sender knows it, a queue pair has failed."""
 
-_BOTH = {**{name: form for name, (form, *_) in (SEND.fields or {}).items()},
-         **{name: form for name, (form, *_) in (REPLY.fields or {}).items()}}  # fmt: skip
-HEADER = np.dtype([("pair", "i8"), ("half", "i8"), *_BOTH.items()])
+_FIELDS = dict.fromkeys((*(SEND.names or ()), *(REPLY.names or ())))
+HEADER = np.dtype([("pair", "i8"), ("half", "i8"), *((name, "i8") for name in _FIELDS)])
 """What a packet under way says, whatever its kind; `half` is 1 where the destination's half sent it."""
 
 ROW, PAIR, HALF, ROUTE, SIZE, KIND, HOST, TIME = range(8)
@@ -205,7 +204,7 @@ def take_in(h: Any, sheet: Any, arrivals: Any, count: int) -> int:
             arrivals[k, 4] = fresh
             placed += fresh * head["length"]
             _set_deadline(h, 2 * i + 1)
-        elif kind == SACK or kind == NACK:
+        elif kind in (SACK, NACK):
             _take_reply(h, sheet, head, time_ps)
             _set_deadline(h, 2 * i)
         elif kind == PROBE:
@@ -289,7 +288,7 @@ def _take_endpoint(h: Any, sheet: Any, head: Any, marked: int, time_ps: int) -> 
     i = head["pair"]
     half = head["half"]
     kind = head["kind"]
-    if kind == EV_PROBE or kind == PORT_STATUS:
+    if kind in (EV_PROBE, PORT_STATUS):
         if kind == PORT_STATUS and half == 0:
             on_port_status(h.b, i, head["port_status"])
         elif kind == PORT_STATUS:

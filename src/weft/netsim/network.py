@@ -103,9 +103,7 @@ class Network:
     @cached_property
     def last_hop(self) -> tuple[bool, ...]:
         """Return, for every port, whether it leads to a NIC."""
-        return tuple(
-            leads for low in self.topology.links.lower for leads in (False, bool(low < self.topology.nics))
-        )
+        return tuple(leads for low in self.topology.links.lower for leads in (False, bool(low < self.topology.nics)))
 
     @cached_property
     def first_hop(self) -> tuple[bool, ...]:
@@ -169,9 +167,7 @@ class Network:
         return leave_ps + self.one_way_ps(path, last) + self.one_way_ps(path, ack)
 
 
-def network(
-    fabric: FabricSpec, spec: NetworkSpec, frames: Frames, *, trimming: bool, ecn_last_hop: bool
-) -> Network:
+def network(fabric: FabricSpec, spec: NetworkSpec, frames: Frames, *, trimming: bool, ecn_last_hop: bool) -> Network:
     """Return the fabric of `fabric` for packets of these frames."""
     return Network(build(fabric), fabric, spec, frames, trimming, ecn_last_hop)
 

@@ -1,6 +1,7 @@
 """The flows of a scenario: who writes how many bytes to whom, when, and after what. Given, or drawn from a seed."""
 
 from dataclasses import dataclass
+from typing import assert_never
 
 import numpy as np
 
@@ -61,17 +62,22 @@ def _flows(spec: TrafficSpec, shape: Shape, nic_bps: int, seed: Seed) -> list[Fl
         _check_nic(nic, shape)
     for uplink in spec.uplinks:
         _check_uplink(uplink, shape)
-    makers = {
-        "pair": _pair,
-        "permutation": _permutation,
-        "incast": _incast,
-        "all-to-all": _all_to_all,
-        "poisson": _poisson,
-        "flows": _given,
-    }
-    if spec.pattern == "poisson":
-        return _poisson(spec, hosts, nic_bps, seed)
-    return _cut(makers[spec.pattern](spec, hosts, shape, seed), spec, seed)
+    match spec.pattern:
+        case "flows":
+            return _given(spec, shape)
+        case "poisson":
+            return _poisson(spec, hosts, nic_bps, seed)
+        case "pair":
+            ends = [(spec.source, spec.destination)]
+        case "permutation":
+            ends = _permutation(spec, hosts, shape, seed)
+        case "incast":
+            ends = _incast(spec, hosts, shape)
+        case "all-to-all":
+            ends = [(a, (a + step) % hosts) for step in range(1, hosts) for a in range(hosts)]
+        case _:
+            assert_never(spec.pattern)
+    return _cut(ends, spec, seed)
 
 
 def _check_nic(nic: int, shape: Shape) -> None:
@@ -82,10 +88,6 @@ def _check_nic(nic: int, shape: Shape) -> None:
 def _check_uplink(uplink: int, shape: Shape) -> None:
     if uplink >= shape.paths:
         raise UsageError(f"there is no uplink {uplink}; they run from 0 to {shape.paths - 1}")
-
-
-def _pair(spec: TrafficSpec, hosts: int, shape: Shape, seed: Seed) -> list[tuple[int, int]]:
-    return [(spec.source, spec.destination)]
 
 
 def _permutation(spec: TrafficSpec, hosts: int, shape: Shape, seed: Seed) -> list[tuple[int, int]]:
@@ -106,14 +108,16 @@ def _permutation(spec: TrafficSpec, hosts: int, shape: Shape, seed: Seed) -> lis
     raise UsageError(f"no permutation of {hosts} hosts goes across T0s everywhere; make the groups equal")
 
 
-def _incast(spec: TrafficSpec, hosts: int, shape: Shape, seed: Seed) -> list[tuple[int, int]]:
+def _incast(spec: TrafficSpec, hosts: int, shape: Shape) -> list[tuple[int, int]]:
     to = spec.destination
     _check_nic(to, shape)
     home = to // shape.down
     others = [nic for nic in range(hosts) if nic != to and not (spec.across and nic // shape.down == home)]
     needed = spec.senders + int(spec.victim)
     if len(others) < needed:
-        raise UsageError(f"an incast of {spec.senders} needs {needed + 1} hosts, but only {len(others) + 1} can be used")
+        raise UsageError(
+            f"an incast of {spec.senders} needs {needed + 1} hosts, but only {len(others) + 1} can be used"
+        )
     pairs = [(nic, to) for nic in others[: spec.senders]]
     if spec.victim:
         beside = [nic for nic in range(hosts) if nic // shape.down == home and nic != to and nic not in dict(pairs)]
@@ -124,11 +128,7 @@ def _incast(spec: TrafficSpec, hosts: int, shape: Shape, seed: Seed) -> list[tup
     return pairs
 
 
-def _all_to_all(spec: TrafficSpec, hosts: int, shape: Shape, seed: Seed) -> list[tuple[int, int]]:
-    return [(a, (a + step) % hosts) for step in range(1, hosts) for a in range(hosts)]
-
-
-def _given(spec: TrafficSpec, hosts: int, shape: Shape, seed: Seed) -> list[Flow]:
+def _given(spec: TrafficSpec, shape: Shape) -> list[Flow]:
     numbers: dict[str, int] = {}
     flows: list[Flow] = []
     for number, flow in enumerate(spec.flows):
@@ -147,14 +147,11 @@ def _given(spec: TrafficSpec, hosts: int, shape: Shape, seed: Seed) -> list[Flow
     return flows
 
 
-def _cut(found: "list[tuple[int, int]] | list[Flow]", spec: TrafficSpec, seed: Seed) -> list[Flow]:
+def _cut(ends: list[tuple[int, int]], spec: TrafficSpec, seed: Seed) -> list[Flow]:
     """Give sizes to pairs, and cut each flow over its queue pairs."""
     flows: list[Flow] = []
-    sizes = _sizes(spec, len(found), seed)
-    for number, each in enumerate(found):
-        if isinstance(each, Flow):
-            flows.append(each)
-            continue
+    sizes = _sizes(spec, len(ends), seed)
+    for number, each in enumerate(ends):
         lanes = min(spec.queue_pairs, sizes[number])
         for lane in range(lanes):
             part = sizes[number] // lanes + (1 if lane < sizes[number] % lanes else 0)

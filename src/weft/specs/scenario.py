@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from weft.core import quantity
-from weft.core.spec import Check, Duration, Quantity, Size, Spec
+from weft.core.spec import Check, Duration, Quantity, Spec
 from weft.core.units import Bytes, Picoseconds
 from weft.specs.rivals import TransportsSpec
 from weft.specs.site import Name, Share

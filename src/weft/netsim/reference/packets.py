@@ -6,7 +6,9 @@ class Packet:
 
     __slots__ = ("control", "hop", "key", "marked", "pair", "path", "port", "row", "size", "time_ps", "trimmed", "uid")
 
-    def __init__(self, uid: int, row: int, pair: int, path: tuple[int, ...], size: int, time_ps: int, control: int):
+    def __init__(
+        self, uid: int, row: int, pair: int, path: tuple[int, ...], size: int, time_ps: int, control: int
+    ) -> None:
         self.uid = uid
         """Its number: the NIC that sent it and how many that NIC had sent."""
         self.row = row

@@ -15,7 +15,9 @@ _MARK_ONE = 1 << _MARK_BITS
 class Port:
     """The sending side of a link: control packets first, data packets after them, both first in first out."""
 
-    def __init__(self, number: int, rate_bps: int, delay_ps: int, limits: Limits, header: int, *, last_hop: bool):
+    def __init__(
+        self, number: int, rate_bps: int, delay_ps: int, limits: Limits, header: int, *, last_hop: bool
+    ) -> None:
         self.number = number
         self.full_rate_bps = self.rate_bps = rate_bps
         self.delay_ps = delay_ps

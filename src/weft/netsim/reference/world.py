@@ -34,10 +34,10 @@ class World:
         network: Network,
         endpoints: Endpoints,
         board: FlowBoard,
-        changes: Sequence[Change],
-        faults: int,
         seed: Seed,
         *,
+        changes: Sequence[Change] = (),
+        faults: int = 0,
         bin_ps: int,
         until_ps: int | None = None,
     ) -> None:
@@ -157,7 +157,6 @@ class World:
         """Give what arrived to the NICs, each one's in order of time."""
         packets.sort(key=lambda packet: (packet.time_ps, packet.key))
         start_ps = self.slot * self.slot_ps
-        nics = self.network
         open_faults = [record for record in self.records.faults if record.open]
         numbers = [self._number(packet) if open_faults and not packet.control else -1 for packet in packets]
         for packet in packets:
@@ -173,7 +172,6 @@ class World:
             if fresh and number >= 0:
                 for record in open_faults:
                     record.arrive(packet.pair, number, packet.time_ps)
-        del nics
         self._inject(outcome)
 
     def _number(self, packet: Packet) -> int:
@@ -268,11 +266,8 @@ class World:
         if self.busy or not self.board.open:
             return
         slots = [min(self.calendar)] if self.calendar else []
-        for at_ps in (self.board.next_start_ps(), self._next_change_ps(), self.endpoints.deadline_ps()):
-            if at_ps is not None and at_ps < NEVER:
-                slots.append(-(-at_ps // self.slot_ps))
-        if self.until_ps is not None:
-            slots.append(-(-self.until_ps // self.slot_ps))
+        times = (self.board.next_start_ps(), self._next_change_ps(), self.endpoints.deadline_ps(), self.until_ps)
+        slots += [-(-at_ps // self.slot_ps) for at_ps in times if at_ps is not None and at_ps < NEVER]
         if not slots:
             raise LimitReachedError(f"{self.board.open} flows are open, but nothing is left to happen")
         self.slot = max(self.slot, min(slots))

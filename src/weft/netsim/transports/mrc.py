@@ -19,7 +19,7 @@ _BODY = {DATA: 24, SACK: 36, NACK: 20, PROBE: 16, EV_PROBE: 16, PORT_STATUS: 16,
 """Bytes of MRC's own headers by kind (facts section 3): METH + TSETH + RETH = 24, SETH + CC_STATE = 36, and so on."""
 
 
-def path_as_given(half: int, pair: Pair, way: int) -> int:
+def path_as_given(_half: int, pair: Pair, way: int) -> int:
     """Return the path number that an EV names: itself, or one of the few that the pair is held to."""
     return pair.uplinks[way] if pair.uplinks else way
 
