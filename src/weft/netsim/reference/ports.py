@@ -16,20 +16,22 @@ class Port:
     """The sending side of a link: control packets first, data packets after them, both first in first out."""
 
     def __init__(
-        self, number: int, rate_bps: int, delay_ps: int, limits: Limits, header: int, *, last_hop: bool
+        self, number: int, rate_bps: int, delay_ps: int, limits: Limits, header: int, *, stage: int, last_hop: bool
     ) -> None:
         self.number = number
         self.full_rate_bps = self.rate_bps = rate_bps
         self.delay_ps = delay_ps
         self.limits = limits
         self.header = header
-        self.last_hop = last_hop
+        self.stage, self.last_hop = stage, last_hop
         self.data: deque[Packet] = deque()
         self.control: deque[Packet] = deque()
         self.data_bytes = self.control_bytes = 0
         self.credit = 0
         self.credited = -1
         """The last slot whose grant is in `credit`."""
+        self.granted = 0
+        """Bytes granted up to the end of that slot."""
         self.faults: dict[int, Change] = {}
         self.dark = False
         self.loss = 0
@@ -55,18 +57,20 @@ class Port:
 
     def begin(self, slot: int, slot_ps: int) -> None:
         """Add the grant of this slot; a port that had nothing to send keeps its debt and saves nothing."""
-        granted = grants(self.rate_bps, slot_ps, slot)
-        before = grants(self.rate_bps, slot_ps, slot - 1)
-        idle = before - grants(self.rate_bps, slot_ps, self.credited)
         if self.credited < slot - 1:
-            self.credit = min(0, self.credit + idle)
-        self.credit += granted - before
+            before = grants(self.rate_bps, slot_ps, slot - 1)
+            self.credit = min(0, self.credit + before - self.granted)
+            self.granted = before
+        granted = grants(self.rate_bps, slot_ps, slot)
+        self.credit += granted - self.granted
+        self.granted = granted
         self.credited = slot
 
     def take(self) -> Packet | None:
-        """Take out the next packet that may start in this slot, or nothing; marks it by what stays behind it."""
-        if self.credit <= 0:
-            return None
+        """Take out the next packet, or nothing; marks it by what stays behind it.
+
+        A packet may start while the port has credit left, and then all its bytes are owed.
+        """
         if self.control:
             packet = self.control.popleft()
             self.control_bytes -= packet.size
@@ -88,8 +92,8 @@ class Port:
             return True
         return (packet.key & (_MARK_ONE - 1)) * (high - low) < (self.data_bytes - low) << _MARK_BITS
 
-    def change(self, change: Change) -> None:
-        """Let a fault begin or end here; several may be in force."""
+    def change(self, change: Change, slot: int, slot_ps: int) -> None:
+        """Let a fault begin or end here before `slot`; several may be in force."""
         key = change.fault
         if change.begins:
             self.faults[key] = change
@@ -105,7 +109,17 @@ class Port:
             elif each.effect == "slow":
                 slow = slow * each.amount // SLOW_ONE
         self.loss = LOSS_ONE - keep
-        self.rate_bps = max(1, self.full_rate_bps * slow // SLOW_ONE)
+        self._set_rate(max(1, self.full_rate_bps * slow // SLOW_ONE), slot, slot_ps)
+
+    def _set_rate(self, rate_bps: int, slot: int, slot_ps: int) -> None:
+        """Change the rate from `slot` on; what was granted before stays."""
+        if rate_bps == self.rate_bps:
+            return
+        if self.credited < slot - 1:
+            self.credit = min(0, self.credit + grants(self.rate_bps, slot_ps, slot - 1) - self.granted)
+        self.rate_bps = rate_bps
+        self.granted = grants(rate_bps, slot_ps, slot - 1)
+        self.credited = slot - 1
 
     def is_down(self) -> bool:
         """Return whether the link is seen to be down from here: a black hole is not."""

@@ -16,9 +16,9 @@ from weft.netsim.faults import Change
 from weft.netsim.network import Network, order_keys
 from weft.netsim.reference.flows import FlowBoard
 from weft.netsim.reference.packets import Packet
-from weft.netsim.reference.ports import DROPPED, TRIMMED, Port
+from weft.netsim.reference.ports import DROPPED, QUEUED, Port
 from weft.netsim.reference.records import FaultRecord, Records
-from weft.netsim.transports.base import Arrival, Endpoints, Outcome, Sent
+from weft.netsim.transports.base import Endpoints, Outcome
 
 _MASK = 2**64 - 1
 _UID_BITS = 36
@@ -71,6 +71,9 @@ class World:
             for link in range(network.shape.links[0])
         }
         self._marks_end = bin_ps
+        self._sending = False
+        self._trimming = network.trimming
+        self._peaks = self.records.peaks
 
     def run(self, watch: Callable[["World"], None] | None = None) -> None:
         """Run until every counted flow is over or time is up; `watch` is called now and then."""
@@ -107,7 +110,7 @@ class World:
             for link in change.links:
                 was_down = self.ports[2 * link].is_down()
                 for port in (self.ports[2 * link], self.ports[2 * link + 1]):
-                    port.change(change)
+                    port.change(change, self.slot, self.slot_ps)
                 is_down = self.ports[2 * link].is_down()
                 if is_down != was_down and 2 * link in self._nic_port:
                     nic, plane = self._nic_port[2 * link]
@@ -141,17 +144,17 @@ class World:
         """Put a packet into the queue of the next port of its path."""
         number = packet.path[packet.hop]
         port = self.ports[number]
-        whole = not packet.trimmed
-        fate = port.accept(packet, self.network.trimming)
-        if whole and packet.trimmed:
+        was_trimmed = packet.trimmed
+        fate = port.accept(packet, self._trimming)
+        if packet.trimmed != was_trimmed:
             self.records.trimmed += 1
         if fate == DROPPED:
             self.records.dropped += 1
             self._forget(packet)
             return
         self.busy.add(number)
-        if fate != TRIMMED and port.data_bytes > self.records.peaks[self.network.stage[number]]:
-            self.records.peaks[self.network.stage[number]] = port.data_bytes
+        if fate == QUEUED and port.data_bytes > self._peaks[port.stage]:
+            self._peaks[port.stage] = port.data_bytes
 
     def _deliver(self, packets: list[Packet]) -> None:
         """Give what arrived to the NICs, each one's in order of time."""
@@ -166,7 +169,7 @@ class World:
             self._learned.append(nic)
         self.records.delivered += len(packets)
         self.in_flight -= len(packets)
-        arrivals = [Arrival(packet.row, packet.marked, packet.trimmed, packet.time_ps) for packet in packets]
+        arrivals = [(packet.row, packet.marked, packet.trimmed, packet.time_ps) for packet in packets]
         outcome = self.endpoints.take_in(arrivals)
         for packet, number, fresh in zip(packets, numbers, outcome.fresh, strict=True):
             if fresh and number >= 0:
@@ -187,6 +190,7 @@ class World:
         phase = np.where(self._last_sent == self.slot - 1, 0, self._phase)
         outcome = self.endpoints.send_out(start_ps, phase, room)
         self._inject(outcome)
+        self._sending = len(outcome.sent) > 0
         for nic in self._learned:
             self._phase[nic] = 0
         self._learned.clear()
@@ -194,24 +198,23 @@ class World:
     def _inject(self, outcome: Outcome) -> None:
         """Put what NICs send into the queues of their ports."""
         for sent in outcome.sent:
-            self._launch(sent)
+            self._launch(*sent)
         if outcome.events:
             self.board.on_events(outcome.events, self.endpoints)
 
-    def _launch(self, sent: Sent) -> None:
-        nic = sent.nic
+    def _launch(self, row: int, pair: int, half: int, route: int, size: int, kind: int, nic: int, time_ps: int) -> None:
         uid = (nic << _UID_BITS) + self._sent_by[nic]
         self._sent_by[nic] += 1
-        path = self.endpoints.route(sent.pair, sent.half, sent.route)
-        control = 0 if sent.kind == DATA else 1
-        packet = Packet(uid, sent.row, sent.pair, path, sent.size, sent.time_ps, control)
+        path = self.endpoints.route(pair, half, route)
+        control = 0 if kind == DATA else 1
+        packet = Packet(uid, row, pair, path, size, time_ps, control)
         self.records.injected += 1
         self.in_flight += 1
         self.ports[path[0]].accept(packet, False)
         self.busy.add(path[0])
         if not control:
             self._last_sent[nic] = self.slot
-            self._backlog[self._nic_port[path[0]]] += sent.size
+            self._backlog[self._nic_port[path[0]]] += size
 
     # Step 4: what ports put on their links.
 
@@ -222,7 +225,7 @@ class World:
         for number in self.busy:
             port = self.ports[number]
             port.begin(slot, slot_ps)
-            while (packet := port.take()) is not None:
+            while port.credit > 0 and (packet := port.take()) is not None:
                 if not packet.control and number in self._nic_port:
                     self._backlog[self._nic_port[number]] -= packet.size
                 if (port.dark or port.loss) and self._is_lost(port, packet):
@@ -263,7 +266,7 @@ class World:
 
     def _skip_idle(self) -> None:
         """Go on to the next slot in which anything can happen."""
-        if self.busy or not self.board.open:
+        if self.busy or self._sending or not self.board.open:
             return
         slots = [min(self.calendar)] if self.calendar else []
         times = (self.board.next_start_ps(), self._next_change_ps(), self.endpoints.deadline_ps(), self.until_ps)
@@ -279,6 +282,7 @@ class World:
         while self._marks_end <= now_ps:
             self.records.close_bin(self._marks_end, self.endpoints.received())
             self._marks_end += self.bin_ps
+            self._peaks = self.records.peaks
 
 
 def _make_ports(network: Network) -> list[Port]:
@@ -291,7 +295,7 @@ def _make_ports(network: Network) -> list[Port]:
         Port(
             number, rates[number // 2], network.delay_ps[number],
             known[network.first_hop[number], network.last_hop[number]], network.frames.header,
-            last_hop=network.last_hop[number],
+            stage=network.stage[number], last_hop=network.last_hop[number],
         )
         for number in range(network.ports)
     ]  # fmt: skip

@@ -26,25 +26,10 @@ class Pair:
     """Paths that it may take; all where empty."""
 
 
-class Sent(NamedTuple):
-    """One packet that a NIC puts on the wire."""
-
-    row: int
-    """Where its header stands; given back on arrival, or to `drop`."""
-    pair: int
-    """Its queue pair."""
-    half: int
-    """0 from source to destination, 1 back."""
-    route: int
-    """What names its path; `Endpoints.route` tells which."""
-    size: int
-    """Bytes on the wire."""
-    kind: int
-    """Kind of packet; `weft.mrc.columns.DATA` for data."""
-    nic: int
-    """NIC that sends it."""
-    time_ps: int
-    """When it is handed to the port."""
+Sent = Sequence[int]
+"""One packet that a NIC puts on the wire: where its header stands (given back on arrival or by `drop`), its queue pair,
+0 from source to destination or 1 back, what names its path (`Endpoints.route` tells which), bytes on the wire, kind
+(`weft.mrc.columns.DATA` for data), the NIC, and when it is handed to the port."""
 
 
 class Event(NamedTuple):
@@ -58,17 +43,9 @@ class Event(NamedTuple):
     """When."""
 
 
-class Arrival(NamedTuple):
-    """One packet at its NIC."""
-
-    row: int
-    """Where its header stands."""
-    marked: int
-    """1 where a switch marked it."""
-    trimmed: int
-    """1 where a switch cut its payload off, 2 where that was the last hop."""
-    time_ps: int
-    """When the NIC acts on it."""
+Arrival = tuple[int, int, int, int]
+"""One packet at its NIC: where its header stands, whether it is marked, whether it is trimmed (1, or 2 where that was
+the last hop), and when the NIC acts on it."""
 
 
 class Outcome(NamedTuple):
