@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.mrc.channel import FINE, LATE, LOSE, MARK, TRIM, TRIM_LAST, TWICE, US, Channel, Script, small_spec
+from tests.mrc.channel import FINE, LATE, LOSE, MARK, STRIDE, TRIM, TRIM_LAST, TWICE, US, Channel, Script, small_spec
 
 from weft.mrc.columns import ERROR_NAMES, NEVER
 
@@ -14,7 +14,7 @@ REPLY_FATES = st.sampled_from([FINE, FINE, FINE, LATE, LOSE, TWICE])
 TRIMLESS_FATES = st.sampled_from([FINE, FINE, LATE, LOSE, LOSE, TWICE, MARK])
 MESSAGES = st.lists(st.tuples(st.integers(1, 640), st.sampled_from([-1, -1, 0, 77])), min_size=1, max_size=6)
 SPANS = st.tuples(st.integers(0, 100 * US), st.integers(1, 400 * US)).map(lambda span: (span[0], span[0] + span[1]))
-PATHS = st.tuples(st.integers(0, 1), st.integers(0, 7)).map(lambda path: path[0] << 16 | path[1])
+PATHS = st.tuples(st.integers(0, 1), st.integers(0, 7)).map(lambda path: path[0] * STRIDE + path[1])
 PORTS = st.lists(st.tuples(st.integers(0, 300 * US), st.integers(0, 1), st.integers(0, 1)), max_size=3)
 
 
@@ -95,7 +95,7 @@ def test_a_transfer_without_faults_sends_every_packet_once() -> None:
 
 def test_a_dead_peer_ends_in_retry_exceeded() -> None:
     channel = Channel(
-        small_spec(), Script(dead={p << 16 | k: (0, NEVER) for p in (0, 1) for k in range(8)}), [(640, -1)]
+        small_spec(), Script(dead={p * STRIDE + k: (0, NEVER) for p in (0, 1) for k in range(8)}), [(640, -1)]
     )
     assert ERROR_NAMES[channel.run()] == "RETRY_EXCEEDED"
     # Silence on every path blames none of them.
@@ -169,8 +169,8 @@ def test_a_port_that_goes_down_takes_its_plane_and_comes_back() -> None:
     script = Script(ports=[(30 * US, 1, 0), (120 * US, 1, 1)])
     channel = Channel(small_spec(remap_us=10), script, [(64 * 4000, -1)])
     assert channel.run() == 0
-    down = [v >> 16 for at, v, kind in channel.sent_at if kind == "data" and 45 * US < at < 120 * US]
-    after = [v >> 16 for at, v, kind in channel.sent_at if kind == "data" and at > 140 * US]
+    down = [v // STRIDE for at, v, kind in channel.sent_at if kind == "data" and 45 * US < at < 120 * US]
+    after = [v // STRIDE for at, v, kind in channel.sent_at if kind == "data" and at > 140 * US]
     assert down
     assert set(down) == {0}
     assert set(after) == {0, 1}

@@ -24,8 +24,8 @@ _PER_MPR = 128
 
 
 @rule
-def start_sender(s: Any, i: int, word: int, first_seq: int, paths: int, scratch: Any) -> None:
-    """Make queue pair `i` ready: its chance, its first sequence number, its EVs out of `paths` paths in each plane."""
+def start_sender(s: Any, i: int, word: int, first_seq: int, paths: int, stride: int, scratch: Any) -> None:
+    """Make queue pair `i` ready: its chance, its first sequence number, its EVs (see `fill_evs`)."""
     params = s.params[0]
     q = s.qp[i]
     q["word"] = word
@@ -61,7 +61,7 @@ def start_sender(s: Any, i: int, word: int, first_seq: int, paths: int, scratch:
         row["due_ps"] = NEVER
         row["up"] = 1
         row["reverse"] = -1
-    fill_evs(s, i, paths, scratch)
+    fill_evs(s, i, paths, stride, scratch)
     for e in range(params["evs"]):
         ev = s.evs[i, e]
         if s.planes[i, ev["plane"]]["reverse"] < 0 and ev["value"] >= 0:
