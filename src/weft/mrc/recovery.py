@@ -33,7 +33,7 @@ _MOST_SHIFTS = 24
 def seq_of(s: Any, i: int, slot: int) -> int:
     """Return the sequence number of the packet in a used slot."""
     una = s.qp[i]["una"]
-    return una + (slot - una) % s.params[0]["window"]
+    return una + ((slot - una) & s.params[0]["slot_mask"])
 
 
 @rule

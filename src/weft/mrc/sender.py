@@ -34,7 +34,7 @@ def start_sender(s: Any, i: int, word: int, first_seq: int, paths: int, stride: 
     q["next"] = first_seq
     q["end"] = first_seq
     q["granted"] = params["window"]
-    for slot in range(params["window"]):
+    for slot in range(params["slot_mask"] + 1):
         p = s.packets[i, slot]
         p["state"] = FREE
         p["ev"] = -1
@@ -86,7 +86,7 @@ def post(s: Any, i: int, address: int, key: int, length: int, immediate: int) ->
         if q["immediates"] >= params["immediates"]:
             return POST_IMMEDIATES_FULL
         q["immediates"] += 1
-    m = s.messages[i, q["msg_end"] % params["messages"]]
+    m = s.messages[i, q["msg_end"] & params["message_mask"]]
     packets = (length + params["payload"] - 1) // params["payload"]
     m["first"] = q["end"]
     m["packets"] = packets
@@ -128,7 +128,7 @@ def next_data(s: Any, i: int, now_ps: int, room: int, out: Any) -> int:
     if not window_open(s, i):
         return NOTHING
     params = s.params[0]
-    index = q["msg_next"] % params["messages"]
+    index = q["msg_next"] & params["message_mask"]
     m = s.messages[i, index]
     seq = q["next"]
     size = packet_length(params, m, seq) + params["overhead"]
@@ -137,7 +137,7 @@ def next_data(s: Any, i: int, now_ps: int, room: int, out: Any) -> int:
     e = pick_ev(s, i, -1, room)
     if e < 0:
         return _no_path(s, i, now_ps)
-    slot = seq % params["window"]
+    slot = seq & params["slot_mask"]
     p = s.packets[i, slot]
     p["message"] = index
     p["bytes"] = size
