@@ -188,3 +188,14 @@ def test_switched_off_mechanisms_do_nothing() -> None:
     s = made(retire=False, skip=False)
     assert evs.ev_event(s, 0, 0, evs.SILENCE) == GOOD
     assert evs.ev_event(s, 0, 0, evs.MARK) == GOOD
+
+
+def test_the_controller_names_paths_by_their_bits() -> None:
+    s = made()
+    value = int(s.evs[0, 5]["value"])
+    assert evs.deny(s, 0, value, 1) == 1
+    assert s.evs[0, 5]["state"] == DENIED
+    check_evs(s, 0)
+    assert evs.deny(s, 0, value, 0) == 1
+    assert s.evs[0, 5]["state"] == GOOD
+    assert evs.deny(s, 0, 10**6, 1) == 0

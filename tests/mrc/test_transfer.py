@@ -116,7 +116,7 @@ def test_a_lost_tail_is_repaired_by_a_probe_and_not_by_the_timer() -> None:
 
 
 def test_a_dead_path_is_left_within_tens_of_microseconds() -> None:
-    channel = Channel(small_spec(), Script(), [(64 * 3000, -1)])
+    channel = Channel(small_spec(), Script(pace_ps=100_000), [(64 * 800, -1)])
     dead = int(channel.s.evs[0, channel.s.rotation[0, 0]]["value"])
     channel.script.dead[dead] = (20 * US, NEVER)
     assert channel.run() == 0
@@ -128,7 +128,7 @@ def test_a_dead_path_is_left_within_tens_of_microseconds() -> None:
 
 
 def test_a_healed_path_comes_back_after_enough_probes() -> None:
-    channel = Channel(small_spec(), Script(), [(64 * 6000, -1)])
+    channel = Channel(small_spec(), Script(pace_ps=400_000), [(64 * 1200, -1)])
     dead = int(channel.s.evs[0, channel.s.rotation[0, 0]]["value"])
     channel.script.dead[dead] = (20 * US, 150 * US)
     assert channel.run() == 0
@@ -146,28 +146,28 @@ def test_heavy_reordering_below_the_spread_loses_nothing() -> None:
 
 
 def test_reordering_beyond_the_spread_widens_it_and_clears_the_paths() -> None:
-    fates = [LATE if k % 5 == 0 else FINE for k in range(3000)]
-    channel = Channel(small_spec(), Script(data=fates, late_ps=14 * US), [(64 * 3000, -1)])
+    fates = [LATE if k % 5 == 0 else FINE for k in range(1500)]
+    channel = Channel(small_spec(), Script(data=fates, late_ps=14 * US), [(64 * 1500, -1)])
     assert channel.run() == 0
     q = channel.s.qp[0]
     assert q["spurious"] > 0
     assert q["spread_ps"] > channel.s.params[0]["spread_ps"]
-    assert q["resent"] < 300
+    assert q["resent"] < 150
     assert q["bad"] <= 2
 
 
 def test_loss_by_congestion_without_trimming_retires_no_healthy_path() -> None:
-    fates = [LOSE if k % 20 == 7 else FINE for k in range(3000)]
-    channel = Channel(small_spec(trimming=False), Script(data=fates), [(64 * 3000, -1)])
+    fates = [LOSE if k % 20 == 7 else FINE for k in range(1500)]
+    channel = Channel(small_spec(trimming=False), Script(data=fates), [(64 * 1500, -1)])
     assert channel.run() == 0
     q = channel.s.qp[0]
-    assert q["silent"] > 100
+    assert q["silent"] > 50
     assert q["retired"] <= 2
 
 
 def test_a_port_that_goes_down_takes_its_plane_and_comes_back() -> None:
-    script = Script(ports=[(30 * US, 1, 0), (120 * US, 1, 1)])
-    channel = Channel(small_spec(remap_us=10), script, [(64 * 4000, -1)])
+    script = Script(ports=[(30 * US, 1, 0), (120 * US, 1, 1)], pace_ps=200_000)
+    channel = Channel(small_spec(remap_us=10), script, [(64 * 1000, -1)])
     assert channel.run() == 0
     down = [v // STRIDE for at, v, kind in channel.sent_at if kind == "data" and 45 * US < at < 120 * US]
     after = [v // STRIDE for at, v, kind in channel.sent_at if kind == "data" and at > 140 * US]

@@ -9,7 +9,7 @@ from typing import Any
 
 from weft.mrc.columns import ACKED, ERROR_PEER, ERROR_RETRIES, FREE, IN_FLIGHT, LOST, RETURNED
 from weft.mrc.compiled import rule
-from weft.mrc.congestion import cc_ack, cc_trim
+from weft.mrc.congestion import cc_ack, cc_penalty, cc_trim
 from weft.mrc.evs import ALWAYS_SKIP, MARK, TRIM, ev_event
 from weft.mrc.numbers import LOW32, lowest_bit, seq_near
 from weft.mrc.recovery import (
@@ -60,6 +60,7 @@ def on_sack(s: Any, i: int, reply: Any, now_ps: int) -> int:
         q["backoff"] = 0
         q["probe_misses"] = 0
     cc_ack(s.params[0], q, now_ps, acked, delay_ps, reply["verdict"] == VERDICT_SKIP_ONCE)
+    cc_penalty(s.params[0], q, acked, reply["penalty"])
     relax_spread(s, i, now_ps)
     infer_losses(s, i)
     return q["delivered_bytes"] - before

@@ -44,7 +44,8 @@ def compiled(function: Callable[..., Any]) -> Any:
     copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__)
     copy.__module__, copy.__qualname__ = function.__module__, function.__qualname__
     # Rules make no arrays, so nothing is to be counted or freed; counting references would cost more than the rules do.
-    made = numba.njit(copy, nogil=True, _nrt=False)
+    options: dict[str, Any] = {"nogil": True, "_nrt": False}
+    made: Any = numba.njit(copy, **options)
     _COMPILED[function] = made
     for name in function.__code__.co_names:
         called = names.get(name)

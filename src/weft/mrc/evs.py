@@ -178,6 +178,17 @@ def ev_event(s: Any, i: int, e: int, event: int) -> int:
 
 
 @rule
+def deny(s: Any, i: int, value: int, denied: int) -> int:
+    """Carry out the controller's word on the EV with the bits `value`: 1 denies, 0 allows; return how many it met."""
+    met = 0
+    for e in range(s.params[0]["evs"]):
+        if s.evs[i, e]["value"] == value:
+            ev_event(s, i, e, DENY if denied else ALLOW)
+            met += 1
+    return met
+
+
+@rule
 def ev_silent(s: Any, i: int, e: int) -> int:
     """Blame EV `e` for a packet that vanished, and return its new state.
 
