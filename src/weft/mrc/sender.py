@@ -46,6 +46,7 @@ def start_sender(s: Any, i: int, word: int, first_seq: int, paths: int, stride: 
     q["passed_ps"] = -NEVER
     q["passed_order"] = -1
     q["spread_ps"] = params["spread_ps"]
+    q["spread_at_ps"] = -NEVER
     q["heard_ps"] = -1
     q["active_ps"] = -1
     q["stalled_ps"] = NEVER
