@@ -20,6 +20,7 @@ from weft.specs.transport import MrcSpec
 US = 10**6
 FINE, LATE, LOSE, TWICE, MARK, TRIM, TRIM_LAST = range(7)
 REGION = 1 << 40
+STRIDE = 1 << 16
 
 
 def small_spec(*, trimming: bool = True, remap_us: int = 100, mpr: int = 1) -> MrcSpec:
@@ -87,8 +88,8 @@ class Channel:
         self.back = columns.make_sender(params, 1)
         self.r = columns.make_receiver(params, 1)
         scratch = np.zeros(max(paths, 1), np.int64)
-        self.rules.start_sender(self.s, 0, seed, first_seq, paths, scratch)
-        self.rules.start_sender(self.back, 0, seed + 1, 0, paths, scratch)
+        self.rules.start_sender(self.s, 0, seed, first_seq, paths, STRIDE, scratch)
+        self.rules.start_sender(self.back, 0, seed + 1, 0, paths, STRIDE, scratch)
         self.rules.start_receiver(self.r, 0, seed + 2, first_seq)
         self.send, self.reply = np.zeros(1, columns.SEND), np.zeros(1, columns.REPLY)
         self.memory = np.zeros(sum(length for length, _ in messages), np.int64)
@@ -264,7 +265,7 @@ class Channel:
                 if self.s.evs[0, e]["plane"] == plane:
                     self.script.dead[int(self.s.evs[0, e]["value"])] = (self.now, columns.NEVER)
         else:
-            self.script.dead = {v: span for v, span in self.script.dead.items() if v >> 16 != plane}
+            self.script.dead = {v: span for v, span in self.script.dead.items() if v // STRIDE != plane}
 
     def state_bytes(self):
         """Return all state as bytes."""

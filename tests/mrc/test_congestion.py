@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.mrc import columns
-from weft.mrc.congestion import cc_ack, cc_allows, cc_loss, cc_start, cc_trim
+from weft.mrc.congestion import cc_ack, cc_allows, cc_loss, cc_penalty, cc_start, cc_trim
 from weft.mrc.settings import settings
 from weft.specs.transport import MrcSpec
 
@@ -166,3 +166,14 @@ def test_the_window_stays_between_one_packet_and_its_maximum(events: Any) -> Non
             cc_loss(params, q, MTU)
         assert MTU <= q["cwnd"] <= 1_950_000
         assert q["cc_inc"] >= 0
+
+
+def test_a_busy_receiver_takes_its_share_off_what_is_in_flight() -> None:
+    params, q = made()
+    q["inflight_bytes"] = 100_000
+    cc_penalty(params, q, 12_800, 0)
+    assert q["cwnd"] == 1_950_000
+    cc_penalty(params, q, 12_800, 10)
+    assert q["cwnd"] == 100_000 - 1_000
+    cc_penalty(params, q, 12_800_000, 127)
+    assert q["cwnd"] == MTU

@@ -30,7 +30,7 @@ def made(
 ):
     spec = MrcSpec.model_validate({"ev": {"active": active, "backup": backup, "min_active": min_active}, **more})
     s = columns.make_sender(settings(spec, planes=planes, rate_bps=10**11), 1)
-    start_sender(s, 0, seed, 0, paths, np.zeros(max(paths, 1), np.int64))
+    start_sender(s, 0, seed, 0, paths, 128, np.zeros(max(paths, 1), np.int64))
     check_evs(s, 0)
     return s
 
@@ -73,7 +73,7 @@ def test_planes_get_the_same_number_of_distinct_paths(
     assert len(set(Counter(rotation["plane"].tolist()).values())) == 1
     values = s.evs[0]["value"][s.evs[0]["value"] >= 0].tolist()
     assert len(set(values)) == len(values)
-    assert all(value & 0xFFFF < paths for value in values)
+    assert all(value % 128 < paths for value in values)
 
 
 def test_every_round_uses_every_ev_once_in_another_order() -> None:
@@ -188,3 +188,14 @@ def test_switched_off_mechanisms_do_nothing() -> None:
     s = made(retire=False, skip=False)
     assert evs.ev_event(s, 0, 0, evs.SILENCE) == GOOD
     assert evs.ev_event(s, 0, 0, evs.MARK) == GOOD
+
+
+def test_the_controller_names_paths_by_their_bits() -> None:
+    s = made()
+    value = int(s.evs[0, 5]["value"])
+    assert evs.deny(s, 0, value, 1) == 1
+    assert s.evs[0, 5]["state"] == DENIED
+    check_evs(s, 0)
+    assert evs.deny(s, 0, value, 0) == 1
+    assert s.evs[0, 5]["state"] == GOOD
+    assert evs.deny(s, 0, 10**6, 1) == 0

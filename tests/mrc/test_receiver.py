@@ -171,7 +171,7 @@ def test_bytes_are_placed_inside_the_region_or_nowhere(address: Any, length: int
 def test_the_way_back_rotates_over_planes_and_learns_from_probes() -> None:
     r, out = made()
     s = columns.make_sender(r.params, 1)
-    sender.start_sender(s, 0, 5, 0, 16, np.zeros(16, np.int64))
+    sender.start_sender(s, 0, 5, 0, 16, 16, np.zeros(16, np.int64))
     planes = [int(s.evs[0, reverse.reverse_ev(s, r, 0, -1)]["plane"]) for _ in range(4)]
     assert planes in ([0, 1, 0, 1], [1, 0, 1, 0])
     s.qp[0]["peer_up"] = 0b01

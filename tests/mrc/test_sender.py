@@ -20,7 +20,7 @@ from weft.mrc.wire import packets
 
 def made(first_seq: int = 0, paths: int = 16, **more: Any):
     s = columns.make_sender(settings(small_spec(**more), planes=2, rate_bps=10**11, payload=64), 1)
-    sender.start_sender(s, 0, 7, first_seq, paths, np.zeros(paths, np.int64))
+    sender.start_sender(s, 0, 7, first_seq, paths, paths, np.zeros(paths, np.int64))
     return s, np.zeros(1, columns.SEND)[0]
 
 

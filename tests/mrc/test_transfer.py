@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.mrc.channel import FINE, LATE, LOSE, MARK, TRIM, TRIM_LAST, TWICE, US, Channel, Script, small_spec
+from tests.mrc.channel import FINE, LATE, LOSE, MARK, STRIDE, TRIM, TRIM_LAST, TWICE, US, Channel, Script, small_spec
 
 from weft.mrc.columns import ERROR_NAMES, NEVER
 
@@ -14,7 +14,7 @@ REPLY_FATES = st.sampled_from([FINE, FINE, FINE, LATE, LOSE, TWICE])
 TRIMLESS_FATES = st.sampled_from([FINE, FINE, LATE, LOSE, LOSE, TWICE, MARK])
 MESSAGES = st.lists(st.tuples(st.integers(1, 640), st.sampled_from([-1, -1, 0, 77])), min_size=1, max_size=6)
 SPANS = st.tuples(st.integers(0, 100 * US), st.integers(1, 400 * US)).map(lambda span: (span[0], span[0] + span[1]))
-PATHS = st.tuples(st.integers(0, 1), st.integers(0, 7)).map(lambda path: path[0] << 16 | path[1])
+PATHS = st.tuples(st.integers(0, 1), st.integers(0, 7)).map(lambda path: path[0] * STRIDE + path[1])
 PORTS = st.lists(st.tuples(st.integers(0, 300 * US), st.integers(0, 1), st.integers(0, 1)), max_size=3)
 
 
@@ -95,7 +95,7 @@ def test_a_transfer_without_faults_sends_every_packet_once() -> None:
 
 def test_a_dead_peer_ends_in_retry_exceeded() -> None:
     channel = Channel(
-        small_spec(), Script(dead={p << 16 | k: (0, NEVER) for p in (0, 1) for k in range(8)}), [(640, -1)]
+        small_spec(), Script(dead={p * STRIDE + k: (0, NEVER) for p in (0, 1) for k in range(8)}), [(640, -1)]
     )
     assert ERROR_NAMES[channel.run()] == "RETRY_EXCEEDED"
     # Silence on every path blames none of them.
@@ -116,7 +116,7 @@ def test_a_lost_tail_is_repaired_by_a_probe_and_not_by_the_timer() -> None:
 
 
 def test_a_dead_path_is_left_within_tens_of_microseconds() -> None:
-    channel = Channel(small_spec(), Script(), [(64 * 3000, -1)])
+    channel = Channel(small_spec(), Script(pace_ps=100_000), [(64 * 800, -1)])
     dead = int(channel.s.evs[0, channel.s.rotation[0, 0]]["value"])
     channel.script.dead[dead] = (20 * US, NEVER)
     assert channel.run() == 0
@@ -128,7 +128,7 @@ def test_a_dead_path_is_left_within_tens_of_microseconds() -> None:
 
 
 def test_a_healed_path_comes_back_after_enough_probes() -> None:
-    channel = Channel(small_spec(), Script(), [(64 * 6000, -1)])
+    channel = Channel(small_spec(), Script(pace_ps=400_000), [(64 * 1200, -1)])
     dead = int(channel.s.evs[0, channel.s.rotation[0, 0]]["value"])
     channel.script.dead[dead] = (20 * US, 150 * US)
     assert channel.run() == 0
@@ -146,31 +146,31 @@ def test_heavy_reordering_below_the_spread_loses_nothing() -> None:
 
 
 def test_reordering_beyond_the_spread_widens_it_and_clears_the_paths() -> None:
-    fates = [LATE if k % 5 == 0 else FINE for k in range(3000)]
-    channel = Channel(small_spec(), Script(data=fates, late_ps=14 * US), [(64 * 3000, -1)])
+    fates = [LATE if k % 5 == 0 else FINE for k in range(1500)]
+    channel = Channel(small_spec(), Script(data=fates, late_ps=14 * US), [(64 * 1500, -1)])
     assert channel.run() == 0
     q = channel.s.qp[0]
     assert q["spurious"] > 0
     assert q["spread_ps"] > channel.s.params[0]["spread_ps"]
-    assert q["resent"] < 300
+    assert q["resent"] < 150
     assert q["bad"] <= 2
 
 
 def test_loss_by_congestion_without_trimming_retires_no_healthy_path() -> None:
-    fates = [LOSE if k % 20 == 7 else FINE for k in range(3000)]
-    channel = Channel(small_spec(trimming=False), Script(data=fates), [(64 * 3000, -1)])
+    fates = [LOSE if k % 20 == 7 else FINE for k in range(1500)]
+    channel = Channel(small_spec(trimming=False), Script(data=fates), [(64 * 1500, -1)])
     assert channel.run() == 0
     q = channel.s.qp[0]
-    assert q["silent"] > 100
+    assert q["silent"] > 50
     assert q["retired"] <= 2
 
 
 def test_a_port_that_goes_down_takes_its_plane_and_comes_back() -> None:
-    script = Script(ports=[(30 * US, 1, 0), (120 * US, 1, 1)])
-    channel = Channel(small_spec(remap_us=10), script, [(64 * 4000, -1)])
+    script = Script(ports=[(30 * US, 1, 0), (120 * US, 1, 1)], pace_ps=200_000)
+    channel = Channel(small_spec(remap_us=10), script, [(64 * 1000, -1)])
     assert channel.run() == 0
-    down = [v >> 16 for at, v, kind in channel.sent_at if kind == "data" and 45 * US < at < 120 * US]
-    after = [v >> 16 for at, v, kind in channel.sent_at if kind == "data" and at > 140 * US]
+    down = [v // STRIDE for at, v, kind in channel.sent_at if kind == "data" and 45 * US < at < 120 * US]
+    after = [v // STRIDE for at, v, kind in channel.sent_at if kind == "data" and at > 140 * US]
     assert down
     assert set(down) == {0}
     assert set(after) == {0, 1}

@@ -9,7 +9,7 @@ from typing import Any
 
 from weft.mrc.columns import ACKED, ERROR_PEER, ERROR_RETRIES, FREE, IN_FLIGHT, LOST, RETURNED
 from weft.mrc.compiled import rule
-from weft.mrc.congestion import cc_ack, cc_trim
+from weft.mrc.congestion import cc_ack, cc_penalty, cc_trim
 from weft.mrc.evs import ALWAYS_SKIP, MARK, TRIM, ev_event
 from weft.mrc.numbers import LOW32, lowest_bit, seq_near
 from weft.mrc.recovery import (
@@ -32,7 +32,7 @@ from weft.mrc.wire.packets import (
 )
 
 _ID_MASK = 0xFFFF
-_WORD_BITS = 32
+_WORD_BITS, _WORD_SHIFT, _WORD_MASK = 32, 5, 31
 
 
 @rule
@@ -60,6 +60,7 @@ def on_sack(s: Any, i: int, reply: Any, now_ps: int) -> int:
         q["backoff"] = 0
         q["probe_misses"] = 0
     cc_ack(s.params[0], q, now_ps, acked, delay_ps, reply["verdict"] == VERDICT_SKIP_ONCE)
+    cc_penalty(s.params[0], q, acked, reply["penalty"])
     relax_spread(s, i, now_ps)
     infer_losses(s, i)
     return q["delivered_bytes"] - before
@@ -69,9 +70,9 @@ def on_sack(s: Any, i: int, reply: Any, now_ps: int) -> int:
 def transmission(s: Any, i: int, seq: int, value: int) -> int:
     """Return the EV on which packet `seq` went out with EV bits `value`, or -1 where that is not known any more."""
     q = s.qp[i]
-    if seq >= q["next"] or seq < q["next"] - s.params[0]["window"]:
+    if seq >= q["next"] or seq < q["next"] - s.params[0]["slot_mask"] - 1:
         return -1
-    p = s.packets[i, seq % s.params[0]["window"]]
+    p = s.packets[i, seq & s.params[0]["slot_mask"]]
     if p["ev"] >= 0 and s.evs[i, p["ev"]]["value"] == value:
         return p["ev"]
     if p["before"] >= 0 and s.evs[i, p["before"]]["value"] == value:
@@ -86,7 +87,7 @@ def _cause(s: Any, i: int, seq: int, value: int, verdict: int, now_ps: int) -> i
     e = transmission(s, i, seq, value)
     if e < 0:
         return -1
-    p = s.packets[i, seq % s.params[0]["window"]]
+    p = s.packets[i, seq & s.params[0]["slot_mask"]]
     delay_ps = -1
     current = e == p["ev"] and p["state"] != LOST
     if current:
@@ -94,7 +95,7 @@ def _cause(s: Any, i: int, seq: int, value: int, verdict: int, now_ps: int) -> i
         delay_ps = max(0, now_ps - p["sent_ps"] - s.params[0]["base_rtt_ps"])
         s.planes[i, s.evs[i, e]["plane"]]["reverse"] = e
     else:
-        was_not_lost(s, i, seq % s.params[0]["window"], now_ps)
+        was_not_lost(s, i, seq & s.params[0]["slot_mask"], now_ps)
     s.evs[i, e]["losses"] = 0
     if verdict == VERDICT_SKIP_ONCE:
         q["marks"] += 1
@@ -120,7 +121,7 @@ def _acknowledge(s: Any, i: int, seq: int, now_ps: int) -> int:
     """Note that packet `seq` has arrived; return its bytes, or 0 where that was known."""
     params = s.params[0]
     q = s.qp[i]
-    slot = seq % params["window"]
+    slot = seq & params["slot_mask"]
     p = s.packets[i, slot]
     if p["state"] == IN_FLIGHT:
         unlink_flying(s, i, slot)
@@ -136,7 +137,7 @@ def _acknowledge(s: Any, i: int, seq: int, now_ps: int) -> int:
     else:
         return 0
     p["state"] = ACKED
-    s.arrived[i, slot // _WORD_BITS] |= 1 << (slot % _WORD_BITS)
+    s.arrived[i, slot >> _WORD_SHIFT] |= 1 << (slot & _WORD_MASK)
     q["delivered_bytes"] += p["bytes"] - params["overhead"]
     return p["bytes"]
 
@@ -144,7 +145,7 @@ def _acknowledge(s: Any, i: int, seq: int, now_ps: int) -> int:
 @rule
 def _selective(s: Any, i: int, base: int, low: int, high: int, now_ps: int) -> int:
     """Acknowledge those of the 64 packets from `base` on whose bits are set; return their bytes."""
-    shift = base % _WORD_BITS
+    shift = base & _WORD_MASK
     start = base - shift
     acked = _selective_word(s, i, start, (low << shift) & LOW32, now_ps)
     middle = ((low >> (_WORD_BITS - shift)) | (high << shift)) & LOW32
@@ -159,7 +160,7 @@ def _selective_word(s: Any, i: int, start: int, bits: int, now_ps: int) -> int:
     acked = 0
     if bits == 0 or start + _WORD_BITS <= q["una"] or start >= q["next"]:
         return acked
-    fresh = bits & ~s.arrived[i, (start % s.params[0]["window"]) // _WORD_BITS] & LOW32
+    fresh = bits & ~s.arrived[i, (start & s.params[0]["slot_mask"]) >> _WORD_SHIFT] & LOW32
     while fresh:
         seq = start + lowest_bit(fresh)
         fresh &= fresh - 1
@@ -174,13 +175,13 @@ def _advance(s: Any, i: int) -> None:
     params = s.params[0]
     q = s.qp[i]
     while q["una"] < q["next"]:
-        slot = q["una"] % params["window"]
+        slot = q["una"] & params["slot_mask"]
         p = s.packets[i, slot]
         if p["state"] != ACKED:
             return
         p["state"] = FREE
-        s.arrived[i, slot // _WORD_BITS] &= ~(1 << (slot % _WORD_BITS))
-        m = s.messages[i, q["msg_first"] % params["messages"]]
+        s.arrived[i, slot >> _WORD_SHIFT] &= ~(1 << (slot & _WORD_MASK))
+        m = s.messages[i, q["msg_first"] & params["message_mask"]]
         if q["una"] == m["first"] + m["packets"] - 1:
             q["msg_first"] += 1
             q["completed"] += 1
@@ -211,12 +212,12 @@ def on_nack(s: Any, i: int, reply: Any, now_ps: int) -> None:
         q["trims"] += 1
     if reason == TRIMMED:
         ev_event(s, i, e, TRIM)
-    p = s.packets[i, seq % s.params[0]["window"]]
+    p = s.packets[i, seq & s.params[0]["slot_mask"]]
     if seq < q["una"] or p["state"] != IN_FLIGHT or e != p["ev"]:
         return
     # Its header reached the peer, so it tells about those sent before it like an acknowledgement does.
     note_passed(q, p["sent_ps"], p["order"])
-    declare_lost(s, i, seq % s.params[0]["window"], RETURNED)
+    declare_lost(s, i, seq & s.params[0]["slot_mask"], RETURNED)
     if trimmed:
         q["backoff"] = 0
         cc_trim(s.params[0], q, now_ps, p["bytes"])

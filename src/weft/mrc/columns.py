@@ -1,8 +1,9 @@
 """The state of queue pairs as columns: one row for a queue pair, one row of rows for its EVs and packets.
 
 A rule takes the columns and an index and returns numbers. Every column is signed and every scalar is 64 bits wide, so
-that plain and compiled rules compute alike; only what exists once for each EV or packet is kept narrow. Times are
-picoseconds, `NEVER` where there is none. Rows link to each other by slot numbers, -1 for none.
+that plain and compiled rules compute alike; only what exists once for each EV or packet is kept narrow. A packet lies
+in slot `seq & slot_mask`: slots are a power of two, because divisions are dear. Times are picoseconds, `NEVER` where
+there is none. Rows link to each other by slot numbers, -1 for none.
 """
 
 from typing import Any, NamedTuple
@@ -34,12 +35,12 @@ def _wide(*names: str) -> list[tuple[str, str]]:
 
 PARAMS = np.dtype(
     _wide(
-        *("payload", "overhead", "window", "planes", "evs", "active", "min_active", "losses_to_retire"),
+        *("payload", "overhead", "window", "slot_mask", "planes", "evs", "active", "min_active", "losses_to_retire"),
         *("trimming", "retire", "skip", "same_plane", "shuffle", "remap_ps"),
         *("ev_probe_interval_ps", "ev_probe_timeout_ps", "probes_to_readmit"),
         *("spread_ps", "spread_max_ps", "spread_decay_ps", "passed_packets", "probe_after_ps"),
         *("timeout_ps", "linear_retries", "exponential_retries"),
-        *("messages", "immediates", "ack_bytes", "ack_packet_bytes", "mpr"),
+        *("messages", "message_mask", "immediates", "ack_bytes", "ack_packet_bytes", "mpr"),
         *("congestion", "base_rtt_ps", "target_ps", "bdp", "window_max", "mtu", "prop_gain", "fair_gain", "fast_gain"),
         *("eta", "adjust_bytes", "quick_adapt", "qa_gate"),
     )
@@ -189,16 +190,16 @@ class Receiver(NamedTuple):
 def make_sender(params: np.ndarray, queue_pairs: int) -> Sender:
     """Return columns for `queue_pairs` senders, all zero; `start_sender` makes each one ready."""
     row = params[0]
-    window, planes = int(row["window"]), int(row["planes"])
+    slots, planes = int(row["slot_mask"]) + 1, int(row["planes"])
     return Sender(
         params,
         np.zeros(queue_pairs, SENDER),
-        np.zeros((queue_pairs, window), PACKET),
-        np.zeros((queue_pairs, window // 32), np.int64),
+        np.zeros((queue_pairs, slots), PACKET),
+        np.zeros((queue_pairs, slots // 32), np.int64),
         np.zeros((queue_pairs, int(row["evs"])), EV),
         np.zeros((queue_pairs, int(row["evs"])), np.int16),
         np.zeros((queue_pairs, planes), PLANE),
-        np.zeros((queue_pairs, int(row["messages"])), MESSAGE),
+        np.zeros((queue_pairs, int(row["message_mask"]) + 1), MESSAGE),
     )
 
 
@@ -208,6 +209,6 @@ def make_receiver(params: np.ndarray, queue_pairs: int) -> Receiver:
     return Receiver(
         params,
         np.zeros(queue_pairs, RECEIVER),
-        np.zeros((queue_pairs, int(row["window"]) // 32), np.int64),
+        np.zeros((queue_pairs, (int(row["slot_mask"]) + 1) // 32), np.int64),
         np.zeros((queue_pairs, int(row["immediates"])), STASH),
     )

@@ -56,7 +56,9 @@ def compiled(function: Callable[..., Any]) -> Any:
     names = dict(function.__globals__)
     copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__)
     copy.__module__, copy.__qualname__ = function.__module__, function.__qualname__
-    made = numba.njit(copy, nogil=True, cache=bool(_KEPT))
+    # Rules make no arrays, so nothing is to be counted or freed; counting references would cost more than the rules do.
+    options: dict[str, Any] = {"nogil": True, "_nrt": False, "cache": bool(_KEPT)}
+    made: Any = numba.njit(copy, **options)
     _COMPILED[function] = made
     for name in function.__code__.co_names:
         called = names.get(name)

@@ -43,21 +43,15 @@ TRANSITIONS = np.array(
 """Next state by state (GOOD, SKIP, ASSUMED_BAD, DENIED) and input; the cursor never meets the last two states."""
 
 _MOST_COUNTED = 100
-_PATH_BITS = 16
 
 
 @rule
-def ev_value(plane: int, path: int) -> int:
-    """Return the 32 bits of the EV for `path` of `plane`: the UDP port carries the path, the flow label the plane."""
-    return plane << _PATH_BITS | path
-
-
-@rule
-def fill_evs(s: Any, i: int, paths: int, scratch: Any) -> None:
+def fill_evs(s: Any, i: int, paths: int, stride: int, scratch: Any) -> None:
     """Give queue pair `i` its EVs: in every plane the same number of paths, drawn without order and without repeats.
 
-    `scratch` holds at least `paths` numbers. Where a plane has fewer paths than EVs are wanted, all of them are active
-    first and what remains is spare.
+    The value of an EV is `plane` x `stride` + path: the dense number that `weft.fabric` gives it, where a plane has
+    `stride` paths. `paths` is less than that where both ends share a T0. Where a plane has fewer paths than EVs are
+    wanted, all of them are active first and what remains is spare. `scratch` holds at least `paths` numbers.
     """
     params = s.params[0]
     q = s.qp[i]
@@ -88,7 +82,7 @@ def fill_evs(s: Any, i: int, paths: int, scratch: Any) -> None:
             j = k + draw(q["word"], q["draws"], paths - k)
             q["draws"] += 1
             scratch[k], scratch[j] = scratch[j], scratch[k]
-            ev["value"] = ev_value(plane, scratch[k])
+            ev["value"] = plane * stride + scratch[k]
             ev["state"] = GOOD
             ev["role"] = SPARE
             if k < active:
@@ -181,6 +175,17 @@ def ev_event(s: Any, i: int, e: int, event: int) -> int:
         s.qp[i]["bad"] -= 1
     ev["state"] = new
     return new
+
+
+@rule
+def deny(s: Any, i: int, value: int, denied: int) -> int:
+    """Carry out the controller's word on the EV with the bits `value`: 1 denies, 0 allows; return how many it met."""
+    met = 0
+    for e in range(s.params[0]["evs"]):
+        if s.evs[i, e]["value"] == value:
+            ev_event(s, i, e, DENY if denied else ALLOW)
+            met += 1
+    return met
 
 
 @rule

@@ -26,17 +26,17 @@ from weft.mrc.columns import (
 def check_sender(s: Sender, i: int) -> None:
     """Assert that the window, the two lists and the bytes under way of sender `i` agree."""
     params, q = s.params[0], s.qp[i]
-    window = int(params["window"])
+    window, mask = int(params["window"]), int(params["slot_mask"])
     una, after, end = int(q["una"]), int(q["next"]), int(q["end"])
     assert una <= after <= end, "the window runs backwards"
     assert after - una <= window, "more packets under way than the window holds"
-    slots = np.arange(una, after) % window
+    slots = np.arange(una, after) & mask
     states = s.packets[i]["state"]
-    outside = np.ones(window, bool)
+    outside = np.ones(mask + 1, bool)
     outside[slots] = False
     assert (states[outside] == FREE).all(), "a packet outside the window is kept"
     assert not np.isin(states[slots], [FREE]).any(), "a packet of the window is missing"
-    assert after == una or states[una % window] != ACKED, "the window should have moved on"
+    assert after == una or states[una & mask] != ACKED, "the window should have moved on"
     flying, lost = slots[states[slots] == IN_FLIGHT], slots[states[slots] == LOST]
     assert _walk(s, i, int(q["oldest"]), int(q["newest"])) == set(flying.tolist()), "the list of packets under way"
     assert _walk(s, i, int(q["lost_first"]), int(q["lost_last"])) == set(lost.tolist()), "the list of lost packets"
@@ -91,12 +91,12 @@ def check_evs(s: Sender, i: int) -> None:
 def check_receiver(r: Receiver, i: int) -> None:
     """Assert that the window and the stashed immediates of receiver `i` agree."""
     params, q = r.params[0], r.qp[i]
-    window = int(params["window"])
+    window, mask = int(params["window"]), int(params["slot_mask"])
     expected, highest = int(q["expected"]), int(q["highest"])
     assert highest < expected + window, "a packet beyond the window was taken"
     bits = (r.arrived[i][:, None] >> np.arange(32) & 1).reshape(-1)
-    assert bits[expected % window] == 0, "the window should have moved on"
-    came = [seq for seq in range(expected, expected + window) if bits[seq % window]]
+    assert bits[expected & mask] == 0, "the window should have moved on"
+    came = [seq for seq in range(expected, expected + window) if bits[seq & mask]]
     assert not came or came[-1] == highest, "the highest packet is not the highest"
     count = int(q["immediates"])
     seqs = r.stash[i]["seq"][:count].tolist()

@@ -17,9 +17,9 @@ from weft.mrc.wire.packets import PSN_OOR_WINDOW, TRIMMED, TRIMMED_LASTHOP, UNEX
 
 ACCEPTED, DUPLICATE, OUTSIDE, REFUSED = 0, 1, 2, 3
 """What `receive` answers: place the bytes; they came before; out of the window; the queue pair has failed."""
-_WORD_BITS = 32
-_BLOCK = 64
-_UNIT = 256
+_WORD_BITS, _WORD_SHIFT, _WORD_MASK = 32, 5, 31
+_BLOCK, _BLOCK_MASK = 64, 63
+_UNIT_SHIFT = 8
 _UNITS_MASK = 0xFFFFFF
 _MOST_OOO = 0x7FFF
 _HALF_OFFSET = 0x8000
@@ -68,7 +68,7 @@ def receive(
     if fresh:
         q["accepted"] += 1
         q["received_bytes"] += length
-        r.arrived[i, (seq % params["window"]) // _WORD_BITS] |= 1 << (seq % _WORD_BITS)
+        r.arrived[i, (seq & params["slot_mask"]) >> _WORD_SHIFT] |= 1 << (seq & _WORD_MASK)
         q["highest"] = max(q["highest"], seq)
         _advance(r, i)
     else:
@@ -87,7 +87,7 @@ def receive(
 @rule
 def _has(r: Any, i: int, seq: int) -> bool:
     """Return whether packet `seq` of the window has come."""
-    return r.arrived[i, (seq % r.params[0]["window"]) // _WORD_BITS] >> (seq % _WORD_BITS) & 1 == 1
+    return r.arrived[i, (seq & r.params[0]["slot_mask"]) >> _WORD_SHIFT] >> (seq & _WORD_MASK) & 1 == 1
 
 
 @rule
@@ -96,7 +96,7 @@ def _advance(r: Any, i: int) -> None:
     q = r.qp[i]
     while _has(r, i, q["expected"]):
         seq = q["expected"]
-        r.arrived[i, (seq % r.params[0]["window"]) // _WORD_BITS] &= ~(1 << (seq % _WORD_BITS))
+        r.arrived[i, (seq & r.params[0]["slot_mask"]) >> _WORD_SHIFT] &= ~(1 << (seq & _WORD_MASK))
         q["expected"] = seq + 1
 
 
@@ -135,7 +135,7 @@ def take_sack(r: Any, i: int, out: Any) -> int:
     out["value"] = q["trigger_ev"] if known else -1
     out["verdict"] = q["verdict"] if known else 0
     q["verdict"] = 0
-    q["report_low"] = at - at % _BLOCK + _BLOCK
+    q["report_low"] = (at & ~_BLOCK_MASK) + _BLOCK
     if q["report_low"] > q["report_high"]:
         q["due"] = 0
         q["unreported_bytes"] = 0
@@ -149,10 +149,9 @@ def _write_sack(r: Any, i: int, at: int, offset: int, out: Any) -> None:
     """Write a SACK whose bitmap covers the block of 64 packets that holds `at`."""
     params = r.params[0]
     q = r.qp[i]
-    base = at - at % _BLOCK
+    base = at & ~_BLOCK_MASK
     cack = q["expected"] - 1
-    word = (base % params["window"]) // _WORD_BITS
-    words = params["window"] // _WORD_BITS
+    word = (base & params["slot_mask"]) >> _WORD_SHIFT
     beyond = base + _BLOCK > q["expected"] and base <= q["highest"]
     q["sacks"] += 1
     out["kind"] = SACK
@@ -165,10 +164,10 @@ def _write_sack(r: Any, i: int, at: int, offset: int, out: Any) -> None:
     out["mpr"] = params["mpr"]
     out["sack_offset"] = base - cack
     # Beyond the window a place in the bitmap belongs to an older packet.
-    left = q["expected"] + params["window"] - base
+    left = q["expected"] + params["slot_mask"] + 1 - base
     out["bitmap_low"] = _first_bits(r.arrived[i, word], left) if beyond else 0
-    out["bitmap_high"] = _first_bits(r.arrived[i, (word + 1) % words], left - _WORD_BITS) if beyond else 0
-    out["received_units"] = (q["received_bytes"] // _UNIT) & _UNITS_MASK
+    out["bitmap_high"] = _first_bits(r.arrived[i, word + 1], left - _WORD_BITS) if beyond else 0
+    out["received_units"] = (q["received_bytes"] >> _UNIT_SHIFT) & _UNITS_MASK
     out["ooo_count"] = min(max(q["highest"] - cack, 0), _MOST_OOO)
     out["penalty"] = 0
     out["stamp"] = q["stamp"]

@@ -7,7 +7,7 @@ to be sent again form another. The order of transmission and not the PSN is what
   later is known to have arrived (an acknowledgement, a NACK, or the answer to a reliability probe). Paths may differ in
   delay by less than the spread without anything happening. A dead path is so known after a round trip and a spread.
 - If a packet that was presumed lost arrives after all (the echoed EV shows which transmission it was), its EV is
-  cleared and the spread doubles; it halves again after a quiet time.
+  cleared and the spread doubles, once in a round trip; it halves again after a quiet time.
 - The timer, 1.024 us x 2^t, is the last resort. Where nothing at all was heard since a packet was sent, silence does
   not single out its path and no EV is blamed.
 
@@ -33,7 +33,7 @@ _MOST_SHIFTS = 24
 def seq_of(s: Any, i: int, slot: int) -> int:
     """Return the sequence number of the packet in a used slot."""
     una = s.qp[i]["una"]
-    return una + (slot - una) % s.params[0]["window"]
+    return una + ((slot - una) & s.params[0]["slot_mask"])
 
 
 @rule
@@ -170,9 +170,12 @@ def was_not_lost(s: Any, i: int, slot: int, now_ps: int) -> None:
     if p["gone"] != VANISHED or e < 0:
         return
     p["gone"] = KEPT
+    params = s.params[0]
     q["spurious"] += 1
-    q["spread_ps"] = min(2 * q["spread_ps"], s.params[0]["spread_max_ps"])
-    q["spread_at_ps"] = now_ps
+    # Packets of one round trip were judged by the same spread: together they are one mistake.
+    if now_ps - q["spread_at_ps"] >= params["base_rtt_ps"]:
+        q["spread_ps"] = min(2 * q["spread_ps"], params["spread_max_ps"])
+        q["spread_at_ps"] = now_ps
     ev_event(s, i, e, ARRIVED)
 
 

@@ -24,8 +24,8 @@ _PER_MPR = 128
 
 
 @rule
-def start_sender(s: Any, i: int, word: int, first_seq: int, paths: int, scratch: Any) -> None:
-    """Make queue pair `i` ready: its chance, its first sequence number, its EVs out of `paths` paths in each plane."""
+def start_sender(s: Any, i: int, word: int, first_seq: int, paths: int, stride: int, scratch: Any) -> None:
+    """Make queue pair `i` ready: its chance, its first sequence number, its EVs (see `fill_evs`)."""
     params = s.params[0]
     q = s.qp[i]
     q["word"] = word
@@ -34,7 +34,7 @@ def start_sender(s: Any, i: int, word: int, first_seq: int, paths: int, scratch:
     q["next"] = first_seq
     q["end"] = first_seq
     q["granted"] = params["window"]
-    for slot in range(params["window"]):
+    for slot in range(params["slot_mask"] + 1):
         p = s.packets[i, slot]
         p["state"] = FREE
         p["ev"] = -1
@@ -46,6 +46,7 @@ def start_sender(s: Any, i: int, word: int, first_seq: int, paths: int, scratch:
     q["passed_ps"] = -NEVER
     q["passed_order"] = -1
     q["spread_ps"] = params["spread_ps"]
+    q["spread_at_ps"] = -NEVER
     q["heard_ps"] = -1
     q["active_ps"] = -1
     q["stalled_ps"] = NEVER
@@ -61,7 +62,7 @@ def start_sender(s: Any, i: int, word: int, first_seq: int, paths: int, scratch:
         row["due_ps"] = NEVER
         row["up"] = 1
         row["reverse"] = -1
-    fill_evs(s, i, paths, scratch)
+    fill_evs(s, i, paths, stride, scratch)
     for e in range(params["evs"]):
         ev = s.evs[i, e]
         if s.planes[i, ev["plane"]]["reverse"] < 0 and ev["value"] >= 0:
@@ -86,7 +87,7 @@ def post(s: Any, i: int, address: int, key: int, length: int, immediate: int) ->
         if q["immediates"] >= params["immediates"]:
             return POST_IMMEDIATES_FULL
         q["immediates"] += 1
-    m = s.messages[i, q["msg_end"] % params["messages"]]
+    m = s.messages[i, q["msg_end"] & params["message_mask"]]
     packets = (length + params["payload"] - 1) // params["payload"]
     m["first"] = q["end"]
     m["packets"] = packets
@@ -128,7 +129,7 @@ def next_data(s: Any, i: int, now_ps: int, room: int, out: Any) -> int:
     if not window_open(s, i):
         return NOTHING
     params = s.params[0]
-    index = q["msg_next"] % params["messages"]
+    index = q["msg_next"] & params["message_mask"]
     m = s.messages[i, index]
     seq = q["next"]
     size = packet_length(params, m, seq) + params["overhead"]
@@ -137,7 +138,7 @@ def next_data(s: Any, i: int, now_ps: int, room: int, out: Any) -> int:
     e = pick_ev(s, i, -1, room)
     if e < 0:
         return _no_path(s, i, now_ps)
-    slot = seq % params["window"]
+    slot = seq & params["slot_mask"]
     p = s.packets[i, slot]
     p["message"] = index
     p["bytes"] = size

@@ -31,6 +31,7 @@ def settings(spec: MrcSpec, *, planes: int, rate_bps: int, payload: int = 4096) 
         "payload": payload,
         "overhead": HEADER_BYTES,
         "window": window_packets(window),
+        "slot_mask": _mask(window_packets(window)),
         "planes": planes,
         "evs": planes * (per_plane + -(-ev.backup // planes)),
         "active": planes * per_plane,
@@ -55,6 +56,7 @@ def settings(spec: MrcSpec, *, planes: int, rate_bps: int, payload: int = 4096) 
         "linear_retries": loss.linear_retries,
         "exponential_retries": loss.exponential_retries,
         "messages": window.messages,
+        "message_mask": _mask(window.messages),
         "immediates": window.immediates,
         "ack_bytes": window.ack_bytes,
         "ack_packet_bytes": window.ack_packet_bytes,
@@ -65,6 +67,11 @@ def settings(spec: MrcSpec, *, planes: int, rate_bps: int, payload: int = 4096) 
     for name, value in values.items():
         row[name] = value
     return row
+
+
+def _mask(count: int) -> int:
+    """Return one less than the smallest power of two that is not below `count`."""
+    return (1 << (count - 1).bit_length()) - 1
 
 
 def _congestion(spec: MrcSpec, rate_bps: int, mtu: int) -> dict[str, int]:

@@ -44,8 +44,9 @@ class LossSpec(Spec):
     """A packet is presumed lost once one that was sent this much later has been acknowledged: more than two paths
     differ by while queues are balanced. Not published; ours: three quarters of a round trip, so that a dead path is
     known after a round trip and a spread, "tens of microseconds" (section 4.3)."""
-    spread_max: Duration = Picoseconds(160 * _US)
-    """Most to which the spread grows; it doubles whenever a presumed loss turns out to have arrived. Ours."""
+    spread_max: Duration = Picoseconds(40 * _US)
+    """Most to which the spread grows; it doubles, once in a round trip, when a presumed loss turns out to have arrived.
+    Ours: three hops of full queues, which hold a round trip each before they trim (section 4.4)."""
     spread_decay: Duration = Picoseconds(1000 * _US)
     """Time without such a mistake after which the spread halves again. Ours."""
     passed_packets: Annotated[int, Field(ge=1, le=1000)] = 3

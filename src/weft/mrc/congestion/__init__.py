@@ -9,7 +9,7 @@ from typing import Any
 
 from weft.mrc.compiled import rule
 from weft.mrc.congestion.fixed import fixed_start
-from weft.mrc.congestion.nscc import nscc_ack, nscc_loss, nscc_start, nscc_trim
+from weft.mrc.congestion.nscc import nscc_ack, nscc_loss, nscc_penalty, nscc_start, nscc_trim
 
 ALGORITHMS = ("fixed", "nscc")
 """Names of the algorithms; a name's place is its number."""
@@ -44,6 +44,13 @@ def cc_loss(params: Any, q: Any, lost: int) -> None:
     """Learn that a packet of `lost` bytes is presumed lost."""
     if params["congestion"] == NSCC:
         nscc_loss(params, q, lost)
+
+
+@rule
+def cc_penalty(params: Any, q: Any, acked: int, penalty: int) -> None:
+    """Learn that the receiver wants less: `penalty`/128 of `acked` bytes."""
+    if params["congestion"] == NSCC and penalty > 0:
+        nscc_penalty(params, q, acked, penalty)
 
 
 @rule

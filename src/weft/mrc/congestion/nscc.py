@@ -18,6 +18,7 @@ _ONE = 1024
 _GAMMA = 819  # 0.8 of 1024
 _DEEPEST_CUT = 512  # 0.5 of 1024
 _AVERAGE_OVER = 80
+_PENALTIES = 128
 
 
 @rule
@@ -74,6 +75,13 @@ def nscc_loss(params: Any, q: Any, lost: int) -> None:
     """Take in a packet presumed lost: the window shrinks by it."""
     q["cc_trouble"] = 1
     q["cwnd"] -= lost
+    _bound(params, q)
+
+
+@rule
+def nscc_penalty(params: Any, q: Any, acked: int, penalty: int) -> None:
+    """Take in the receiver's penalty of `penalty`/128 of what was acknowledged: it is busy, not the network."""
+    q["cwnd"] = min(q["cwnd"], q["inflight_bytes"]) - penalty * acked // _PENALTIES
     _bound(params, q)
 
 
