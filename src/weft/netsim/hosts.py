@@ -58,7 +58,6 @@ HEADER = np.dtype([("pair", "i8"), ("half", "i8"), *((name, "i8") for name in _F
 ROW, PAIR, HALF, ROUTE, SIZE, KIND, HOST, TIME = range(8)
 """Columns of `out`: header row, queue pair, half that sends, EV bits that route it, bytes, kind, NIC, time."""
 OUT_COLUMNS = 8
-_PATH_BITS = 16
 _RECENT_ROUND_TRIPS = 8
 
 
@@ -472,9 +471,3 @@ def deny(h: Any, i: int, half: int, e: int) -> None:
         ev_event(h.b, i, e, DENY)
     else:
         ev_event(h.s, i, e, DENY)
-
-
-@rule
-def way_of(value: int) -> int:
-    """Return the path number that EV bits name within their plane."""
-    return value & ((1 << _PATH_BITS) - 1)

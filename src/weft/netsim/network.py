@@ -16,6 +16,7 @@ from weft.fabric.limits import PICOSECONDS_PER_MILLIMETRE
 from weft.fabric.paths import links_on_path
 from weft.fabric.shape import Shape
 from weft.fabric.topology import Topology, build
+from weft.mrc.columns import SACK
 from weft.specs.fabric import FabricSpec
 from weft.specs.scenario import NetworkSpec
 
@@ -32,6 +33,11 @@ class Frames:
     """Bytes around them, preamble and gap included; also what is left of a trimmed packet."""
     control: Mapping[int, int]
     """Bytes of every kind of control packet."""
+
+    @property
+    def acknowledgement(self) -> int:
+        """Return the bytes of an acknowledgement."""
+        return self.control[SACK]
 
     @property
     def full(self) -> int:
@@ -150,9 +156,8 @@ class Network:
     @cached_property
     def round_trip_ps(self) -> int:
         """Return the time of a full packet and its acknowledgement over the longest empty path."""
-        ack = max(self.frames.control.values())
         path = self.path(0, self.topology.nics - 1, 0, 0)
-        return self.one_way_ps(path, self.frames.full) + self.one_way_ps(path, ack)
+        return self.one_way_ps(path, self.frames.full) + self.one_way_ps(path, self.frames.acknowledgement)
 
     def ideal_ps(self, source: int, destination: int, size: int) -> int:
         """Return the least time from the first bit of a flow to its last acknowledgement with the network to itself."""
@@ -161,10 +166,9 @@ class Network:
         wire_bytes = size + packets * self.frames.header
         nic_bps = self.fabric.nic_rate
         last = min(size, self.frames.payload) + self.frames.header
-        ack = min(self.frames.control.values())
         # The last packet of each plane leaves when all bytes have been spread evenly over the planes.
         leave_ps = max(0, int(transfer_ps(wire_bytes, nic_bps)) - int(transfer_ps(last, self.fabric.port_rate)))
-        return leave_ps + self.one_way_ps(path, last) + self.one_way_ps(path, ack)
+        return leave_ps + self.one_way_ps(path, last) + self.one_way_ps(path, self.frames.acknowledgement)
 
 
 def network(fabric: FabricSpec, spec: NetworkSpec, frames: Frames, *, trimming: bool, ecn_last_hop: bool) -> Network:

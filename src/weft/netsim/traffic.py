@@ -112,20 +112,16 @@ def _incast(spec: TrafficSpec, hosts: int, shape: Shape) -> list[tuple[int, int]
     to = spec.destination
     _check_nic(to, shape)
     home = to // shape.down
-    others = [nic for nic in range(hosts) if nic != to and not (spec.across and nic // shape.down == home)]
+    beside = [nic for nic in range(hosts) if nic // shape.down == home and nic != to]
+    if spec.victim and not beside:
+        raise UsageError(f"no other NIC hangs on the T0 of NIC {to}, so none can be the victim; use more hosts")
+    taken = {to, *beside[:1]} if spec.victim else {to}
+    others = [nic for nic in range(hosts) if nic not in taken and not (spec.across and nic // shape.down == home)]
     needed = spec.senders + int(spec.victim)
     if len(others) < needed:
-        raise UsageError(
-            f"an incast of {spec.senders} needs {needed + 1} hosts, but only {len(others) + 1} can be used"
-        )
+        raise UsageError(f"this incast needs {needed} senders, but only {len(others)} NICs can be; use more hosts")
     pairs = [(nic, to) for nic in others[: spec.senders]]
-    if spec.victim:
-        beside = [nic for nic in range(hosts) if nic // shape.down == home and nic != to and nic not in dict(pairs)]
-        if not beside:
-            raise UsageError(f"no NIC beside NIC {to} is free to be the victim; use more hosts")
-        sender = next(nic for nic in others[spec.senders :] if nic != beside[0])
-        pairs.append((sender, beside[0]))
-    return pairs
+    return [*pairs, (others[spec.senders], beside[0])] if spec.victim else pairs
 
 
 def _given(spec: TrafficSpec, shape: Shape) -> list[Flow]:

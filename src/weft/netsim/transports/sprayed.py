@@ -22,7 +22,6 @@ Ways = Callable[[int, Pair, int], int]
 """From a pair's number, the pair and the path bits of its EV to a path number of the fabric."""
 
 _WORD_MASK = 2**63 - 1
-_PLANE_SHIFT = 16
 _BACK_WINDOW = 32
 _EV_QUARTER = 4
 _LEAST_POOL = 4096
@@ -82,13 +81,14 @@ class SprayedEndpoints:
         self.network, self.pairs, self._ways, self._fast = network, tuple(pairs), ways, fast
         self._paths: dict[tuple[int, int, int], tuple[int, ...]] = {}
         shape = network.shape
-        most = ev_paths or shape.paths
-        spec = _with_floor(spec, most, shape.planes)
+        self._stride = ev_paths or shape.paths
+        """EVs of a plane: the value of an EV is plane x stride + path."""
+        spec = _with_floor(spec, self._stride, shape.planes)
         params = settings(spec, planes=shape.planes, rate_bps=network.fabric.nic_rate, payload=network.frames.payload)
         self.params = params
         self.halves = _make_halves(network, self.pairs, params, spray)
         self.sheet = _make_sheet(network, len(self.pairs))
-        self._start(seed, ev_paths)
+        self._start(seed)
         self._posted = self._rule(hosts.post_message)
         for port in sorted(denied):
             self._deny(port)
@@ -101,17 +101,19 @@ class SprayedEndpoints:
     def _rule(self, function: Callable[..., Any]) -> Any:
         return compiled(function) if self._fast else function
 
-    def _start(self, seed: Seed, ev_paths: int | None) -> None:
+    def _start(self, seed: Seed) -> None:
         """Make every half ready, each with its own chance, which depends on nothing but its pair."""
         start, start_back = self._rule(start_sender), self._rule(start_receiver)
         h = self.halves
-        scratch = np.zeros(max(ev_paths or 0, self.network.shape.paths), np.int64)
+        scratch = np.zeros(self._stride, np.int64)
         for i, pair in enumerate(self.pairs):
             branch = seed.branch("pair", pair.source, pair.destination, pair.lane)
             words = [branch.branch(name).word() & _WORD_MASK for name in ("send", "back", "receive")]
-            paths = len(pair.uplinks) or ev_paths or self.network.shape.paths
-            start(h.s, i, words[0], 0, paths, scratch)
-            start(h.b, i, words[1], 0, paths, scratch)
+            # Two NICs at one T0 have one path in each plane, whatever uplink an EV names.
+            local = self.network.shape.t0_of(pair.source) == self.network.shape.t0_of(pair.destination)
+            paths = 1 if local else len(pair.uplinks) or self._stride
+            start(h.s, i, words[0], 0, paths, self._stride, scratch)
+            start(h.b, i, words[1], 0, paths, self._stride, scratch)
             start_back(h.r, i, words[2], 0)
 
     def _deny(self, link: int) -> None:
@@ -186,8 +188,8 @@ class SprayedEndpoints:
         if found is None:
             ends = self.pairs[pair]
             source, destination = (ends.source, ends.destination) if half == 0 else (ends.destination, ends.source)
-            way = self._ways(2 * pair + half, ends, hosts.way_of(route))
-            found = self.network.path(source, destination, route >> _PLANE_SHIFT, way)
+            plane, ev = divmod(route, self._stride)
+            found = self.network.path(source, destination, plane, self._ways(2 * pair + half, ends, ev))
             self._paths[key] = found
         return found
 
