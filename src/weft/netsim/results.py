@@ -86,7 +86,7 @@ class Series:
             return np.zeros(0)
         total = (self.received if pairs is None else self.received[:, pairs]).sum(axis=1)
         ends = np.array(self.ends_ps, np.float64)
-        return np.diff(total, prepend=0) * _BITS_PER_BYTE * _PS_PER_SECOND / np.diff(ends, prepend=0)
+        return np.diff(total, prepend=0).astype(np.float64) * _BITS_PER_BYTE * _PS_PER_SECOND / np.diff(ends, prepend=0)
 
 
 @dataclass(frozen=True, eq=False)
