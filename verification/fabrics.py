@@ -26,12 +26,12 @@ def _across(pairs: int, down: int, size: str, fan: int = 1) -> dict[str, Any]:
 
 def s14() -> Experiment:
     """Cold start with dead links, with and without a denylist."""
-    site, share, pairs = site_of(), 0.0025, 48
+    site, share, pairs = site_of(gpus=288), 0.0025, 32
     count = round(share * 2 * 256 * 8)
     drawn = np.random.default_rng(7).choice(2 * 256 * 8, size=count, replace=False)
     dead = [f"link1-p{n // 512}-i{n // 256 % 2}-u{n % 256}" for n in drawn.tolist()]
     faults = [{"kind": "black-hole", "target": name} for name in dead]
-    traffic = _across(pairs, 256, "6 MiB")
+    traffic = _across(pairs, 256, "12 MiB")
     runs = {
         "no denylist": simulate(scenario(traffic, faults=faults), site),
         "denylist": simulate(scenario(traffic, faults=faults, denied=dead), site),
@@ -49,9 +49,9 @@ def s14() -> Experiment:
     return Experiment(
         "S14", "Cold start with dead links",
         f"{pairs} queue pairs across T1s, 256 EVs; {count} of 4,096 T0-T1 links (0.25 %) swallow everything from the start. "
-        "The paper's share of dead links and its minutes are not published; the time here is 90 us of sending.",
+        "The paper's share of dead links and its minutes are not published; the time here is 140 us of sending.",
         found,
-        remark="A loss rate of 1 in 25 million can not be seen in a run of 74,000 packets; that losses end is shown instead.",
+        remark="A loss rate of 1 in 25 million can not be seen in a run of 98,000 packets; that losses end is shown instead.",
     )  # fmt: skip
 
 
@@ -121,8 +121,8 @@ def s16() -> Experiment:
     for planes, low, high in ((4, 0.73, 0.77), (8, 0.855, 0.895)):
         site = site_of(planes, gpus=2 * 51_200 // (800 // planes) // 2)
         down = site.fabric.radix // 2
-        flows = [{"source": a, "destination": down + a, "size": "32 MiB"} for a in range(8)]
-        flows += [{"source": down + a, "destination": (a + 1) % 8, "size": "32 MiB"} for a in range(8)]
+        flows = [{"source": a, "destination": down + a, "size": "8 MiB"} for a in range(8)]
+        flows += [{"source": down + a, "destination": (a + 1) % 8, "size": "8 MiB"} for a in range(8)]
         traffic = {"pattern": "flows", "flows": flows}
         down_port = [{"kind": "port-down", "target": "link0-p0-i0"}]
         instant = {"mrc": {"port_remap_delay": "1 us"}}
@@ -133,14 +133,14 @@ def s16() -> Experiment:
         found.append(within(f"step rate with one of {planes} planes down at one node", ratio, low, high, "", said))
     return Experiment(
         "S16", "One node loses a plane in a synchronous step",
-        "A ring over 16 NICs under two T0s, 32 MiB each; the step ends with its slowest flow. One port of one NIC is down.",
+        "A ring over 16 NICs under two T0s, 8 MiB each; the step ends with its slowest flow. One port of one NIC is down.",
         tuple(found),
     )  # fmt: skip
 
 
 def balance() -> Experiment:
     """A permutation at full load, with the paths of radix-512 switches."""
-    site = site_of()
+    site = site_of(gpus=512)
     traffic = {"pattern": "permutation", "across": True, "size": "8 MiB"}
     runs = {
         "skip on": simulate(scenario(traffic), site),
