@@ -1,1 +1,5 @@
-"""Torch in the process: the model, its data, the mesh, exact numerics, checkpoints and accounts of a real training."""
+"""Training in lock-step: torch in the process, from one plan.
+
+The only place where weft imports torch. Import the parts from their modules; this one stays free of torch so that
+`weft runs`, which only reads what a run has left behind, starts quickly.
+"""
