@@ -42,7 +42,7 @@ def show_site(site: str, /, *, json: JsonFlag = False) -> None:
     if json:
         print_json({**spec.as_written(), "provenance": provenance(spec.as_written()).as_json()})
         return
-    from weft.cli.toml import written
+    from weft.core.toml import written
 
     console().print(written(spec.as_written()), markup=False, soft_wrap=True)
 

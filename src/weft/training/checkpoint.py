@@ -152,7 +152,7 @@ class Store:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *ending: object) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _newest_first(self, skipped: list[Skipped]) -> list[tuple[Path, Manifest]]:

@@ -57,7 +57,7 @@ class Manifest:
     files: Mapping[str, FileEntry]
     """Every file but the manifest, by its name."""
     tensors: Mapping[str, TensorEntry]
-    """Every tensor, by its dotted name."""
+    """Every tensor, by its dotted name, in the order of the state that was saved."""
 
     def encode(self) -> bytes:
         """Return the manifest as a JSON document with a seal below it."""
@@ -67,7 +67,7 @@ class Manifest:
             "sequence": self.sequence,
             "extra": dict(self.extra),
             "files": {name: asdict(entry) for name, entry in sorted(self.files.items())},
-            "tensors": {name: asdict(entry) for name, entry in sorted(self.tensors.items())},
+            "tensors": {name: asdict(entry) for name, entry in self.tensors.items()},
         }
         body = json.dumps(document, indent=1, allow_nan=False).encode() + b"\n"
         return body + b"sha256 " + hashlib.sha256(body).hexdigest().encode() + b"\n"

@@ -1,0 +1,238 @@
+"""`weft runs`: what trainings have left behind, listed, shown and compared.
+
+Reads run folders only; torch is not loaded.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App, Parameter
+
+from weft.cli.output import JsonFlag, PlotFile, console, print_json, print_table, save_plot
+from weft.core import quantity
+from weft.core.errors import FailedError
+from weft.training.compare import Comparison, compare
+from weft.training.runs import Record, find, from_bits, records
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Folder = Annotated[Path, Parameter(name="--folder", help="The folder of runs.")]
+_RUNS = Path("runs")
+_BARS = "▁▂▃▄▅▆▇█"
+_SPARKS = 60
+
+app = App(name="runs", help="List, show and compare what trainings have left behind.", help_format="plaintext")
+
+
+@app.default
+def list_runs(*, folder: Folder = _RUNS, json: JsonFlag = False) -> None:
+    """List the runs."""
+    rows = [_summary(record) for record in records(folder)]
+    if json:
+        print_json(rows)
+        return
+    if not rows:
+        console().print(f"no runs in {folder}", markup=False, soft_wrap=True)
+        return
+    print_table(
+        f"runs in {folder}",
+        ("run", "job", "state", "steps", "final loss", "tokens/s"),
+        [
+            (row["run"], row["job"], row["state"], f"{row['steps']:,} of {row['steps_asked']:,}",
+             _loss(row["final_loss"]), _rate(row["tokens_per_s"]))
+            for row in rows
+        ],
+        left=3,
+    )  # fmt: skip
+
+
+@app.command
+def show(run: str, /, *, folder: Folder = _RUNS, json: JsonFlag = False, plot: PlotFile = None) -> None:
+    """Show one run: where its time went, its loss, evaluations, energy and checkpoints.
+
+    Parameters
+    ----------
+    run
+        Name or path of a run.
+
+    """
+    record = find(folder, run)
+    report = _report(record)
+    save_plot(plot, lambda figure: _draw(figure, record), size=(9.0, 7.0))
+    if json:
+        print_json(report)
+        return
+    _print_head(report)
+    _print_time(report)
+    _print_losses(record.steps())
+    _print_evaluations(report["eval"])
+    if report["checkpoints"]:
+        rows = [(one["name"], f"{one['step']:,}", quantity.SIZE.about(one["bytes"])) for one in report["checkpoints"]]
+        print_table("complete checkpoints, newest first", ("checkpoint", "step", "size"), rows)
+
+
+@app.command(name="compare")
+def compare_runs(left: str, right: str, /, *, folder: Folder = _RUNS, json: JsonFlag = False) -> None:
+    """Compare two runs bit by bit; status 0 where they are equal, 1 with the first difference where not.
+
+    Parameters
+    ----------
+    left
+        Name or path of a run.
+    right
+        Name or path of another.
+
+    """
+    one, other = find(folder, left), find(folder, right)
+    found = compare(one, other)
+    if json:
+        print_json({"left": one.name, "right": other.name, **found.as_json()})
+    if not found.equal:
+        raise FailedError(_difference(one.name, other.name, found))
+    if not json:
+        console().print(
+            f"{one.name} and {other.name} are equal bit for bit: "
+            f"{found.steps_compared:,} steps, {found.tensors_compared:,} tensor digests",
+            markup=False,
+            soft_wrap=True,
+        )
+
+
+def _summary(record: Record) -> dict[str, Any]:
+    lines, job = record.steps(), record.job()
+    spent = sum(sum(line["seconds"].values()) for line in lines)
+    tokens = sum(line["tokens"] for line in lines)
+    result = record.result() or {}
+    return {
+        "run": record.name,
+        "job": job.name,
+        "state": record.state(),
+        "steps": lines[-1]["step"] if lines else 0,
+        "steps_asked": job.steps,
+        "final_loss": lines[-1]["loss"] if lines else None,
+        "tokens_per_s": result.get("tokens_per_s", tokens / spent if spent > 0 else None),
+    }
+
+
+def _report(record: Record) -> dict[str, Any]:
+    result, seconds = record.result() or {}, record.seconds()
+    return {
+        **_summary(record),
+        "seconds": seconds,
+        "wall_s": sum(seconds.values()),
+        "mfu": result.get("mfu"),
+        "weights_digest": result.get("weights_digest"),
+        "energy_j": result.get("energy_j"),
+        "energy": result.get("energy"),
+        "eval": record.evaluations(),
+        "checkpoints": [
+            {"name": path.name, "step": manifest.step, "bytes": manifest.bytes}
+            for path, manifest in record.checkpoints()
+        ],
+        "sessions": record.sessions(),
+        "provenance": record.provenance(),
+    }
+
+
+def _print_head(report: Mapping[str, Any]) -> None:
+    facts = [
+        f"{report['run']}: {report['state']}, {report['steps']:,} of {report['steps_asked']:,} steps",
+        f"final loss {_loss(report['final_loss'])}",
+        f"{_rate(report['tokens_per_s'])} tokens/s",
+    ]
+    if report["mfu"] is not None:
+        facts.append(f"MFU {report['mfu']:.1%}")
+    if report["energy_j"] is not None:
+        how = "" if report["energy"] is None else (" measured" if report["energy"]["measured"] else " partly estimated")
+        facts.append(f"{quantity.ENERGY.about(report['energy_j'] * 1000)}{how}")
+    if report["weights_digest"] is not None:
+        facts.append(f"weights {report['weights_digest']}")
+    console().print(", ".join(facts), markup=False, soft_wrap=True)
+
+
+def _print_time(report: Mapping[str, Any]) -> None:
+    wall = report["wall_s"]
+    if not wall:
+        return
+    spent = sorted(report["seconds"].items(), key=lambda entry: -entry[1])
+    rows = [(kind.replace("_", " "), f"{seconds:,.3f}", f"{seconds / wall:.1%}") for kind, seconds in spent]
+    rows.append(("wall time", f"{wall:,.3f}", "100.0%"))
+    print_table("seconds of the average rank", ("class", "seconds", "share"), rows)
+
+
+def _print_losses(lines: Sequence[Mapping[str, Any]]) -> None:
+    if not lines:
+        return
+    losses = [from_bits(line["loss_bits"]) for line in lines]
+    text = f"loss {_loss(losses[0])} {sparkline(losses)} {_loss(losses[-1])}"
+    console().print(text, markup=False)
+
+
+def _print_evaluations(lines: Sequence[Mapping[str, Any]]) -> None:
+    if not lines:
+        return
+    names = list(dict.fromkeys(name for line in lines for name in line if name != "step"))
+    rows = [(f"{line['step']:,}", *(_loss(line.get(name)) for name in names)) for line in lines]
+    print_table("evaluations", ("step", *names), rows, left=0)
+
+
+def sparkline(values: Sequence[float], width: int = _SPARKS) -> str:
+    """Return `values` as a row of small bars, at most `width` of them; a gap where a value is not finite."""
+    count = min(width, len(values))
+    picked = [values[index * (len(values) - 1) // max(1, count - 1)] for index in range(count)]
+    finite = [value for value in picked if abs(value) < float("inf")]
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
+    scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(_BARS[round((value - low) * scale)] if abs(value) < float("inf") else " " for value in picked)
+
+
+def _difference(left: str, right: str, found: Comparison) -> str:
+    assert found.values is not None
+    if found.differs == "missing":
+        text = f"step {found.step:,} is only in {left if found.values[0] else right}"
+    elif found.differs == "tensor":
+        text = f"{left} and {right} differ at step {found.step:,}"
+    else:
+        text = (
+            f"{left} and {right} differ first at step {found.step:,}: "
+            f"{found.differs} {found.values[0]} against {found.values[1]}"
+        )
+    if found.tensor is not None:
+        return f"{text}; the first differing tensor known is {found.tensor}, at step {found.tensor_step:,}"
+    if found.differs == "missing":
+        return text
+    known = f"the {found.tensors_compared:,} tensor digests that both have are equal"
+    return f"{text}; {known if found.tensors_compared else 'there are no tensor digests to compare'}"
+
+
+def _loss(value: float | None) -> str:
+    return "-" if value is None else f"{value:.6g}"
+
+
+def _rate(value: float | None) -> str:
+    return "-" if value is None else quantity.significant(value)
+
+
+def _draw(figure: "Figure", record: Record) -> None:
+    """Draw the loss with its evaluations above, and the time of each step by class below."""
+    lines = record.steps()
+    steps = [line["step"] for line in lines]
+    upper, lower = figure.subplots(2, 1, sharex=True)
+    upper.plot(steps, [from_bits(line["loss_bits"]) for line in lines], label="loss", color="#1f4e79")
+    for line in record.evaluations():
+        for name, value in line.items():
+            if name.endswith("loss") and value is not None:
+                upper.plot(line["step"], value, "o", color="#c55a11", label=name.replace("_", " "))
+    known = dict(zip(*reversed(upper.get_legend_handles_labels()), strict=True))
+    upper.legend(known.values(), known.keys())
+    upper.set_ylabel("loss")
+    upper.set_title(record.name)
+    kinds = list(dict.fromkeys(kind for line in lines for kind in line["seconds"]))
+    if kinds:
+        series = [[line["seconds"].get(kind, 0.0) for line in lines] for kind in kinds]
+        lower.stackplot(steps, series, labels=[kind.replace("_", " ") for kind in kinds])
+        lower.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize="small")
+    lower.set_ylabel("seconds in a step")
+    lower.set_xlabel("step")
