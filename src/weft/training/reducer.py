@@ -132,6 +132,10 @@ class Bucket:
         missing.remove(parameter)
         return not missing and self._close(position)
 
+    def wants(self, parameter: torch.nn.Parameter, position: int) -> bool:
+        """Return whether `parameter`'s gradient at `position` has not been taken yet."""
+        return parameter in self._missing[position]
+
     def pad(self, position: int) -> bool:
         """Treat parameters that got no gradient at `position` as having got zeros; return whether the bucket is full."""
         full = False
@@ -266,11 +270,14 @@ class Reducer:
     def take(self, parameter: torch.Tensor) -> None:
         """Take `parameter`'s fresh gradient away into its bucket."""
         assert isinstance(parameter, torch.nn.Parameter)
-        if self._position is None or parameter.grad is None:
+        if self._position is None:
+            return
+        bucket, position = self._of[parameter], self._position(parameter)
+        # What has been taken may already be back as a sum: a bucket travels while backward goes on.
+        if not bucket.wants(parameter, position) or parameter.grad is None:
             return
         gradient, parameter.grad = parameter.grad, None
-        bucket = self._of[parameter]
-        if bucket.put(parameter, self._position(parameter), gradient):
+        if bucket.put(parameter, position, gradient):
             self._fill(bucket)
 
     def pad(self, parameters: Iterable[torch.nn.Parameter]) -> None:
