@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor import DTensor, Partial, Replicate
+from torch.distributed.tensor import DTensor
 
 from weft.training.exact import Node, Tree
 
@@ -59,13 +59,16 @@ class Family:
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the part of `tensor` that this rank holds, sums over model-parallel ranks carried out."""
-    if not isinstance(tensor, DTensor):
-        return tensor
-    if any(isinstance(placement, Partial) for placement in tensor.placements):
-        whole = [Replicate() if isinstance(placed, Partial) else placed for placed in tensor.placements]
-        tensor = tensor.redistribute(placements=whole)
-    return tensor.to_local()
+    """Return the part of `tensor` that this rank holds."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _placed(gradient: torch.Tensor, parameter: torch.nn.Parameter) -> torch.Tensor:
+    """Return this rank's part of `gradient`, spread as `parameter` is; sums over model-parallel ranks are carried out."""
+    data = parameter.data
+    if isinstance(gradient, DTensor) and isinstance(data, DTensor) and gradient.placements != data.placements:
+        gradient = gradient.redistribute(placements=data.placements)
+    return local(gradient)
 
 
 def _like(parameter: torch.nn.Parameter, part: torch.Tensor) -> torch.Tensor:
@@ -127,7 +130,7 @@ class Bucket:
         if flat is None:
             flat = self._open[position] = self._spare.pop() if self._spare else self._new()
         start, shape = self._places[parameter]
-        flat[start : start + shape.numel()].copy_(local(gradient).reshape(-1))
+        flat[start : start + shape.numel()].copy_(_placed(gradient, parameter).reshape(-1))
         missing = self._missing[position]
         missing.remove(parameter)
         return not missing and self._close(position)
