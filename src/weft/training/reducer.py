@@ -107,6 +107,7 @@ class Bucket:
         self._exact = True
         self._left = 0
         self._summed: torch.Tensor | None = None
+        self._received: torch.Tensor | None = None
         self.chunk: torch.Tensor | None = None
 
     def begin(self, share: Share, *, exact: bool) -> None:
@@ -181,7 +182,9 @@ class Bucket:
         assert len(mine) == len(nodes[family.rank]), "a rank holds exactly its largest subtrees"
         send = mine[0] if len(mine) == 1 else torch.stack([flat.view(ranks, length) for flat in mine], dim=1).view(-1)
         sizes = [len(held) * length for held in nodes]
-        receive = torch.empty(sum(sizes), device=self.device, dtype=self.dtype)
+        if self._received is None or self._received.numel() != sum(sizes):
+            self._received = torch.empty(sum(sizes), device=self.device, dtype=self.dtype)
+        receive = self._received
         dist.all_to_all_single(receive, send, sizes, [len(mine) * length] * ranks, group=family.group)
         held = dict(zip([node for part in nodes for node in part], receive.view(-1, length), strict=True))
         chunk = self._tree.total(held, lambda left, right: left.add_(right)).mul_(scale)
