@@ -142,6 +142,8 @@ class Ranks:
     def _start(self, rank: int, port: int) -> _Child:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["weft.training.preload"])
+        # Asking the CUDA runtime for GPUs in the fork server would spoil it for the ranks; NVML may be asked.
+        os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
         ours, theirs = context.Pipe(duplex=False)
         setting = Setting(rank, self.count, port, self.generation)
         process = context.Process(target=_rank_main, args=(self.target, setting, theirs, self.arguments), daemon=True)
