@@ -48,6 +48,7 @@ from weft.training.sharing import Sharing
 from weft.training.sinks import TensorBoard, tensorboard
 from weft.training.spread import Spread
 from weft.training.step import Step
+from weft.training.waiting import book_on
 
 _BALANCE_EVERY = 8
 _PEAK_ROUND_NS = 20_000_000
@@ -118,12 +119,14 @@ class Run:
         """Take part; call `start` instead."""
         self.job = job
         self.ledger = Ledger(SystemClock())
+        book_on(self.ledger)
+        self._cache = folder / ".corpora"
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         plan = mesh.automatic(job, self.ranks) if job.plan == "auto" else job.plan
         mesh.check(job, plan, self.ranks)
         self.device = self._settle(exact=plan.exact)
-        corpus = _shared(lambda: open_corpus(job.data, folder / ".corpora") and None)
-        corpus = open_corpus(job.data, folder / ".corpora")
+        _shared(self._build_corpus)
+        corpus = open_corpus(job.data, self._cache)
         corpus.check_vocabulary(job.model.vocabulary)
         self.stream = Stream(corpus, job.batch, Seed(job.seed), held_out=job.data.held_out)
         self.mesh = Mesh.build(plan, self.rank, self.device.type)
@@ -150,6 +153,10 @@ class Run:
         self._last: Step | None = None
         self._flops: float | None = None
         self._session = {"steps": 0, "seconds": 0.0}
+
+    def _build_corpus(self) -> None:
+        """Build the corpus once, on rank 0; the others open what is there."""
+        open_corpus(self.job.data, self._cache)
 
     def _settle(self, *, exact: bool) -> torch.device:
         """Choose the device and, in exact mode, everything that could change bits."""
@@ -231,7 +238,7 @@ class Run:
         return [Family("dense", tuple(self.parameters), self.mesh.groups["replicas"])]
 
     def _named(self) -> list[tuple[str, nn.Parameter]]:
-        return list(self._model.named_parameters())
+        return [] if self._model is None else list(self._model.named_parameters())
 
     def _state(self) -> dict[str, Any]:
         buffers = {} if isinstance(self._model, Spread) else dict(self._model.named_buffers())
@@ -406,6 +413,7 @@ class Run:
             self._folder.close()
         if self._reducer is not None:
             self._reducer.close()
+        book_on(None)
         if self._owns_group:
             dist.destroy_process_group()
         return result

@@ -29,6 +29,7 @@ from weft.training.recompute import recompute_in
 from weft.training.reducer import Family, Reducer, local
 from weft.training.sharding import ShardReducer, spread_shards
 from weft.training.tensor import spread_tensors
+from weft.training.waiting import waiting
 
 if TYPE_CHECKING:
     from weft.training.run import Run, Step
@@ -43,14 +44,16 @@ class _Total(Function):
         ctx, tensor, group = args
         ctx.group = group
         total = tensor.clone()
-        dist.all_reduce(total, group=group)
+        with waiting():
+            dist.all_reduce(total, group=group)
         return total
 
     @staticmethod
     @override
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         total = grad_outputs[0].clone()
-        dist.all_reduce(total, group=ctx.group)
+        with waiting():
+            dist.all_reduce(total, group=ctx.group)
         return total, None
 
 
@@ -220,7 +223,8 @@ class Spread:
             group = self.mesh.groups["ends"]
             assert group is not None, "the other end is elsewhere"
             both = torch.empty(2, *mine[0].shape, dtype=mine[0].dtype, device=self.device)
-            dist.all_gather_single(both, mine[0].contiguous().unsqueeze(0), group=group)
+            with waiting():
+                dist.all_gather_single(both, mine[0].contiguous().unsqueeze(0), group=group)
             mine[0].copy_(both[0] + both[1])
         elif mine:
             mine[0].add_(mine[1])
