@@ -1,8 +1,8 @@
 """How much of this machine's measured matrix speed a training step uses (MFU), through `weft.start` and nothing else.
 
 On a GPU: a decoder of about a billion parameters, bf16, with and without compilation. Elsewhere: a small one in fp32.
-The peak is measured on the same device in the same run, on random matrices, and the best one counts; the operations of a step are counted from
-the model's dimensions (recomputation does not count, attention counts its lower triangle).
+The peak is measured on the same device in the same run, on random matrices, and the best one counts; the operations of
+a step are counted from the model's dimensions (recomputation does not count, attention counts its lower triangle).
 """
 
 import argparse

@@ -52,8 +52,10 @@ def print_table(
     console().print(table)
 
 
-def save_plot(target: Path, draw: "Callable[[Figure], None]", size: tuple[float, float] = (9.0, 5.0)) -> None:
-    """Draw a picture into `target`; the file appears whole or not at all."""
+def save_plot(target: Path | None, draw: "Callable[[Figure], None]", size: tuple[float, float] = (9.0, 5.0)) -> None:
+    """Draw a picture into `target`, where one is wanted; the file appears whole or not at all."""
+    if target is None:
+        return
     if target.suffix not in (".svg", ".png"):
         raise UsageError(f"--plot {target}: write a name that ends in .svg or .png")
     import matplotlib as mpl
