@@ -1,5 +1,7 @@
 """`weft explain`: prints why a decision of the fabric works, with a site's numbers; draws it where asked."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -53,7 +55,7 @@ def explain(
     _print(explanation)
 
 
-def _print(explanation: "Explanation") -> None:
+def _print(explanation: Explanation) -> None:
     from rich.markup import escape
     from rich.padding import Padding
     from rich.text import Text
@@ -75,7 +77,7 @@ def _print(explanation: "Explanation") -> None:
         page.print(Padding(Text(source, style="dim"), (0, 0, 0, 2)), width=width)
 
 
-def _print_checks(explanation: "Explanation") -> None:
+def _print_checks(explanation: Explanation) -> None:
     from rich.markup import escape
 
     from weft.fabric.explain.base import shown, shown_pair
@@ -92,14 +94,14 @@ def _print_checks(explanation: "Explanation") -> None:
         print_table(title, ("quantity", "formula", "value", "simulated", "error", "verdict"), rows, words=(0, 1))
 
 
-def _draw(figure: "Figure", explanation: "Explanation") -> None:
+def _draw(figure: Figure, explanation: Explanation) -> None:
     figure.suptitle(f"{explanation.title} ({explanation.site})")
     axes = figure.subplots(1, len(explanation.panels), squeeze=False)[0]
     for axis, panel in zip(axes, explanation.panels, strict=True):
         _draw_panel(axis, panel)
 
 
-def _draw_panel(axis: "Axes", panel: "Panel") -> None:
+def _draw_panel(axis: Axes, panel: Panel) -> None:
     axis.set_title(panel.title, fontsize=10)
     axis.set_xlabel(panel.x_label)
     axis.set_ylabel(panel.y_label)
@@ -117,7 +119,7 @@ def _draw_panel(axis: "Axes", panel: "Panel") -> None:
     axis.legend(fontsize=8, framealpha=0.9)
 
 
-def _draw_series(axis: "Axes", series: "Series", colour: str, marker: str) -> None:
+def _draw_series(axis: Axes, series: Series, colour: str, marker: str) -> None:
     style = _STYLES[series.marks]
     if series.error:
         # Two standard errors: a line outside the bar deserves a look.

@@ -44,7 +44,7 @@ def print_table(
 
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for number, column in enumerate(columns):
-        widest_word = max(len(word) for word in column.split())
+        widest_word = max((len(word) for word in column.split()), default=0)
         alignment: Literal["left", "right"] = "left" if number in words else "right"
         table.add_column(column, justify=alignment, overflow="fold", no_wrap=number == 0, min_width=widest_word)
     for row in rows:

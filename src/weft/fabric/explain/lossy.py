@@ -66,7 +66,7 @@ def _paragraphs(figures: Figures) -> tuple[str, ...]:
         f"A NIC at {RATE.format(fabric.nic_rate)} has {window} frames of {figures.frame_bytes:,} B in flight in a "
         f"round trip of {trip} us ({plain:.0f} packets of {SIZE.format(fabric.packet)} if headers weighed nothing). "
         f"With go-back-N one loss throws all of them away: efficiency {', '.join(efficiency)}. Selective repeat sends "
-        "one packet again and keeps 1 - p: loss stops being an event. Published measurements agree: RoCE is poor "
+        "one packet again and keeps 1 - p: loss stops being an event. Published at 400 Gb/s: RoCE is poor "
         "at 0.1 % and unusable at 1 %.",
         "Trimming makes repair quick: the header arrives, the receiver asks for that packet, and it is back one round "
         f"trip later, {trip} us instead of a timer of {significant(timer_us)} us. It also tells congestion (a "

@@ -23,7 +23,7 @@ def explain(site: SiteSpec, seed: Seed) -> Explanation:
         title="Split every NIC over many slow planes",
         site=site.name,
         decision=_decision(figures),
-        surprise="Eight slow networks look worse than one fast one: more cables, more ports, more things to break. "
+        surprise="Many slow networks look worse than one fast one: more cables, more ports, more things to break. "
         "But a switch chip has a fixed capacity, so slower ports are more ports, and reach grows with the square.",
         paragraphs=_paragraphs(figures),
         table=_table(figures),
@@ -116,7 +116,7 @@ def _table(figures: Figures) -> Table:
 
     few = one >= _TWO
     rows: list[tuple[str, str, str]] = [
-        ("switch ports (k)", f"{many:,}", f"{one:,}"),
+        ("switch ports (k)", f"{many:,}", f"{one:,}" if few else "below 2"),
         ("NICs reached", f"{reach.hosts(_TWO, many):,}", f"{reach.hosts(_THREE, one):,}" if few else "none"),
         (
             "switches per 1,024 NICs",
@@ -129,7 +129,11 @@ def _table(figures: Figures) -> Table:
         ("a switch optic down: share of a T0's uplinks", share(many // 2 // min(lanes, many // 2)), share(one // 2)),
         ("a NIC port down: share of that NIC", share(split), share(1)),
         ("a T0 down: share of each NIC under it", share(split), share(1)),
-        ("a T1 down: share of all cross-T1 capacity", share(split * many // 2), "one pod: " + share(one // 2)),
+        (
+            "a T1 down: share of all cross-T1 capacity",
+            share(split * many // 2),
+            f"one pod: {share(one // 2)}" if few else "-",
+        ),
         ("the NIC's optic down: share of that NIC", share(1), share(1)),
     ]
     return Table(columns, tuple(rows))

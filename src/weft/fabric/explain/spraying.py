@@ -17,7 +17,7 @@ _MARK_FROM, _MARK_ALL = 0.2, 0.8
 _SUBFLOWS = (1, 2, 4, 8, 16, 32, 64, 128)
 _LOADS = tuple(step / 100 for step in range(50, 100))
 _WINDOW_UNIT = 128
-_SLOTS, _PLANES = 1200, 5
+_LOOPS, _PLANES = 16, 4
 _PERCENT = f"{100 * _LOAD:.0f} %"
 
 
@@ -31,13 +31,15 @@ def explain(site: SiteSpec, seed: Seed) -> Explanation:
         )
     branch = seed.branch("explain", TOPIC)
     plane = _plane(figures)
+    # Long enough for the loop of rotation and round trip to settle in the first half.
+    slots = _LOOPS * (plane.round_trip + plane.chosen)
     balance = {
-        skip: skipping.simulated(branch.stream("skip", int(skip)), plane, slots=_SLOTS, trials=_PLANES, skip=skip)
+        skip: skipping.simulated(branch.stream("skip", int(skip)), plane, slots=slots, trials=_PLANES, skip=skip)
         for skip in (False, True)
     }
     return Explanation(
         topic=TOPIC,
-        title="Spray every packet over hundreds of paths",
+        title="Spray every packet over many paths",
         site=site.name,
         decision=f"Each connection rotates, packet by packet, over {figures.values} paths "
         f"({figures.values_per_plane} in each of {figures.fabric.planes} planes), instead of keeping a flow on the one "
@@ -88,8 +90,6 @@ def _paragraphs(figures: Figures, balance: dict[bool, skipping.Balance]) -> tupl
     shape, n = figures.shape, figures.shape.up
     senders = _senders(figures)
     largest = balls.mean_max_load(senders, n)
-    skip, static = balance[True], balance[False]
-    capacity = 1 / _LOAD
     random = queues.md1_backlog(_LOAD)
     bits = math.ceil(figures.in_flight)
     window = -(-bits // _WINDOW_UNIT) * _WINDOW_UNIT
@@ -98,15 +98,7 @@ def _paragraphs(figures: Figures, balance: dict[bool, skipping.Balance]) -> tupl
         f"{_probability(senders, n)}, {significant(100 * balls.busy_share(senders, n))} % of the links carry anything, "
         f"and the unluckiest link carries {significant(largest)} flows. A synchronous step waits for that one: it runs "
         f"at 1/{significant(largest)} of the network that was paid for.",
-        f"Cut each flow over {figures.values_per_plane} random paths of the plane and the fullest link carries "
-        f"{significant(_static_max(figures))} times the mean: the excess falls with 1/sqrt(q), slowly. (At 64 links, "
-        "256 sub-flows still leave 15 %.) A fixed random choice is not enough, however wide.",
-        "Feedback removes the rest. Switches mark packets on filling queues, the mark comes back with the path's name, "
-        f"the sender skips that path once. Simulated here at {_PERCENT} load, the fullest link goes from "
-        f"{significant(static.load.value)} to {significant(skip.load.value)} times the mean (its capacity is "
-        f"{significant(capacity)}), and the longest queue from {significant(static.queue.value)} frames and growing to "
-        f"a steady {significant(skip.queue.value, 2)}, "
-        f"{significant(skip.queue.value * figures.port_frame_us, 2)} us.",
+        *_spread(figures, balance),
         f"Taking turns also beats chance in the queue. Random arrivals at {_PERCENT} load queue "
         f"{significant(random)} frames ({significant(random * figures.port_frame_us)} us at "
         f"{RATE.format(figures.fabric.port_rate)}) and without bound towards 100 %; {_sources(figures)} senders that "
@@ -118,6 +110,27 @@ def _paragraphs(figures: Figures, balance: dict[bool, skipping.Balance]) -> tupl
         f"is {window // 8} bytes a connection. Data is placed at once; nothing waits in a reorder buffer. There are "
         f"{shape.paths * figures.fabric.planes:,} longest paths between two NICs to choose from.",
     )  # fmt: skip
+
+
+def _spread(figures: Figures, balance: dict[bool, skipping.Balance]) -> tuple[str, ...]:
+    """Return what a fixed choice of paths leaves, and what feedback makes of it."""
+    if figures.values_per_plane == figures.shape.paths:
+        return (
+            f"Here a connection uses all {figures.shape.paths} paths of a plane, so its load is even from the start "
+            "and marks have nothing left to do. On larger fabrics it has a random part of them, and they do.",
+        )
+    skip, static = balance[True], balance[False]
+    return (
+        f"Cut each flow over {figures.values_per_plane} random paths of the plane and the fullest link carries "
+        f"{significant(_static_max(figures))} times the mean: the excess falls with 1/sqrt(q), slowly. (At 64 links, "
+        "256 sub-flows still leave 15 %.) A fixed random choice is not enough, however wide.",
+        "Feedback removes the rest. Switches mark packets on filling queues, the mark comes back with the path's name, "
+        f"the sender skips that path once. Simulated here at {_PERCENT} load, the fullest link goes from "
+        f"{significant(static.load.value)} to {significant(skip.load.value)} times the mean (its capacity is "
+        f"{significant(1 / _LOAD)}), and the longest queue from {significant(static.queue.value)} frames and growing "
+        f"to a steady {significant(skip.queue.value, 2)}, "
+        f"{significant(skip.queue.value * figures.port_frame_us, 2)} us.",
+    )
 
 
 def _probability(flows: int, links: int) -> str:

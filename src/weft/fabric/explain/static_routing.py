@@ -12,8 +12,9 @@ TOPIC = "static-routing"
 _SECOND_PS = 10**12
 _FAST_S, _SLOW_S = 1, 10
 _DEAD_LINKS = 3
+_MANY = 0.3
 _OUTAGES_S = (1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
-_FEEDBACKS = tuple(step / 10 for step in range(1, 41))
+_FEEDBACKS = tuple(step / 50 for step in range(5, 201))
 
 
 def explain(site: SiteSpec, seed: Seed) -> Explanation:
@@ -47,9 +48,17 @@ def explain(site: SiteSpec, seed: Seed) -> Explanation:
     )
 
 
-def _feedback(figures: Figures) -> float:
-    """Return the time from a loss to knowing it, in rotations: one round trip, seen as a gap by the receiver."""
-    return figures.round_trip_ps / figures.rotation_ps
+def _packets(figures: Figures, time_ps: int) -> int:
+    """Return the packets that a connection at the NIC's rate sends in a time."""
+    return max(1, round(time_ps / figures.rotation_ps * figures.values))
+
+
+def _lost(figures: Figures, packets: int) -> float:
+    return flaps.lost_reshuffled(packets, figures.values)
+
+
+def _dead(figures: Figures) -> int:
+    return min(_DEAD_LINKS, figures.shape.pod_t0)
 
 
 def _days(figures: Figures) -> str:
@@ -74,11 +83,12 @@ def _paragraphs(figures: Figures) -> tuple[str, ...]:
     shape = figures.shape
     per_minute = flaps.flaps_per_minute(_core_links(figures), figures.flap_fit)
     stalls = per_minute * _hit(figures)
-    feedback = _feedback(figures)
-    lost = flaps.lost_reshuffled(feedback)
-    slow = flaps.lost_reshuffled(feedback / 4)
+    packets = _packets(figures, figures.round_trip_ps)
+    ordered = flaps.lost_in_order(packets, figures.values)
     touched = flaps.touched_share(shape.paths, _through_t1(figures), figures.values_per_plane)
     members = (shape.t0 - 1) * shape.up
+    own = flaps.own_sets_share(shape.pod_t0, _dead(figures), shape.pod_t1)
+    few = "Few are even touched:" if touched < _MANY else "A dead T1 touches many here, each for a packet or so:"
     flapping = (
         f"With {_core_links(figures):,} links between switches, each flapping once in {_days(figures)} days, this site "
         f"sees {significant(per_minute)} flaps a minute, and {significant(100 * _hit(figures))} % of them hit a hashed "
@@ -97,16 +107,17 @@ def _paragraphs(figures: Figures) -> tuple[str, ...]:
         f"The loop is fast because it is short. A connection at {RATE.format(figures.fabric.nic_rate)} comes back to "
         f"the same path after one rotation: {figures.values} paths x one frame = {significant(figures.rotation_us)} "
         f"us, against a round trip of {significant(figures.round_trip_us)} us. So a dead path swallows (round trip / "
-        f"rotation) packets, {significant(lost)} on average with shuffled rotation ({flaps.lost_in_order(feedback)} in "
-        f"fixed order), and {significant(slow)} for one of four connections that share the NIC. With the "
+        f"rotation) packets, {significant(_lost(figures, packets))} on average with shuffled rotation ({ordered} in "
+        f"fixed order), and {significant(_lost(figures, max(1, packets // 4)))} for one of four connections that "
+        "share the NIC. With the "
         f"{significant(TIMEOUT_PS / PS_PER_US)} us timer alone it would be "
-        f"{significant(flaps.lost_reshuffled(TIMEOUT_PS / figures.rotation_ps))}. Published: typically one per flap.",
-        f"Few are even touched: a connection uses {figures.values_per_plane} of {shape.paths:,} paths in a plane, so a "
+        f"{significant(_lost(figures, _packets(figures, TIMEOUT_PS)))}. Published: typically one per flap.",
+        f"{few} a connection uses {figures.values_per_plane} of {shape.paths:,} paths in a plane, so a "
         f"T1 that swallows everything while its links stay up, which routing does not see, touches "
         f"{significant(100 * touched)} % of them.",
-        f"Tables stay small and never change: a T0 holds {shape.down + shape.up} entries. With ECMP, a few dead links "
-        f"per T1 give nearly every one of the other {shape.t0 - 1} T0s a next-hop set of its own, up to {members:,} "
-        "members in a T0, rewritten at every flap.",
+        f"Tables stay small and never change: a T0 holds {shape.down + shape.up} entries. With ECMP and "
+        f"{_dead(figures)} dead links per T1, {significant(100 * own)} % of all destination T0s need a next-hop set of "
+        f"their own: up to {members:,} members in a T0, rewritten at every flap.",
         "And two loops fight: the sender leaves a bad path; seconds later routing rehashes everybody, the sender's "
         "knowledge of which label means which path is void, and it must learn again. One loop has to go: the slow one.",
     )  # fmt: skip
@@ -115,6 +126,7 @@ def _paragraphs(figures: Figures) -> tuple[str, ...]:
 def _table(figures: Figures) -> Table:
     shape, fabric = figures.shape, figures.fabric
     outage_bytes = fabric.nic_rate // 8
+    packets = _packets(figures, figures.round_trip_ps)
     through = _through_t1(figures)
     touched = flaps.touched_share(shape.paths, through, figures.values_per_plane)
     top = shape.t0 if shape.pods == 1 else shape.pod_t0 + shape.t1_up
@@ -125,7 +137,7 @@ def _table(figures: Figures) -> Table:
              f"{_FAST_S} to {_SLOW_S} s"),
             ("what one NIC could have sent meanwhile", f"{significant(figures.in_flight)} frames",
              f"{significant(outage_bytes / 1e9)} GB and more"),
-            ("packets lost by a touched connection", significant(flaps.lost_reshuffled(_feedback(figures))),
+            ("packets lost by a touched connection", significant(_lost(figures, packets)),
              "all on that path"),
             ("connections touched by a dead T1", f"{significant(100 * touched)} %",
              f"{significant(100 / shape.pod_t1)} %, for seconds"),
@@ -140,25 +152,21 @@ def _table(figures: Figures) -> Table:
 
 def _checks(figures: Figures, seed: Seed) -> tuple[Check, ...]:
     shape = figures.shape
-    feedback = _feedback(figures)
-    packets = max(1, round(feedback * figures.values))
-    # Chance falls on whole packets, the formula on a continuous rotation: one packet of the set is the difference.
-    grain = 1 / figures.values
-    through, dead = _through_t1(figures), min(_DEAD_LINKS, shape.t0)
+    packets = _packets(figures, figures.round_trip_ps)
+    through, dead = _through_t1(figures), _dead(figures)
     checks = [
         Check(
             "packets swallowed by a dead path, shuffled rotation",
             "1 + E[(T/R + X - 1)+]",
             "packets",
-            flaps.lost_reshuffled(packets / figures.values),
+            _lost(figures, packets),
             flaps.simulated_lost(seed.stream("lost"), figures.values, packets, 20_000, shuffled=True),
-            tolerance=grain,
         ),
         Check(
             "packets swallowed by a dead path, fixed order",
             "ceil(T/R)",
             "packets",
-            float(flaps.lost_in_order(packets / figures.values)),
+            float(flaps.lost_in_order(packets, figures.values)),
             flaps.simulated_lost(seed.stream("order"), figures.values, packets, 2000, shuffled=False),
         ),
         Check(
@@ -172,8 +180,8 @@ def _checks(figures: Figures, seed: Seed) -> tuple[Check, ...]:
             f"T0s that need their own ECMP set, {dead} dead links per T1",
             "1 - (1 - d/T0s)^T1s",
             "share",
-            flaps.own_sets_share(shape.t0, dead, shape.pod_t1),
-            flaps.simulated_own_sets(seed.stream("sets"), shape.t0, dead, shape.pod_t1, 100),
+            flaps.own_sets_share(shape.pod_t0, dead, shape.pod_t1),
+            flaps.simulated_own_sets(seed.stream("sets"), shape.pod_t0, dead, shape.pod_t1, 100),
         ),
     ]
     stalls = flaps.flaps_per_minute(_core_links(figures), figures.flap_fit) * _hit(figures)
@@ -220,7 +228,7 @@ def _stall_panel(figures: Figures, seed: Seed, per_minute: float) -> Panel:
             *curves(_OUTAGES_S, {"1 - exp(-rate x time)": formula}),
             points("simulated", _OUTAGES_S, simulated),
             Series("sender decides: one round trip", (own,), (repaired,), marks="points"),
-            Series("reconvergence: 1 to 10 s", (1.0, 10.0), (formula[6], formula[8]), marks="dashes"),
+            Series("reconvergence: 1 to 10 s", (1.0, 10.0), (formula[6], formula[8]), marks="points"),
         ),
         x_log=True,
         y_log=True,
@@ -228,22 +236,20 @@ def _stall_panel(figures: Figures, seed: Seed, per_minute: float) -> Panel:
 
 
 def _lost_panel(figures: Figures, seed: Seed) -> Panel:
-    some = _FEEDBACKS[4::5]
-    simulated = [
-        flaps.simulated_lost(
-            seed.stream("lost", i), figures.values, max(1, round(t * figures.values)), 4000, shuffled=True
-        )
-        for i, t in enumerate(some)
-    ]
-    here = _feedback(figures)
+    values = figures.values
+    counts = sorted({max(1, round(t * values)) for t in _FEEDBACKS})
+    x = tuple(count / values for count in counts)
+    some = counts[4 :: max(1, len(counts) // 8)]
+    simulated = [flaps.simulated_lost(seed.stream("lost", n), values, n, 4000, shuffled=True) for n in some]
+    here = _packets(figures, figures.round_trip_ps)
     return Panel(
         "Packets that one dead path swallows",
         "time to know of a loss, in rotations of the path set",
         "packets lost on that path",
         (
-            *curves(_FEEDBACKS, {"shuffled rotation": [flaps.lost_reshuffled(t) for t in _FEEDBACKS]}),
-            Series("fixed order", _FEEDBACKS, tuple(float(flaps.lost_in_order(t)) for t in _FEEDBACKS), marks="dashes"),
-            points("shuffled, simulated", some, simulated),
-            Series(f"{figures.name}: one round trip", (here,), (flaps.lost_reshuffled(here),), marks="points"),
+            *curves(x, {"shuffled rotation": [_lost(figures, n) for n in counts]}),
+            Series("fixed order", x, tuple(float(flaps.lost_in_order(n, values)) for n in counts), marks="dashes"),
+            points("shuffled, simulated", [n / values for n in some], simulated),
+            Series(f"{figures.name}: one round trip", (here / values,), (_lost(figures, here),), marks="points"),
         ),
     )

@@ -33,27 +33,25 @@ def touched_share(paths: int, through: int, chosen: int) -> float:
     return -math.expm1(missed)
 
 
-def lost_in_order(feedback: float) -> int:
-    """Return the packets that one dead entropy value swallows before its first loss is known.
+def lost_in_order(feedback_packets: int, values: int) -> int:
+    """Return the packets that one dead entropy value swallows before its first loss is known, in fixed order.
 
-    `feedback` is the time from sending the first lost packet to knowing it, in rotations of the whole set. The same
-    value comes round once a rotation, so it is the next whole number.
+    `feedback_packets` is what the sender sends between the first lost packet and knowing of it. The same value comes
+    round once in `values` packets, so it is the ratio, rounded up.
     """
-    return max(1, math.ceil(feedback))
+    return -(-feedback_packets // values)
 
 
-def lost_reshuffled(feedback: float) -> float:
+def lost_reshuffled(feedback_packets: int, values: int) -> float:
     """Return the expected packets that one dead entropy value swallows where every rotation is shuffled anew.
 
-    The first loss stands at a place X of its rotation with density x + 1/2 (the failure falls at a random time); the
-    later uses fall evenly into their rotations, which gives 1 + E[max(0, feedback + X - 1)].
+    The path dies at a random packet, so the first loss stands at place x of its rotation with probability
+    (x + 1)/E^2 + (E - 1)/(2 E^2). Later uses fall evenly into their rotations: max(0, (F + x - E)/E) of them come too
+    early. For a large set that is T/R + 7/12 from one rotation on.
     """
-    start = max(0.0, 1 - feedback)
-
-    def antiderivative(x: float) -> float:
-        return x**3 / 3 + x**2 / 4 - (1 - feedback) * (x**2 / 2 + x / 2)
-
-    return 1 + antiderivative(1.0) - antiderivative(start)
+    place = np.arange(values)
+    chance = (place + 1 + (values - 1) / 2) / values**2
+    return 1 + float(np.sum(chance * np.maximum(0, feedback_packets + place - values))) / values
 
 
 def stalled_share(per_minute: float, outage_ps: float) -> float:
