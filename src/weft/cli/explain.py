@@ -91,7 +91,7 @@ def _print_checks(explanation: Explanation) -> None:
         rows.append((*words, closed, *shown_pair(check.simulated, check.unit), verdict))
     if rows:
         title = f"formulas beside simulations (seed {explanation.provenance.seed}; agree: within 4 standard errors)"
-        print_table(title, ("quantity", "formula", "value", "simulated", "error", "verdict"), rows, words=(0, 1))
+        print_table(title, ("quantity", "formula", "value", "simulated", "error", "verdict"), rows, words=(0, 1, 5))
 
 
 def _draw(figure: Figure, explanation: Explanation) -> None:
