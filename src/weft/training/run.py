@@ -147,7 +147,7 @@ class Run:
         self._store = Store(self.folder / runs.CHECKPOINTS, job.checkpoint.keep)
         self._saved_at = -1
         self._sink: TensorBoard | None = None
-        self._peak = self._measure_peak()
+        self.peak = self._measure_peak()
         self._energy = EnergyMeter() if self.rank == 0 else None
         self._results: list[dict[str, Any]] = []
         self._last: Step | None = None
@@ -392,12 +392,12 @@ class Run:
 
     def _mfu(self, tokens_per_s: float) -> float:
         flops = self._flops or flops_per_token(self.job.model, self.job.batch.length, causal=True).total
-        return mfu(flops, tokens_per_s, self._peak, self.ranks)
+        return mfu(flops, tokens_per_s, self.peak, self.ranks)
 
-    def close(self) -> dict[str, Any]:
-        """End the run: wait for the last checkpoint, write the result, leave the group; returns the result."""
+    def close(self, *, save: bool = True) -> dict[str, Any]:
+        """End the run: save what is not saved yet, write the result, leave the group; returns the result."""
         with self.ledger.spending(TimeClass.CHECKPOINT):
-            if self._saved_at != self.done and self._last is not None:
+            if save and self._saved_at != self.done and self._last is not None:
                 self._save()
             self._store.close()
         weights = self.digest()

@@ -8,7 +8,7 @@ them together.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -57,6 +57,15 @@ class _Total(Function):
         return total, None
 
 
+def _summed_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    return functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="sum")
+
+
+@cache
+def _compiled_loss() -> Callable[[Tensor, Tensor], Tensor]:
+    return torch.compile(_summed_loss)
+
+
 @dataclass(frozen=True)
 class _Parts:
     """What this rank computes of every sequence."""
@@ -85,8 +94,8 @@ class _Parts:
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return this rank's part of the mean loss of a micro-batch."""
-        total = functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="sum")
-        return total / (targets.shape[0] * self.job.batch.length)
+        summed = _compiled_loss() if self.mesh.plan.compile else _summed_loss
+        return summed(logits, targets) / (targets.shape[0] * self.job.batch.length)
 
     def balanced(self, loads: list[Load], weight: float) -> Tensor:
         """Return the balance loss of a micro-batch whose loads may lie on several context-parallel ranks."""
@@ -345,6 +354,8 @@ def _stage(job: JobSpec, mesh: Mesh, device: torch.device, cuts: tuple[range, ..
     initialise(stage, Seed(job.seed))
     for block in stage.layers.values():
         recompute_in(block, plan.recompute)
+        if plan.compile:
+            block.compile()
     parts = _Parts(job, mesh, device)
     if plan.shard > 1:
         _shard(stage, parts)
