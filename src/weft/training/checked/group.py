@@ -29,6 +29,7 @@ BACKEND = "checked"
 _SLICE_S = 0.5
 _SAME_RESULT = ("all_reduce", "broadcast", "all_gather")
 _P2P = ("send", "recv")
+_REDUCTIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
 
 Tensors = Sequence[torch.Tensor]
 
@@ -38,30 +39,42 @@ _ProcessGroup: Any = dist.ProcessGroup
 _Work: Any = dist.Work
 
 
-@dataclass
+@dataclass(frozen=True)
 class Checks:
-    """What is checked, and where the training stands; one for all groups of a rank."""
+    """What is checked; the same for all ranks."""
 
+    compare: bool = True
+    """Whether every call is compared with the other ranks' before it is made."""
+    payloads: bool = False
+    """Whether results that must be equal on all ranks are compared by digest."""
+    deadline_s: float = 600.0
+    """How long a call may take, until the supervisor has learned something better."""
+    inner: str = "gloo"
+    """Which backend moves the bytes; with gloo, NCCL does for tensors on GPUs."""
+    faults: tuple[WireFault, ...] = ()
+    """What goes wrong on purpose."""
+    seed: int = 0
+    """Root of what is random in the faults."""
+
+
+@dataclass
+class Watch:
+    """What all checked groups of a rank share."""
+
+    checks: Checks
+    """What is checked."""
+    desk: Desk
+    """Where ranks leave word."""
+    wire: WireFaults
+    """What this rank suffers on purpose."""
     generation: int = 0
     """Which start of the ranks this is."""
     step: int = -1
     """Step that the training is in; the trainer moves it on."""
     deadline_s: float = 600.0
-    """How long a call may take; the supervisor gives what it has learned."""
-    compare: bool = True
-    """Whether every call is compared with the other ranks' before it is made."""
-    payloads: bool = False
-    """Whether results that must be equal on all ranks are compared by digest."""
-    faults: Sequence[WireFault] = ()
-    """What goes wrong on purpose."""
-    seed: int = 0
-    """Root of what is random in the faults."""
+    """How long a call may take; whoever learns better changes it."""
     account: Account = field(default_factory=Account)
     """What has crossed the groups."""
-    desk: Desk | None = None
-    """Where ranks leave word; made with the first group."""
-    wire: WireFaults | None = None
-    """The faults of this rank; made with the first group."""
 
 
 def _form(tensors: Tensors) -> str:
@@ -113,8 +126,9 @@ class CheckedWork(_Work):
         if self._ended:
             return True
         start = time.monotonic()
-        checks = self._group.checks
-        limit = checks.deadline_s if not timeout else min(checks.deadline_s, timeout.total_seconds())
+        limit = self._group.watch.deadline_s
+        if timeout:
+            limit = min(limit, timeout.total_seconds())
         if self._call.kind in _P2P or any(tensor.is_cuda for tensor in self._outputs):
             # A wait with a limit would break gloo's pair at its end, and on a GPU it only orders streams.
             self._attempt(None, limit)
@@ -135,36 +149,34 @@ class CheckedWork(_Work):
             waited = time.monotonic() - self._begun_s
             self._group.raise_verdict(self._call)
             if waited >= limit_s:
-                raise HungError(self._group.desk.explained(self._call, waited)) from error
+                raise HungError(self._group.watch.desk.explained(self._call, waited)) from error
             if slice_s is None or "timed out" not in str(error).lower():
                 raise
             return False
         return True
 
     def _end(self, start: float) -> None:
-        group, call = self._group, self._call
+        group, call, watch = self._group, self._call, self._group.watch
         self._ended = True
-        group.wire.after(self._hits, call, self._outputs)
-        group.checks.account.waited(group.purpose, call.kind, time.monotonic() - start)
-        if group.checks.payloads and call.kind.startswith(_SAME_RESULT):
-            group.desk.agree(call, fold_digest(self._outputs))
-        group.desk.leave(call)
+        watch.wire.after(self._hits, call, self._outputs)
+        watch.account.waited(group.purpose, call.kind, time.monotonic() - start)
+        if watch.checks.payloads and call.kind in _SAME_RESULT:
+            watch.desk.agree(call, fold_digest(self._outputs))
+        watch.desk.leave(call)
 
 
 class CheckedGroup(_ProcessGroup):
     """A process group that passes every call on to `inner` after comparing it with the other ranks' calls."""
 
-    def __init__(self, inner: dist.ProcessGroup, name: str, members: Sequence[int], checks: Checks, desk: Desk) -> None:
+    def __init__(self, inner: dist.ProcessGroup, name: str, members: Sequence[int], watch: Watch) -> None:
         """Wrap `inner`, the group `name` of `members` (counted over all ranks)."""
         super().__init__(inner.rank(), inner.size())
-        self.inner, self.checks, self.desk = inner, checks, desk
-        assert checks.wire is not None, "the faults are known before the first group"
-        self.wire = checks.wire
+        self.inner, self.watch = inner, watch
         self.members = tuple(members)
         self.purpose = "world"
         self._name = name
         self._numbers: dict[str, int] = {}
-        desk.announce(name, members)
+        watch.desk.announce(name, members)
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
         """Return the name under which the backend is registered."""
@@ -202,7 +214,7 @@ class CheckedGroup(_ProcessGroup):
 
     def raise_verdict(self, call: Call) -> None:
         """Raise what another rank found wrong on this group, if anything."""
-        text = self.desk.verdict(call.group)
+        text = self.watch.desk.verdict(call.group)
         if text is not None:
             raise (PayloadError if "different results" in text else MismatchError)(text)
 
@@ -215,17 +227,17 @@ class CheckedGroup(_ProcessGroup):
         self, kind: str, issue: Callable[[], Any], inputs: Tensors, outputs: Tensors, *, form: str | None = None,
         detail: str = "", place: str = "",
     ) -> CheckedWork:  # fmt: skip
-        checks = self.checks
+        watch = self.watch
         call = Call(
             self.group_name, self._count(place), kind, _form(inputs) if form is None else form, detail,
-            checks.generation, checks.step, self.desk.rank, place,
+            watch.generation, watch.step, watch.desk.rank, place,
         )  # fmt: skip
-        hits = self.wire.at(call)
-        made = self.wire.before(hits, call, inputs)
-        checks.account.entered(self.purpose, kind, _bytes(inputs))
+        hits = watch.wire.at(call)
+        made = watch.wire.before(hits, call, inputs)
+        watch.account.entered(self.purpose, kind, _bytes(inputs))
         if not made:
-            return CheckedWork(self, call, _Dropped(checks.deadline_s), outputs, hits)
-        self.desk.enter(call, compare=checks.compare)
+            return CheckedWork(self, call, _Dropped(watch.deadline_s), outputs, hits)
+        watch.desk.enter(call, compare=watch.checks.compare)
         return CheckedWork(self, call, issue(), outputs, hits)
 
     def _global(self, rank: int) -> int:
@@ -347,12 +359,12 @@ class CheckedGroup(_ProcessGroup):
 
     def send(self, tensors: list[torch.Tensor], peer: int, tag: int) -> CheckedWork:
         """Send a tensor to one rank."""
-        place = f"{self.desk.rank}->{self._global(peer)} tag {tag}"
+        place = f"{self.watch.desk.rank}->{self._global(peer)} tag {tag}"
         return self._do("send", lambda: self.inner.send(tensors, peer, tag), tensors, (), place=place)
 
     def recv(self, tensors: list[torch.Tensor], peer: int, tag: int) -> CheckedWork:
         """Receive a tensor from one rank."""
-        place = f"{self._global(peer)}->{self.desk.rank} tag {tag}"
+        place = f"{self._global(peer)}->{self.watch.desk.rank} tag {tag}"
         return self._do("recv", lambda: self.inner.recv(tensors, peer, tag), tensors, tensors, place=place)
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int) -> Any:
@@ -381,8 +393,7 @@ class _Dropped(_Work):
 
 def _operation(opts: Any) -> str:
     """Return the name of the reduction that `opts` ask for."""
-    text = str(opts.reduceOp)
-    return text.rsplit(".", 1)[-1].strip("<>").split(":")[0].lower()
+    return next((name.lower() for name in _REDUCTIONS if opts.reduceOp == getattr(dist.ReduceOp, name)), "other")
 
 
 def _inner(name: str, options: Any) -> dist.ProcessGroup:
@@ -407,18 +418,24 @@ def _inner(name: str, options: Any) -> dist.ProcessGroup:
     return group
 
 
-def register(checks: Checks, store: Any, rank: int, inner: str = "gloo") -> str:
-    """Register the backend around `inner` and return its name, for `init_process_group`.
+def register(checks: Checks, store: Any, rank: int, generation: int = 0) -> str:
+    """Register the backend and return its name, for `init_process_group`.
 
-    `store` is that of this generation, `rank` this rank's number over all ranks. Groups made later share `checks`.
+    `store` is that of this generation, `rank` this rank's number over all ranks.
     """
-    checks.desk = Desk(dist.PrefixStore("checked/", store.clone()), rank)
-    checks.wire = WireFaults(checks.faults, rank, Seed(checks.seed))
-    desk = checks.desk
+    desk = Desk(dist.PrefixStore("checked/", store.clone()), rank)
+    wire = WireFaults(checks.faults, rank, Seed(checks.seed))
+    watch = Watch(checks, desk, wire, generation, deadline_s=checks.deadline_s)
 
     def make(options: Any, _: Any) -> CheckedGroup:
         members = options.global_ranks_in_group or range(options.group_size)
-        return CheckedGroup(_inner(inner, options), str(options.group_id), list(members), checks, desk)
+        return CheckedGroup(_inner(checks.inner, options), str(options.group_id), list(members), watch)
 
     dist.Backend.register_backend(BACKEND, make, extended_api=True, devices=["cpu", "cuda"])
     return BACKEND
+
+
+def watch_of(group: dist.ProcessGroup | None = None) -> Watch | None:
+    """Return what watches `group`, or the group of all ranks; none where it is not checked."""
+    found: Any = group or dist.group.WORLD
+    return found.watch if isinstance(found, CheckedGroup) else None
