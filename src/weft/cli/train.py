@@ -16,6 +16,7 @@ from weft.core import quantity
 from weft.core.errors import UsageError
 from weft.core.specfile import validate
 from weft.specs import JobSpec, load_job
+from weft.training.checked import Checks
 from weft.training.launch import Ranks
 from weft.training.mesh import automatic, check
 
@@ -47,6 +48,7 @@ def train(
             spec.plan.ranks if spec.plan != "auto" else 1,
             {"job": spec, "folder": str(folder), "resume": resume},
             on_message=lambda _, __, line: show(line),
+            checks=Checks(seed=spec.seed) if spec.guard.checked else None,
         )
         result = ranks.run()[0]
     if json:

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from weft.core.clock import SystemClock
@@ -33,7 +33,7 @@ from weft.core.seeds import Seed
 from weft.core.units import PICOSECONDS_PER_SECOND, FlopsPerSecond, Picoseconds
 from weft.planning.arithmetic import flops_per_token
 from weft.specs import JobSpec, load_job
-from weft.training import digests, mesh, runs, state
+from weft.training import digests, guarded, mesh, runs, state
 from weft.training.checkpoint import Store
 from weft.training.data import Stream, open_corpus
 from weft.training.energy import CPU_CORE_MW, EnergyMeter, completed, estimate
@@ -125,6 +125,8 @@ class Run:
         corpus.check_vocabulary(job.model.vocabulary)
         self.stream = Stream(corpus, job.batch, Seed(job.seed), held_out=job.data.held_out)
         self.mesh = Mesh.build(plan, self.rank, self.device.type)
+        self.guard = guarded.guard_of(job, self.mesh)
+        """What checks every step, where the job asks for it."""
         self.evaluations = Evaluations(job.evaluation.every)
         self.asked_to_stop = False
         self.parameters: list[nn.Parameter] = []
@@ -184,14 +186,20 @@ class Run:
         """Return what the job's schedule says for `step`, counted from 0."""
         return learning_rate(self.job.optimizer, step, self.job.steps)
 
-    def attach(self, model: "nn.Module | Spread", optimizer: Optimizer | None = None, *, overlap: bool = True) -> None:
+    def attach(
+        self, model: "nn.Module | Spread", optimizer: Optimizer | None = None, *, overlap: bool = True,
+        loss: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:  # fmt: skip
         """Look after `model`: sum its gradients, save it with its optimizer, and load the newest checkpoint if any.
 
         A module of one's own is replicated over the data-parallel ranks; the plan's other axes need the built-in model.
+        `loss` computes the mean loss of a micro-batch's tokens, for guards that compute it again.
         """
         self._model, self._optimizer = model, optimizer
         self.parameters = [parameter for _, parameter in self._named() if parameter.requires_grad]
         families = self._families(model)
+        if self.guard is not None:
+            guarded.attach(self.guard, self, model, optimizer, loss)
         total = sum(local(one.data).numel() * local(one.data).element_size() for one in self.parameters)
         bucket = measure_bucket(families[0], self.device, total) if self.mesh.plan.shard == 1 else 0
         if isinstance(model, Spread):
@@ -308,6 +316,8 @@ class Run:
         if not step.reduced:
             raise UsageError(f"step {step.number} was not reduced; call step.reduce() before the optimizer's step")
         self.done, self._last = step.number + 1, step
+        if self.guard is not None:
+            guarded.after(self.guard, self, step)
         self._balance(step)
         if self.evaluations.due(self.done):
             self._evaluate()
@@ -378,6 +388,8 @@ class Run:
 
     def close(self) -> dict[str, Any]:
         """End the run: wait for the last checkpoint, write the result, leave the group; returns the result."""
+        if self.guard is not None:
+            self.guard.close()
         with self.ledger.spending(TimeClass.CHECKPOINT):
             if self._saved_at != self.done and self._last is not None:
                 self._save()

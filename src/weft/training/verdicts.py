@@ -151,3 +151,28 @@ def settle(first: Mapping[int, int], again: Mapping[int, int], step: int, what: 
         if wrong:
             found.append(Evidence(rank, step, Kind.OUTVOTED if wrong == 1 else Kind.REPEATED, what))
     return tuple(found)
+
+
+def told(evidence: Sequence[Evidence], most: int = 4) -> str:
+    """Return one sentence about what was found at one step: who, in what, and whether anybody knows who is right."""
+    lines = []
+    for kind in Kind:
+        mine = [one for one in evidence if one.kind is kind]
+        if not mine:
+            continue
+        ranks = sorted({one.rank for one in mine})
+        what = list(dict.fromkeys(one.what for one in mine if one.what))
+        named = ", ".join(what[:most]) + (f" and {len(what) - most} more" if len(what) > most else "")
+        who = f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + ", ".join(str(rank) for rank in ranks)
+        lines.append(f"{who} {_SAID[kind]}" + (f" ({named})" if named else ""))
+    return f"at step {evidence[0].step} " + "; ".join(lines) if evidence else "nothing was found"
+
+
+_SAID: Mapping[Kind, str] = {
+    Kind.OUTVOTED: "differs from what most others hold",
+    Kind.REPEATED: "was wrong again when it repeated its work",
+    Kind.CHANGED: "holds memory that changed while nobody wrote to it",
+    Kind.MICRO_TEST: "got a known small computation wrong",
+    Kind.CHECKSUM: "computed a matrix product that does not fit its checksums",
+    Kind.TIE: "do not agree, and no majority says who is right",
+}
