@@ -283,7 +283,7 @@ class Guard:
         if self._group is None:
             return [mine.tolist()]
         everybody = torch.empty(self._layout.ranks, len(words), dtype=torch.int64)
-        dist.all_gather_single(everybody, mine, group=self._group)
+        dist.all_gather_single(everybody, mine.unsqueeze(0), group=self._group)
         return everybody.tolist()
 
     def _tell(self, mine: Any) -> list[Any]:
@@ -362,7 +362,7 @@ class Guard:
             everybody.copy_(mine)
             self._waiting = (step, None, everybody)
             return
-        work = dist.all_gather_single(everybody, mine, group=self._group, async_op=True)
+        work = dist.all_gather_single(everybody, mine.unsqueeze(0), group=self._group, async_op=True)
         self._waiting = (step, work, everybody)
 
     def _of_kind(self, kinds: Sequence[str], kind: str) -> torch.Tensor:
@@ -373,14 +373,16 @@ class Guard:
         return joined(self._rest[torch.tensor(places, device=self._rest.device)])
 
     def _rates(self) -> int:
-        """Return one word for the learning rates, decays and betas that the optimizer has in fact used."""
-        word = 0
+        """Return one word for the learning rates and betas that the optimizer has in fact used.
+
+        Which groups of parameters there are may differ between pipeline stages, so each value counts once.
+        """
+        values: set[float] = set()
         for group in self._optimizer.param_groups if self._optimizer is not None else ():
-            for key, value in sorted(group.items()):
-                parts = value if isinstance(value, tuple) else (value,)
-                for part in parts if key != "params" else ():
-                    if isinstance(part, int | float | torch.Tensor):
-                        word = mix(word, _bits(float(part)) % (2 * _HALF))
+            values.update(float(value) for value in (group["lr"], *group.get("betas", ())))
+        word = 0
+        for value in sorted(values):
+            word = mix(word, _bits(value) % (2 * _HALF))
         return _signed(word)
 
     def _random(self, step: int) -> int:

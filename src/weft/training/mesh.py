@@ -20,6 +20,9 @@ CHUNKS = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "looped-bfs": 2, "zero-bubble
 """Pipeline stages that each rank holds, by schedule."""
 
 
+_SPLIT = ("zero-bubble", "zbv", "dualpipev")
+
+
 @dataclass(frozen=True)
 class Place:
     """One rank's coordinates."""
@@ -157,10 +160,11 @@ def _batch_problems(plan: PlanSpec, batch: BatchSpec) -> list[str]:
             f"schedule {plan.schedule!r} needs a number of micro-batches for each rank that divides into rounds of pp"
             f" = {plan.pp}; there are {count} over dp = {plan.dp}; write a multiple of {plan.dp * plan.pp}"
         )
-    if plan.pp > 1 and plan.schedule == "dualpipev" and count // plan.dp < 2 * plan.pp:
+    least = {"1f1b": plan.pp, "dualpipev": 2 * plan.pp}.get(plan.schedule, 1) if plan.pp > 1 else 1
+    if plan.dp <= count < plan.dp * least:
         problems.append(
-            f"schedule 'dualpipev' needs at least {2 * plan.pp} micro-batches for each rank, there are"
-            f" {count // plan.dp}; use '1f1b'"
+            f"schedule {plan.schedule!r} needs at least {least} micro-batches for each rank, there are"
+            f" {count // plan.dp}; write dp = {max(1, count // least)} or less, or schedule = 'gpipe'"
         )
     return problems
 
@@ -174,6 +178,11 @@ def _joint_problems(plan: PlanSpec) -> list[str]:
         )
     if plan.exact and plan.shard > 1 and plan.pp > 1:
         problems.append("shard > 1 inside a pipeline sums in an order of its own; write shard = 1, or exact = false")
+    if plan.pp > 1 and plan.recompute != "none" and plan.schedule in _SPLIT:
+        problems.append(
+            f"schedule {plan.schedule!r} runs backward in two parts, which recompute = {plan.recompute!r} can not;"
+            " write recompute = 'none', or schedule = 'interleaved'"
+        )
     if plan.shard > 1 and plan.ep > 1:
         problems.append(f"shard = {plan.shard} and ep = {plan.ep} do not go together; write one of them as 1")
     return problems

@@ -52,6 +52,8 @@ from weft.training.step import Step
 _BALANCE_EVERY = 8
 _PEAK_ROUND_NS = 20_000_000
 _PEAK_SIZE = 512
+_DENSE_FLOPS = 6
+"""Of one parameter and one token, both passes: a multiplication and an addition, three times."""
 
 
 class Model(Protocol):
@@ -148,6 +150,7 @@ class Run:
         self._energy = EnergyMeter() if self.rank == 0 else None
         self._results: list[dict[str, Any]] = []
         self._last: Step | None = None
+        self._flops: float | None = None
         self._session = {"steps": 0, "seconds": 0.0}
 
     def _settle(self, *, exact: bool) -> torch.device:
@@ -187,13 +190,15 @@ class Run:
         return learning_rate(self.job.optimizer, step, self.job.steps)
 
     def attach(
-        self, model: "nn.Module | Spread", optimizer: Optimizer | None = None, *, overlap: bool = True,
-        loss: Callable[[Tensor], Tensor] | None = None,
+        self, model: "nn.Module | Spread", optimizer: Optimizer | None = None, *,
+        flops_per_token: float | None = None, overlap: bool = True, loss: Callable[[Tensor], Tensor] | None = None,
     ) -> None:  # fmt: skip
         """Look after `model`: sum its gradients, save it with its optimizer, and load the newest checkpoint if any.
 
         A module of one's own is replicated over the data-parallel ranks; the plan's other axes need the built-in model.
-        `loss` computes the mean loss of a micro-batch's tokens, for guards that compute it again.
+        Its MFU counts `flops_per_token`, or six for each parameter where that is not given. `overlap = False` sends
+        gradients only after backward, to see what that costs. `loss` gives the mean loss of a micro-batch's tokens, for
+        guards that compute it again.
         """
         self._model, self._optimizer = model, optimizer
         self.parameters = [parameter for _, parameter in self._named() if parameter.requires_grad]
@@ -210,6 +215,7 @@ class Run:
         shared = torch.tensor(counted if self._stands_for_replicas() else 0, dtype=torch.int64)
         dist.all_reduce(shared)
         self.elements = int(shared)
+        self._flops = flops_per_token or (None if isinstance(model, Spread) else float(_DENSE_FLOPS * self.elements))
         self._restore()
 
     def _stands_for_replicas(self) -> bool:
@@ -383,7 +389,7 @@ class Run:
         return {kind.value: mean for kind, mean in zip(TimeClass, means, strict=True) if mean > 0}
 
     def _mfu(self, tokens_per_s: float) -> float:
-        flops = flops_per_token(self.job.model, self.job.batch.length, causal=True).total
+        flops = self._flops or flops_per_token(self.job.model, self.job.batch.length, causal=True).total
         return mfu(flops, tokens_per_s, self._peak, self.ranks)
 
     def close(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from weft.training.launch import Ranks
 
 
 def results(target: str, ranks: int, checks: Checks, **arguments: object) -> list[Any]:
-    return Ranks(f"checked_ranks:{target}", ranks, arguments, checks=checks).run()
+    return Ranks(f"tests.training.checked.checked_ranks:{target}", ranks, arguments, checks=checks).run()
 
 
 @pytest.mark.parametrize(
