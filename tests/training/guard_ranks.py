@@ -59,7 +59,7 @@ def _suffer(run: Run, model: Spread, optimizer: torch.optim.Optimizer, place: st
         now["gradient"] = True
 
 
-def guarded(reporter: Reporter, job: JobSpec, folder: str, place: str, rank: int, step: int) -> Any:
+def guarded(reporter: Reporter, *, job: JobSpec, folder: str, place: str, rank: int, step: int) -> Any:
     """Train, with a fault of `place` on `rank` in `step`; returns the step and the evidence, or the digest."""
     del reporter
     run = start(job, folder=folder)
