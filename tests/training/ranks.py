@@ -90,6 +90,22 @@ def train_and_die(job: JobSpec, folder: str, *, resume: bool, reporter: Reporter
     return train(job, folder, resume=resume, reporter=reporter)
 
 
+def train_slowly(job: JobSpec, folder: str, *, resume: bool, reporter: Reporter) -> dict[str, Any]:
+    """Train with a replica that is slow; say whether work moved away from it."""
+    runs: list[int] = []
+    open_leaf = Step.open_leaf
+
+    def open_slowly(step: Step, order: int) -> None:
+        runs.append(len(step.sharing.runs[1]))
+        if step.indices[0] > 0:
+            time.sleep(0.05)
+        open_leaf(step, order)
+
+    setattr(Step, "open_leaf", open_slowly)  # noqa: B010
+    result = train(job, folder, resume=resume, reporter=reporter)
+    return result | {"moved": runs[-1] < runs[0]}
+
+
 def pid(reporter: Reporter) -> None:
     """Say which process this is."""
     reporter.send("pid", os.getpid())

@@ -32,6 +32,7 @@ def test_two_and_three_ranks_train_the_same_bits_as_one(tmp_path: Path):
         {"dp": 4, "recompute": "full"},
         {"dp": 2, "shard": 2},
         {"dp": 4, "shard": 4},
+        {"dp": 4, "shard": 2},
         {"dp": 2, "recompute": "selective"},
     ],
     ids=str,
@@ -49,6 +50,8 @@ def test_the_data_axis_never_changes_a_bit(tmp_path: Path, plan: dict[str, Any])
     [
         ({"pp": 2}, {"dp": 2}, {}),
         ({"pp": 2}, {"dp": 3}, {}),
+        ({"pp": 2}, {"dp": 2, "shard": 2}, {}),
+        ({"pp": 2}, {"dp": 4, "shard": 2, "schedule": "interleaved"}, {}),
         ({"pp": 2}, {"schedule": "gpipe"}, {}),
         ({"pp": 2}, {"schedule": "interleaved", "dp": 2}, {}),
         ({"pp": 2}, {"schedule": "looped-bfs"}, {}),
@@ -59,6 +62,7 @@ def test_the_data_axis_never_changes_a_bit(tmp_path: Path, plan: dict[str, Any])
         ({"tp": 2}, {"dp": 2, "shard": 2}, {}),
         ({"cp": 2}, {"dp": 2}, {}),
         ({"cp": 2}, {"dp": 2, "shard": 2}, {}),
+        ({"cp": 2}, {"dp": 4, "shard": 2}, {}),
         ({"ep": 2, "dp": 2}, {"dp": 4}, {"model": MIXTURE}),
         ({"precision": "bf16"}, {"dp": 3}, {}),
         ({}, {"dp": 3}, {"model": MIXTURE}),
@@ -134,7 +138,6 @@ def test_killed_between_two_steps_and_resumed_on_other_ranks_gives_the_same_bits
 def test_every_form_resumes_exactly(tmp_path: Path, plan: dict[str, Any]):
     changes = {"model": MIXTURE} if "ep" in plan else {}
     whole, _ = trained(job_of(tmp_path, plan, **changes), tmp_path / "whole")
-    trained(job_of(tmp_path, plan, steps=5, **changes, checkpoint={"every": 2}), tmp_path / "cut")
     with pytest.raises(FailedError, match="SIGKILL"):
         trained(
             job_of(tmp_path, plan, checkpoint={"every": 2}, **changes), tmp_path / "cut",
@@ -142,6 +145,18 @@ def test_every_form_resumes_exactly(tmp_path: Path, plan: dict[str, Any]):
         )  # fmt: skip
     resumed, _ = trained(job_of(tmp_path, plan, **changes), tmp_path / "cut", resume=True)
     assert resumed["weights_digest"] == whole["weights_digest"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", [{"dp": 2}, {"dp": 2, "pp": 2, "schedule": "gpipe"}], ids=str)
+def test_work_moves_away_from_a_slow_replica_and_the_bits_stay(tmp_path: Path, plan: dict[str, Any]):
+    even, bits = trained(job_of(tmp_path, plan, steps=12), tmp_path / "even")
+    slow, slowed = trained(
+        job_of(tmp_path, plan, steps=12), tmp_path / "slow", target="tests.training.ranks:train_slowly"
+    )
+    assert slow["moved"]
+    assert slowed == bits
+    assert slow["weights_digest"] == even["weights_digest"]
 
 
 def test_every_second_is_in_one_class_and_the_result_says_what_was_done(tmp_path: Path):

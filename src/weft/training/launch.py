@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _HOST = "127.0.0.1"
 _PATIENCE = timedelta(minutes=10)
 _GRACE_S = 5.0
+_HEARING_S = 1.0
 _ERRORS: dict[str, type[WeftError]] = {"UsageError": UsageError, "SpecError": UsageError}
 
 
@@ -116,6 +117,7 @@ class _Child:
     process: Any
     pipe: Connection
     open: bool = True
+    failed: bool = False
 
 
 @dataclass
@@ -153,6 +155,8 @@ class Ranks:
     def _start(self, rank: int, port: int) -> _Child:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["weft.training.preload"])
+        # Asking the CUDA runtime for GPUs in the fork server would spoil it for the ranks; NVML may be asked.
+        os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
         ours, theirs = context.Pipe(duplex=False)
         setting = Setting(rank, self.count, port, self.generation, self.checks)
         process = context.Process(target=_rank_main, args=(self.target, setting, theirs, self.arguments), daemon=True)
@@ -161,28 +165,51 @@ class Ranks:
         return _Child(process, ours)
 
     def _listen(self, children: list[_Child]) -> None:
+        """Hear everybody out; raise the first cause where some have failed."""
+        failures: list[_Failure] = []
+        deadline = None
         while any(child.open for child in children):
-            ready = wait([child.pipe for child in children if child.open])
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            ready = wait([child.pipe for child in children if child.open], left)
+            if not ready:
+                break
             for rank, child in enumerate(children):
-                if child.pipe in ready:
-                    self._hear(rank, child)
+                if child.pipe in ready and (failure := self._hear(rank, child)) is not None:
+                    failures.append(failure)
+                    # One rank's end makes its neighbours fail too: the cause is among the first to be heard.
+                    deadline = deadline or time.monotonic() + _HEARING_S
+        if failures:
+            raise min(failures, key=lambda failure: failure.order).error
 
-    def _hear(self, rank: int, child: _Child) -> None:
+    def _hear(self, rank: int, child: _Child) -> "_Failure | None":
         try:
             kind, content = child.pipe.recv()
         except (EOFError, OSError):
             child.open = False
-            if rank not in self.results:
-                child.process.join(_GRACE_S)
-                raise FailedError(f"rank {rank} ended without a word ({_how(child.process.exitcode)})") from None
-            return
+            if rank in self.results or child.failed:
+                return None
+            child.process.join(_GRACE_S)
+            return _Failure(1, FailedError(f"rank {rank} ended without a word ({_how(child.process.exitcode)})"))
         if kind == "failed":
+            child.failed = True
             name, text = content
-            raise _ERRORS.get(name, FailedError)(text if name else f"rank {rank} failed\n{text}")
+            if name:
+                return _Failure(0, _ERRORS.get(name, FailedError)(text))
+            # What torch says of a lost connection is an effect of another rank's end.
+            return _Failure(3 if "connection" in text.lower() else 2, FailedError(f"rank {rank} failed\n{text}"))
         if kind == "done":
             self.results[rank] = content
         elif self.on_message is not None:
             self.on_message(rank, kind, content)
+        return None
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """Why a rank failed, and how near that is to the cause: 0 for words, 1 for a sudden end, then errors."""
+
+    order: int
+    error: WeftError
 
 
 def _how(code: int | None) -> str:

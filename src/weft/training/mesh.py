@@ -171,13 +171,11 @@ def _batch_problems(plan: PlanSpec, batch: BatchSpec) -> list[str]:
 
 def _joint_problems(plan: PlanSpec) -> list[str]:
     problems: list[str] = []
-    if plan.exact and 1 < plan.shard < plan.dp:
+    if plan.exact and plan.shard > 1 and plan.pp > 1 and plan.schedule in _SPLIT:
         problems.append(
-            f"shard = {plan.shard} of dp = {plan.dp} (hybrid) sums in an order of its own; write shard = {plan.dp} or"
-            " 1, or exact = false"
+            f"shard > 1 under schedule {plan.schedule!r} sums in an order of its own; write schedule = 'interleaved',"
+            " or exact = false"
         )
-    if plan.exact and plan.shard > 1 and plan.pp > 1:
-        problems.append("shard > 1 inside a pipeline sums in an order of its own; write shard = 1, or exact = false")
     if plan.pp > 1 and plan.recompute != "none" and plan.schedule in _SPLIT:
         problems.append(
             f"schedule {plan.schedule!r} runs backward in two parts, which recompute = {plan.recompute!r} can not;"
@@ -224,7 +222,7 @@ class Mesh:
     groups: "dict[str, dist.ProcessGroup | None]" = field(default_factory=dict)
     """Groups by what they are for; none where this rank would be alone."""
     devices: "DeviceMesh | None" = None
-    """torch's mesh with the axes pp, replicate, shard, cp, tp; none where there is one rank."""
+    """torch's mesh with the axes pp, replicate, shard (the context axis in it) and tp; none where there is one rank."""
     experts: "DeviceMesh | None" = None
     """The same ranks with the axes pp, replicate, ep, cp, tp, where experts are spread."""
 
@@ -247,8 +245,8 @@ class Mesh:
         layout = Layout(plan)
         mesh = cls(layout, rank)
         if layout.ranks > 1:
-            sizes = (plan.pp, plan.dp // plan.shard, plan.shard, plan.cp, plan.tp)
-            mesh.devices = init_device_mesh(device, sizes, mesh_dim_names=("pp", "replicate", "shard", "cp", "tp"))
+            sizes = (plan.pp, plan.dp // plan.shard, plan.shard * plan.cp, plan.tp)
+            mesh.devices = init_device_mesh(device, sizes, mesh_dim_names=("pp", "replicate", "shard", "tp"))
         if plan.ep > 1:
             sizes = (plan.pp, plan.dp // plan.ep, plan.ep, plan.cp, plan.tp)
             mesh.experts = init_device_mesh(device, sizes, mesh_dim_names=("pp", "replicate", "ep", "cp", "tp"))

@@ -156,6 +156,8 @@ class Run:
     def _settle(self, *, exact: bool) -> torch.device:
         """Choose the device and, in exact mode, everything that could change bits."""
         if exact:
+            # cuBLAS keeps its sums in order only with a workspace of fixed size; without a GPU it is not read.
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             torch.use_deterministic_algorithms(mode=True)
             torch.set_num_threads(1)
         if not torch.cuda.is_available():

@@ -275,7 +275,9 @@ class Spread:
             assert group is not None, "a pipeline has several ranks"
             count = pipeline.stages_of(plan)
             self._piped = [
-                pipeline.Stage(stage, number, count, self.device, self._examples(stage), group, self._announce)
+                pipeline.Stage(
+                    stage, number, count, self.device, self._examples(stage), group, self._announce, exact=plan.exact
+                )
                 for stage, number in zip(self.stages, self.numbers, strict=True)
             ]
             self._schedules = {micro_batches: pipeline.schedule_for(plan, self._piped, micro_batches, self._parts.loss)}
@@ -349,13 +351,19 @@ def _stage(job: JobSpec, mesh: Mesh, device: torch.device, cuts: tuple[range, ..
         recompute_in(block, plan.recompute)
     parts = _Parts(job, mesh, device)
     if plan.shard > 1:
-        assert mesh.devices is not None
-        wide = mesh.devices["shard", "cp"]._flatten("shard_cp") if plan.cp > 1 else mesh.devices["shard"]  # noqa: SLF001 - torch's only way to join axes
-        if plan.shard < plan.dp:
-            wide = mesh.devices["replicate", "shard_cp" if plan.cp > 1 else "shard"]
-        spread_shards(stage, wide, exact=plan.exact, low=parts.low)
+        _shard(stage, parts)
     setattr(stage, "forward", partial(_run_stage, parts, stage.forward))  # noqa: B010 - a method is replaced on purpose
     return stage
+
+
+def _shard(stage: Decoder, parts: _Parts) -> None:
+    """Shard a stage over the data axis, and the context axis with it."""
+    plan, devices = parts.mesh.plan, parts.mesh.devices
+    assert devices is not None
+    hybrid = plan.shard < plan.dp
+    mesh = devices["replicate", "shard"] if hybrid and not plan.exact else devices["shard"]
+    replicas = devices.get_group("replicate") if hybrid and plan.exact else None
+    spread_shards(stage, mesh, exact=plan.exact, low=parts.low, replicas=replicas)
 
 
 def _spread_model(stage: Decoder, mesh: Mesh) -> None:
