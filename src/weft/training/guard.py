@@ -27,6 +27,7 @@ from weft.training.fold import fold_digest, folds, joined
 from weft.training.mesh import Layout, Place
 from weft.training.microtests import micro_test
 from weft.training.replay import GradientDigest, Replay, Replayer, own_part, schedule
+from weft.training.seals import Seals
 from weft.training.sharing import Sharing
 from weft.training.verdicts import Court, Evidence, Kind, from_vote, settle, told
 from weft.training.votes import vote
@@ -150,6 +151,8 @@ class Guard:
         self._waiting: tuple[int, Any, torch.Tensor] | None = None
         self._recalled: dict[int, Mapping[int, int]] = {}
         self._products: list[str] = []
+        self.seals = Seals()
+        """Watches what waits to be sent."""
 
     def attach(
         self, named: Sequence[tuple[str, nn.Parameter]], optimizer: Optimizer | None,
@@ -175,6 +178,7 @@ class Guard:
             watch.step = step
         self._fed = _Fed(step)
         self._replays = ()
+        self.seals.forget()
         if self._gradients is not None:
             if step % self.spec.replay_every == 0:
                 owners = [0] * sharing.count
@@ -225,7 +229,8 @@ class Guard:
             return
         words = [0] * (_REPLAYS + len(self._replays))
         names, changed = self._changed()
-        words[_CHANGED] = len(changed) + len(self._products)
+        lost = [names[place] for place in changed] + self.seals.broken()
+        words[_CHANGED] = len(lost) + len(self._products)
         if self.spec.digest_every:
             words[_FED] = self._joint(self._fed.digests)
             words[_WITNESSED] = self._witness(step, self._before(), sharing, tokens)
@@ -233,7 +238,7 @@ class Guard:
         words[_TEST] = int(failed is not None)
         words[_REPLAYS:] = self._replay(step)
         gathered = self._gather(words)
-        found = self._heard(step, gathered, [names[place] for place in changed], failed)
+        found = self._heard(step, gathered, lost, failed)
         self._products.clear()
         found += self._judge_fed(step, gathered, sharing, tokens)
         found += self._judge_replays(step, gathered)

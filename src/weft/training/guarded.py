@@ -16,7 +16,9 @@ from weft.training.abft import check_products
 from weft.training.guard import Guard
 from weft.training.ledger import TimeClass
 from weft.training.mesh import Mesh
+from weft.training.reducer import Reducer
 from weft.training.replay import Replayer
+from weft.training.sharding import ShardReducer
 from weft.training.spread import Spread
 
 if TYPE_CHECKING:
@@ -45,6 +47,12 @@ def attach(
         experts = frozenset(model.experts())
         loss = loss or (model.loss if run.mesh.plan.pp == 1 else None)
     guard.attach(named, optimizer, experts, _replayer(guard, run, [one for _, one in named], loss))
+
+
+def seal(guard: Guard, reducer: "Reducer | ShardReducer") -> None:
+    """Have the guard watch the sums of gradients that wait to be sent."""
+    if guard.spec.digest_every and guard.spec.at_rest and isinstance(reducer, Reducer):
+        reducer.seal(guard.seals)
 
 
 def _replayer(

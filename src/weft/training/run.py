@@ -213,6 +213,8 @@ class Run:
             self._reducer = model.reducer(bucket, overlap=overlap)
         else:
             self._reducer = Reducer(families, bucket_bytes=bucket, exact=self.mesh.plan.exact, overlap=overlap)
+        if self.guard is not None:
+            guarded.seal(self.guard, self._reducer)
         counted = sum(one.numel() for family in families if family.counted for one in family.parameters)
         shared = torch.tensor(counted if self._stands_for_replicas() else 0, dtype=torch.int64)
         dist.all_reduce(shared)
