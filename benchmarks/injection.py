@@ -7,7 +7,8 @@ rank, step and micro-batch drawn from the seed) and trains three steps; the guar
 training go on. The undisturbed run's weights are the reference. A flip is *caught* when it is flagged before or at the
 step where any rank's weights first differ from the reference (by the guard, or because the step's gradient is not
 finite), *harmless* when they never differ, and *missed* otherwise. Rows with a sampled replay are set beside the rate
-that the schedule promises.
+that the schedule promises. *Named* are caught flips of which exactly the right rank was blamed, *flagged* the harmless
+ones that were found nevertheless.
 """
 
 import argparse
@@ -264,10 +265,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="root of everything random")
     chosen = parser.parse_args()
     sys.path.insert(0, str(Path(__file__).parent))
-    print(
-        f"{'setting':26} {'place':20} {'flips':>5} {'caught':>7} {'of those':>9} {'missed':>7} {'harmless':>9} {'of those':>9}"
-    )
-    print(f"{'':26} {'':20} {'':>5} {'':>7} {'named':>9} {'':>7} {'':>9} {'flagged':>9}")
+    heads = ("flips", "caught", "named", "missed", "harmless", "flagged")
+    print(f"{'setting':26} {'place':20} " + " ".join(f"{head:>8}" for head in heads))
     with tempfile.TemporaryDirectory() as folder:
         for setting in SETTINGS:
             for place, outcomes in measure(setting, chosen.flips, chosen.seed, Path(folder)).items():
@@ -279,7 +278,8 @@ def _print(setting: str, place: str, outcomes: Counter[str]) -> None:
     caught = sum(count for outcome, count in outcomes.items() if outcome.startswith("caught"))
     missed = sum(count for outcome, count in outcomes.items() if outcome.startswith("missed"))
     harmless = total - caught - missed
-    line = f"{setting:26} {place:20} {total:5} {caught:7} {outcomes['caught, rank named']:9} {missed:7} {harmless:9} {outcomes['flagged, harmless']:9}"
+    columns = (total, caught, outcomes["caught, rank named"], missed, harmless, outcomes["flagged, harmless"])
+    line = f"{setting:26} {place:20} " + " ".join(f"{column:8}" for column in columns)
     spec = SETTINGS[setting]
     if spec.replay_batches and spec.replay_every and caught + missed:
         rate = catch_rate(MICRO_BATCHES, spec.replay_every, spec.replay_batches)

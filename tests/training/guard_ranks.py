@@ -59,7 +59,10 @@ def _suffer(run: Run, model: Spread, optimizer: torch.optim.Optimizer, place: st
         now["gradient"] = True
 
 
-def guarded(reporter: Reporter, *, job: JobSpec, folder: str, place: str, rank: int, step: int) -> Any:
+def guarded(
+    reporter: Reporter, *, job: JobSpec, folder: str, place: str, rank: int, step: int,
+    recalled: dict[int, int] | None = None,
+) -> Any:  # fmt: skip
     """Train, with a fault of `place` on `rank` in `step`; returns the step and the evidence, or the digest."""
     del reporter
     run = start(job, folder=folder)
@@ -68,6 +71,8 @@ def guarded(reporter: Reporter, *, job: JobSpec, folder: str, place: str, rank: 
     _disturb_gradient(model, now)
     optimizer = adamw(model.parameters(), job.optimizer)
     run.attach(model, optimizer)
+    if recalled is not None and run.guard is not None:
+        run.guard.recall(step, recalled)
     at = 0
     try:
         for one in run.steps():
@@ -84,8 +89,11 @@ def guarded(reporter: Reporter, *, job: JobSpec, folder: str, place: str, rank: 
             optimizer.step()
             run.finish(one)
     except DivergedError as error:
-        return at, error.as_json(), str(error)
-    return run.close()
+        return at, error.as_json(), error.words if place == "reduced" else str(error)
+    result = run.close()
+    if recalled is not None and run.guard is not None:
+        return [(one.rank, one.kind.value) for one in run.guard.court.evidence]
+    return result
 
 
 def trained(reporter: Reporter, job: JobSpec, folder: str) -> dict[str, Any]:

@@ -41,9 +41,10 @@ _CHANGED, _FED, _WITNESSED, _TEST, _REPLAYS = range(5)
 class DivergedError(FailedError):
     """Ranks do not train the same thing any more; carries the evidence."""
 
-    def __init__(self, evidence: Sequence[Evidence]) -> None:
-        """Tell `evidence`, at least one piece."""
+    def __init__(self, evidence: Sequence[Evidence], words: Mapping[int, int] | None = None) -> None:
+        """Tell `evidence`, at least one piece; `words` are the digests of weights by rank, where they differ."""
         self.evidence = tuple(evidence)
+        self.words = dict(words or {})
         super().__init__(told(self.evidence))
 
     def as_json(self) -> list[dict[str, Any]]:
@@ -167,7 +168,7 @@ class Guard:
     def recall(self, step: int, weights: Mapping[int, int]) -> None:
         """Remember an undecided difference: when `step` is done again, its outcome says who was wrong.
 
-        `weights` are the words that each rank gave the first time.
+        `weights` are the words that each rank gave the first time, `DivergedError.words`. What comes out is in `court`.
         """
         self._recalled[step] = dict(weights)
 
@@ -408,7 +409,7 @@ class Guard:
             self.court.hear(settle(first, again, step, "weights, when the step was done again"))
         found = compare(self.copies, words, step)
         if found:
-            self._act(self._in_detail(step, found))
+            self._act(self._in_detail(step, found), {rank: row[0] for rank, row in words.items()})
 
     def _in_detail(self, step: int, found: Sequence[Evidence]) -> list[Evidence]:
         """Return `found` with the names of tensors in place of kinds of state."""
@@ -426,12 +427,12 @@ class Guard:
                     detailed += from_vote({rank: told_by[rank][place][2] for rank in ranks}, step, name)
         return detailed or list(found)
 
-    def _act(self, found: Sequence[Evidence]) -> None:
+    def _act(self, found: Sequence[Evidence], words: Mapping[int, int] | None = None) -> None:
         if not found:
             return
         self.court.hear(found)
         if self.on_finding is None:
-            raise DivergedError(found)
+            raise DivergedError(found, words)
         self.on_finding(tuple(found))
 
     def product_failed(self, name: str) -> None:
