@@ -59,6 +59,13 @@ def test_fewer_micro_batches_do_not_hide_a_slow_rank() -> None:
     assert [len(run) for run in assign([speeds[rank] for rank in range(3)], 11)] == [5, 5, 1]
 
 
+def test_a_straggler_is_news_once() -> None:
+    watcher = Watcher()
+    news = [watcher.step([0.1, 0.1, 0.5]).newly for _ in range(30)]
+    assert news.count((2,)) == 1
+    assert news.count(()) == 29
+
+
 @pytest.mark.parametrize("steps", [0, 1, 7])
 def test_too_few_steps_say_nothing(steps: int) -> None:
     assert not report([[0.1, 9.0]] * steps).stragglers

@@ -27,6 +27,7 @@ _HOST = "127.0.0.1"
 _PATIENCE = timedelta(minutes=10)
 _GRACE_S = 5.0
 _HEARING_S = 1.0
+_SUDDEN = 1
 _ERRORS: dict[str, type[WeftError]] = {"UsageError": UsageError, "SpecError": UsageError}
 
 
@@ -146,8 +147,8 @@ class Ranks:
         store = dist.TCPStore(_HOST, 0, is_master=True, wait_for_workers=False, timeout=_PATIENCE)
         children = [self._start(rank, store.port) for rank in range(self.count)]
         try:
-            with _stop_on_signal(children):
-                self._listen(children)
+            with _stop_on_signal(children) as asked:
+                self._listen(children, asked)
         finally:
             _end(children)
         return [self.results[rank] for rank in range(self.count)]
@@ -164,7 +165,7 @@ class Ranks:
         theirs.close()
         return _Child(process, ours)
 
-    def _listen(self, children: list[_Child]) -> None:
+    def _listen(self, children: list[_Child], asked: list[int]) -> None:
         """Hear everybody out; raise the first cause where some have failed."""
         failures: list[_Failure] = []
         deadline = None
@@ -179,7 +180,11 @@ class Ranks:
                     # One rank's end makes its neighbours fail too: the cause is among the first to be heard.
                     deadline = deadline or time.monotonic() + _HEARING_S
         if failures:
-            raise min(failures, key=lambda failure: failure.order).error
+            cause = min(failures, key=lambda failure: failure.order)
+            if asked and cause.order == _SUDDEN:
+                # Ranks that were still starting up know no better way to stop.
+                raise KeyboardInterrupt
+            raise cause.error
 
     def _hear(self, rank: int, child: _Child) -> "_Failure | None":
         try:
@@ -189,7 +194,7 @@ class Ranks:
             if rank in self.results or child.failed:
                 return None
             child.process.join(_GRACE_S)
-            return _Failure(1, FailedError(f"rank {rank} ended without a word ({_how(child.process.exitcode)})"))
+            return _Failure(_SUDDEN, FailedError(f"rank {rank} ended without a word ({_how(child.process.exitcode)})"))
         if kind == "failed":
             child.failed = True
             name, text = content
@@ -219,16 +224,18 @@ def _how(code: int | None) -> str:
 
 
 @contextlib.contextmanager
-def _stop_on_signal(children: list[_Child]) -> Iterator[None]:
-    """Turn the first Ctrl-C into a request that the ranks stop after this step, the second into an end at once."""
-    asked = False
+def _stop_on_signal(children: list[_Child]) -> Iterator[list[int]]:
+    """Turn the first Ctrl-C into a request that the ranks stop after this step, the second into an end at once.
+
+    What is yielded fills with the signals that came.
+    """
+    asked: list[int] = []
 
     def ask(number: int, frame: object) -> None:
-        nonlocal asked
         del frame
         if asked and number == signal.SIGINT:
             raise KeyboardInterrupt
-        asked = True
+        asked.append(number)
         for child in children:
             if child.process.pid is not None and child.process.is_alive():
                 os.kill(child.process.pid, signal.SIGTERM)
@@ -237,10 +244,10 @@ def _stop_on_signal(children: list[_Child]) -> Iterator[None]:
         before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     except ValueError:
         # Not the main thread: signals are somebody else's business here.
-        yield
+        yield asked
         return
     try:
-        yield
+        yield asked
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -146,9 +146,10 @@ def _batch_problems(plan: PlanSpec, batch: BatchSpec) -> list[str]:
     pieces = (2 * plan.cp if plan.cp > 1 else 1) * plan.tp
     if batch.length % pieces:
         down = batch.length - batch.length % pieces
+        why = f"tp = {plan.tp}" if plan.cp == 1 else f"tp = {plan.tp} and cp = {plan.cp} in two halves"
         problems.append(
-            f"length = {batch.length} does not divide by {pieces} (tp = {plan.tp}, cp = {plan.cp} in two halves)"
-            f"; the nearest that do are {down or pieces} and {down + pieces}"
+            f"length = {batch.length} does not divide by {pieces} ({why});"
+            f" the nearest that do are {down or pieces} and {down + pieces}"
         )
     rounds = max(count // plan.dp // plan.pp, 1)
     if (

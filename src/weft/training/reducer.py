@@ -168,12 +168,9 @@ class Bucket:
         """Return whether `parameter`'s gradient at `position` has not been taken yet."""
         return parameter in self._missing[position]
 
-    def pad(self, position: int) -> bool:
-        """Treat parameters that got no gradient at `position` as having got zeros; return whether that fills it."""
-        full = False
-        for parameter in sorted(self._missing[position], key=self.parameters.index):
-            full = self.put(parameter, position, torch.zeros_like(local(parameter.data)))
-        return full
+    def pad(self, parameter: torch.nn.Parameter, position: int) -> bool:
+        """Treat `parameter` as having got zeros at `position`; return whether that fills the bucket."""
+        return self.put(parameter, position, torch.zeros_like(local(parameter.data)))
 
     def _new(self) -> torch.Tensor:
         return torch.zeros(self.elements, device=self.device, dtype=self.dtype)
@@ -325,9 +322,8 @@ class Reducer:
         assert self._position is not None, "a leaf is open"
         for parameter in parameters:
             self.take(parameter)
-        for bucket in {self._of[parameter]: None for parameter in parameters}:
-            position = self._position(bucket.parameters[0])
-            if bucket.pad(position):
+            bucket, position = self._of[parameter], self._position(parameter)
+            if bucket.wants(parameter, position) and bucket.pad(parameter, position):
                 self._fill(bucket)
 
     def _fill(self, bucket: Bucket) -> None:

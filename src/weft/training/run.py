@@ -34,9 +34,9 @@ from weft.core.units import PICOSECONDS_PER_SECOND, FlopsPerSecond, Picoseconds
 from weft.planning.arithmetic import flops_per_token
 from weft.specs import JobSpec, load_job
 from weft.training import digests, guarded, mesh, runs, state
-from weft.training.checkpoint import Store
+from weft.training.checkpoint import Handle, Store
 from weft.training.data import Stream, open_corpus
-from weft.training.energy import CPU_CORE_MW, EnergyMeter, completed, estimate
+from weft.training.energy import CPU_CORE_MW, EnergyMeter, EnergyReport, completed, estimate
 from weft.training.evaluation import Evaluations
 from weft.training.ledger import Ledger, TimeClass, bubble_ps, mfu
 from weft.training.mesh import CHUNKS, Mesh
@@ -48,6 +48,8 @@ from weft.training.sharing import Sharing
 from weft.training.sinks import TensorBoard, tensorboard
 from weft.training.spread import Spread
 from weft.training.step import Step
+from weft.training.stragglers import Watcher
+from weft.training.waiting import book_on
 
 _BALANCE_EVERY = 8
 _PEAK_ROUND_NS = 20_000_000
@@ -118,12 +120,14 @@ class Run:
         """Take part; call `start` instead."""
         self.job = job
         self.ledger = Ledger(SystemClock())
+        book_on(self.ledger)
+        self._cache = folder / ".corpora"
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         plan = mesh.automatic(job, self.ranks) if job.plan == "auto" else job.plan
         mesh.check(job, plan, self.ranks)
         self.device = self._settle(exact=plan.exact)
-        corpus = _shared(lambda: open_corpus(job.data, folder / ".corpora") and None)
-        corpus = open_corpus(job.data, folder / ".corpora")
+        _shared(self._build_corpus)
+        corpus = open_corpus(job.data, self._cache)
         corpus.check_vocabulary(job.model.vocabulary)
         self.stream = Stream(corpus, job.batch, Seed(job.seed), held_out=job.data.held_out)
         self.mesh = Mesh.build(plan, self.rank, self.device.type)
@@ -140,18 +144,24 @@ class Run:
         self._reducer: Reducer | ShardReducer | None = None
         self._sharing = Sharing.even(self.mesh.layout, job.batch.sequences // job.batch.micro)
         self._slow: list[list[float]] = []
+        self.stragglers = Watcher()
+        """Who holds the others up, replica by replica."""
         self._on_step, self._owns_group = on_step, owns_group
         self._folder: runs.Run | None = None
         self.folder: Path = _shared(lambda: self._take_folder(folder, resume=resume))
         self._store = Store(self.folder / runs.CHECKPOINTS, job.checkpoint.keep)
         self._saved_at = -1
+        self._saving: Handle | None = None
         self._sink: TensorBoard | None = None
-        self._peak = self._measure_peak()
+        self.peak = self._measure_peak()
         self._energy = EnergyMeter() if self.rank == 0 else None
         self._results: list[dict[str, Any]] = []
         self._last: Step | None = None
         self._flops: float | None = None
-        self._session = {"steps": 0, "seconds": 0.0}
+
+    def _build_corpus(self) -> None:
+        """Build the corpus once, on rank 0; the others open what is there."""
+        open_corpus(self.job.data, self._cache)
 
     def _settle(self, *, exact: bool) -> torch.device:
         """Choose the device and, in exact mode, everything that could change bits."""
@@ -238,7 +248,7 @@ class Run:
         return [Family("dense", tuple(self.parameters), self.mesh.groups["replicas"])]
 
     def _named(self) -> list[tuple[str, nn.Parameter]]:
-        return list(self._model.named_parameters())
+        return [] if self._model is None else list(self._model.named_parameters())
 
     def _state(self) -> dict[str, Any]:
         buffers = {} if isinstance(self._model, Spread) else dict(self._model.named_buffers())
@@ -259,7 +269,7 @@ class Run:
         if self._folder is not None:
             self._folder.cut_after(loaded.step)
             for skipped in loaded.skipped:
-                self._tell({"skipped": str(skipped)})
+                self._tell({"problem": f"skipped a checkpoint: {skipped}"})
         self._begin_session()
 
     def _begin_session(self) -> None:
@@ -338,6 +348,9 @@ class Run:
         self._write(step, digest=last)
 
     def _balance(self, step: Step) -> None:
+        found = self.stragglers.step(step.replica_seconds, [len(rounds) for rounds in step.sharing.runs])
+        if found.newly:
+            self._tell({"problem": f"after step {self.done}, {found.told('replica')}"})
         self._slow.append(step.replica_seconds)
         if len(self._slow) == _BALANCE_EVERY:
             means = [sorted(column)[len(column) // 2] for column in zip(*self._slow, strict=True)]
@@ -358,7 +371,10 @@ class Run:
         with self.ledger.spending(TimeClass.CHECKPOINT):
             if self._folder is not None:
                 self._folder.sync()
-            self._store.save(self.done, self._state(), {"job": self.job.name, "seed": self.job.seed})
+            self._store.drain()
+            if self._saving is not None and self._saving.error is not None:
+                self._tell({"problem": str(self._saving.error)})
+            self._saving = self._store.save(self.done, self._state(), {"job": self.job.name, "seed": self.job.seed})
         self._saved_at = self.done
 
     def digest(self) -> str:
@@ -372,8 +388,6 @@ class Run:
         """Write the step's line: seconds of the average rank, whose sum is the step's wall time."""
         weights = self.digest() if digest else None
         seconds = self._mean_seconds(self.ledger.mark().seconds())
-        self._session["steps"] += 1
-        self._session["seconds"] += sum(seconds.values())
         tokens = self.job.batch.sequences * self.job.batch.length
         line = runs.StepLine(
             self.done, step.loss, step.gradient_norm, step.learning_rate, tokens, seconds, weights_digest=weights
@@ -394,43 +408,49 @@ class Run:
 
     def _mfu(self, tokens_per_s: float) -> float:
         flops = self._flops or flops_per_token(self.job.model, self.job.batch.length, causal=True).total
-        return mfu(flops, tokens_per_s, self._peak, self.ranks)
+        return mfu(flops, tokens_per_s, self.peak, self.ranks)
 
-    def close(self) -> dict[str, Any]:
-        """End the run: wait for the last checkpoint, write the result, leave the group; returns the result."""
+    def close(self, *, save: bool = True) -> dict[str, Any]:
+        """End the run: save what is not saved yet, write the result, leave the group; returns the result."""
         if self.guard is not None:
             self.guard.close()
         with self.ledger.spending(TimeClass.CHECKPOINT):
-            if self._saved_at != self.done and self._last is not None:
+            if save and self._saved_at != self.done and self._last is not None:
                 self._save()
             self._store.close()
         weights = self.digest()
-        total = self.ledger.total()
-        seconds = self._mean_seconds(total.seconds())
+        seconds = self._mean_seconds(self.ledger.total().seconds())
         result: dict[str, Any] = {}
         if self._folder is not None and self._energy is not None:
-            result = self._result(weights, seconds)
-            self._folder.session({"ends_at": self.done, "seconds": seconds})
+            energy = self._spent(self._energy, seconds)
+            self._folder.session({"ends_at": self.done, "seconds": seconds, "energy_j": energy.joules})
+            result = self._result(weights, energy)
             self._folder.finish(result)
             if self._sink is not None:
                 self._sink.close()
             self._folder.close()
         if self._reducer is not None:
             self._reducer.close()
+        book_on(None)
         if self._owns_group:
             dist.destroy_process_group()
+        if self._saving is not None and self._saving.error is not None:
+            raise self._saving.error
         return result
 
-    def _result(self, weights: str, seconds: dict[str, float]) -> dict[str, Any]:
-        assert self._energy is not None, "rank 0 reads the counters"
-        record = runs.Record(self.folder)
-        lines = record.steps()
-        tokens = self.job.batch.sequences * self.job.batch.length * self._session["steps"]
-        speed = tokens / self._session["seconds"] if self._session["seconds"] else 0.0
+    def _spent(self, meter: EnergyMeter, seconds: Mapping[str, float]) -> EnergyReport:
+        """Return the energy of this session: what counters say, and a guess for the processor where none does."""
         busy = Picoseconds(int(sum(seconds.values()) * PICOSECONDS_PER_SECOND))
         cores = min(os.cpu_count() or 1, self.ranks)
         guess = estimate(f"{cores} cores", Picoseconds(busy * cores), CPU_CORE_MW, Picoseconds(0), CPU_CORE_MW)
-        energy = completed(self._energy.report(), guess, "rapl")
+        return completed(meter.report(), guess, "rapl")
+
+    def _result(self, weights: str, energy: EnergyReport) -> dict[str, Any]:
+        """Return what the run came to, over all its sessions."""
+        record = runs.Record(self.folder)
+        lines = record.steps()
+        spent = sum(sum(line["seconds"].values()) for line in lines)
+        speed = sum(line["tokens"] for line in lines) / spent if spent else 0.0
         return {
             "run": self.folder.name,
             "state": "finished" if self.done >= self.job.steps else "interrupted",
@@ -439,8 +459,8 @@ class Run:
             "weights_digest": weights,
             "mfu": self._mfu(speed),
             "tokens_per_s": speed,
-            "seconds": seconds,
-            "energy_j": energy.joules,
+            "seconds": record.seconds(),
+            "energy_j": sum(note.get("energy_j", 0.0) for note in record.sessions()),
             "energy": energy.as_json(),
             "eval": record.evaluations(),
         }

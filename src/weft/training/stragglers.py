@@ -9,7 +9,7 @@ on it.
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 WINDOW = 16
@@ -42,14 +42,16 @@ class Report:
     """All ranks with their time over their peers', the slowest first."""
     stragglers: tuple[Straggler, ...]
     """Those that are slow for sure, the dearest first."""
+    newly: tuple[int, ...] = ()
+    """Those of them that were not named a step before."""
 
-    def told(self) -> str:
-        """Return one sentence for people."""
+    def told(self, word: str = "rank") -> str:
+        """Return one sentence for people, in which what was timed is called `word`."""
         if not self.stragglers:
-            return "no rank holds the others up"
+            return f"no {word} holds the others up"
         worst = self.stragglers[0]
         return (
-            f"rank {worst.rank} takes {worst.slowdown:.1f} times as long as its peers and costs every other rank"
+            f"{word} {worst.rank} takes {worst.slowdown:.1f} times as long as its peers and costs every other one"
             f" {worst.cost_s:.3f} s in a step"
         )
 
@@ -97,6 +99,7 @@ class Watcher:
     peers: Sequence[Sequence[int]] | None = None
     """Groups of ranks with equal work; all where absent."""
     _rows: deque[tuple[float, ...]] = field(default_factory=deque)
+    _named: frozenset[int] = frozenset()
 
     def step(self, seconds: Sequence[float], micro_batches: Sequence[int] | None = None) -> Report:
         """Take the times of one step and return what the window says now."""
@@ -104,7 +107,10 @@ class Watcher:
         self._rows.append(tuple(spent / max(1, count) for spent, count in zip(seconds, counts, strict=True)))
         if len(self._rows) > self.window:
             self._rows.popleft()
-        return report(self._rows, self.peers)
+        found = report(self._rows, self.peers)
+        named = frozenset(one.rank for one in found.stragglers)
+        newly, self._named = tuple(sorted(named - self._named)), named
+        return replace(found, newly=newly)
 
     def speeds(self) -> Mapping[int, float]:
         """Return micro-batches a second by rank, the middle of the window: what `balance.assign` wants."""
