@@ -11,6 +11,7 @@ from weft.training.flips import flip_bit
 from weft.training.guard import DivergedError
 from weft.training.launch import Reporter
 from weft.training.optimizer import adamw
+from weft.training.replay import own_part
 from weft.training.run import Run, start
 from weft.training.spread import Spread, spread
 from weft.training.train import train
@@ -47,7 +48,7 @@ def _suffer(run: Run, model: Spread, optimizer: torch.optim.Optimizer, place: st
     parameter = next(iter(model.parameters()))
     draw = Seed(2).stream(place)
     if place == "weights":
-        flip_bit(parameter.data, draw)
+        flip_bit(own_part(parameter.data), draw)
     elif place == "optimizer":
         flip_bit(optimizer.state[parameter]["exp_avg"], draw)
     elif place == "rate":

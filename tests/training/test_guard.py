@@ -57,6 +57,12 @@ def test_a_fault_on_one_rank_is_found_in_its_step_with_rank_and_tensor(
 
 
 @pytest.mark.slow
+def test_a_shard_without_a_copy_is_found_to_have_changed(tmp_path: Path) -> None:
+    for _, evidence, _ in told(tmp_path, job(tmp_path, PlanSpec(dp=2, shard=2), EVERY), "weights"):
+        assert [(one["rank"], one["step"], one["kind"]) for one in evidence] == [(1, 1, "changed")]
+
+
+@pytest.mark.slow
 def test_a_gradient_that_is_wrong_before_the_sum_is_found_by_replay_alone(tmp_path: Path) -> None:
     replayed = GuardSpec(digest_every=1, replay_every=1, replay_batches=0)
     for at, evidence, _ in told(tmp_path, job(tmp_path, DP3, replayed), "gradient"):

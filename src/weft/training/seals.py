@@ -34,5 +34,6 @@ class Seals:
 
     def broken(self) -> list[str]:
         """Return what did not fit its seal since this was last asked."""
-        checked, self._checked = self._checked, []
-        return sorted({name for name, differs in checked if bool(differs)})
+        found = sorted({name for name, differs in self._checked if bool(differs)})
+        self._checked.clear()
+        return found

@@ -18,6 +18,12 @@ from weft.training.checked.calls import Call, Standing, hang, mismatch
 _RING = 64
 _VERDICT = "verdict"
 _GROUPS = "groups"
+_TRANSFER = "/transfer"
+
+
+def _place(call: Call) -> str:
+    """Return where the standing of `call`'s rank is kept: one place for collectives, one for sends and receives."""
+    return f"at/{call.group}/{call.rank}{_TRANSFER if call.place else ''}"
 
 
 class MismatchError(FailedError):
@@ -41,6 +47,7 @@ class Desk:
     rank: int
     """This rank, counted over all ranks."""
     _references: dict[tuple[str, str, int], str] = field(default_factory=dict)
+    _newest: dict[str, Call] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def announce(self, group: str, members: Sequence[int]) -> None:
@@ -75,12 +82,13 @@ class Desk:
             raise PayloadError(text)
 
     def leave(self, call: Call) -> None:
-        """Leave word that this rank has left `call`."""
-        self._leave_word(call, inside=False)
+        """Leave word that this rank has left `call`, unless it has entered another since."""
+        if self._newest.get(_place(call)) is call:
+            self._leave_word(call, inside=False)
 
     def _leave_word(self, call: Call, *, inside: bool) -> None:
-        place = f"at/{call.group}/{call.rank}" + (f"/{call.place}" if call.place else "")
-        self.store.set(place, Standing(call, inside, time.time()).written())
+        self._newest[_place(call)] = call
+        self.store.set(_place(call), Standing(call, inside, time.time()).written())
 
     def _reference(self, sequence: str, number: int, mine: str) -> str:
         """Return the first rank's word for call `number` of a sequence; this rank's own where it is the first."""
@@ -107,8 +115,7 @@ class Desk:
                     members[group] = [int(rank) for rank in ranks.split(",")]
         found: list[Standing] = []
         for group, ranks in members.items():
-            places = [f"at/{group}/{rank}" for rank in ranks]
-            places += [f"at/{group}/{end}/{a}->{b} tag 0" for a in ranks for b in ranks if a != b for end in (a, b)]
+            places = [f"at/{group}/{rank}{kind}" for rank in ranks for kind in ("", _TRANSFER)]
             found += [Standing.read(self.store.get(key).decode()) for key in places if self.store.check([key])]
         return found, members
 
