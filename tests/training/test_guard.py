@@ -93,7 +93,13 @@ def test_a_tie_between_two_replicas_is_decided_when_the_step_is_done_again(tmp_p
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "plan",
-    [PlanSpec(dp=2, tp=2), PlanSpec(dp=2, pp=2), PlanSpec(dp=2, shard=2), PlanSpec(dp=2, cp=2)],
+    [
+        PlanSpec(dp=2, tp=2),
+        PlanSpec(dp=2, pp=2),
+        PlanSpec(dp=2, shard=2),
+        PlanSpec(dp=2, cp=2),
+        PlanSpec(dp=2, shard=2, tp=2, exact=False, precision="bf16"),
+    ],
     ids=lambda plan: f"dp{plan.dp}tp{plan.tp}pp{plan.pp}cp{plan.cp}shard{plan.shard}",
 )
 def test_guarded_and_checked_runs_end_with_the_same_bits(tmp_path: Path, plan: PlanSpec) -> None:

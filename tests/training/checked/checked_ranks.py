@@ -1,5 +1,6 @@
 """What ranks do in tests of checked collectives."""
 
+import time
 from typing import Any
 
 import torch
@@ -60,11 +61,22 @@ def absent(reporter: Reporter) -> str:
     watch.deadline_s = 1.5
     if rank == 1:
         # Long enough that nobody is saved by the end of this process.
-        import time
-
         time.sleep(6)
         return ""
     return _caught(lambda: dist.all_reduce(torch.ones(1), group=pair if rank == 0 else None))
+
+
+def unsent(reporter: Reporter) -> str:
+    """Rank 1 waits for a tensor that rank 0 does not send."""
+    del reporter
+    watch = watch_of()
+    assert watch is not None
+    dist.barrier()
+    watch.deadline_s = 1.0
+    if dist.get_rank() == 0:
+        time.sleep(3)
+        return ""
+    return _caught(lambda: dist.recv(torch.empty(2), 0))
 
 
 def disturbed(reporter: Reporter) -> tuple[str, list[float]]:

@@ -39,6 +39,12 @@ def test_a_hang_says_who_waits_where_for_whom() -> None:
     assert "rank 2 waits" in found[2]
 
 
+def test_a_receive_that_nothing_is_sent_for_names_the_sender() -> None:
+    found = results("unsent", 2, Checks())
+    assert found[1].startswith("HungError: rank 1 has waited")
+    assert "everybody waits for rank 0" in found[1]
+
+
 def test_a_result_changed_on_one_rank_is_seen_where_payloads_are_compared() -> None:
     fault = WireFault("corrupt_output", rank=1, step=3, kind="all_reduce")
     found = results("disturbed", 2, Checks(payloads=True, faults=(fault,)))

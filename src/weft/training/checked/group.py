@@ -100,12 +100,13 @@ class CheckedWork(_Work):
     """The wait for one call."""
 
     def __init__(
-        self, group: "CheckedGroup", call: Call, inner: Any, outputs: Tensors, hits: Sequence[WireFault]
-    ) -> None:
-        """Wait for `inner`, which fills `outputs`; `hits` are the faults that the call suffers."""
+        self, group: "CheckedGroup", call: Call, inner: Any, tensors: Tensors, outputs: Tensors,
+        *, hits: Sequence[WireFault],
+    ) -> None:  # fmt: skip
+        """Wait for `inner`, which fills `outputs` from `tensors`; `hits` are the faults that the call suffers."""
         super().__init__()
         self._group, self._call, self._inner = group, call, inner
-        self._outputs, self._hits = outputs, hits
+        self._tensors, self._outputs, self._hits = (*tensors, *outputs), outputs, hits
         self._begun_s = time.monotonic()
         self._ended = False
 
@@ -129,9 +130,12 @@ class CheckedWork(_Work):
         limit = self._group.watch.deadline_s
         if timeout:
             limit = min(limit, timeout.total_seconds())
-        if self._call.kind in _P2P or any(tensor.is_cuda for tensor in self._outputs):
-            # A wait with a limit would break gloo's pair at its end, and on a GPU it only orders streams.
+        if any(tensor.is_cuda for tensor in self._tensors):
+            # On a GPU a wait only puts streams in order; NCCL's own watchdog looks after the time.
             self._attempt(None, limit)
+        elif self._call.kind in _P2P:
+            # A wait with a limit breaks gloo's pair at its end, so there is one attempt.
+            self._attempt(limit, limit)
         else:
             while not self._attempt(_SLICE_S, limit):
                 pass
@@ -236,9 +240,9 @@ class CheckedGroup(_ProcessGroup):
         made = watch.wire.before(hits, call, inputs)
         watch.account.entered(self.purpose, kind, _bytes(inputs))
         if not made:
-            return CheckedWork(self, call, _Dropped(watch.deadline_s), outputs, hits)
+            return CheckedWork(self, call, _Dropped(watch.deadline_s), inputs, outputs, hits=hits)
         watch.desk.enter(call, compare=watch.checks.compare)
-        return CheckedWork(self, call, issue(), outputs, hits)
+        return CheckedWork(self, call, issue(), inputs, outputs, hits=hits)
 
     def _global(self, rank: int) -> int:
         return self.members[rank] if self.members else rank
