@@ -47,6 +47,7 @@ def train(
             spec.plan.ranks if spec.plan != "auto" else 1,
             {"job": spec, "folder": str(folder), "resume": resume},
             on_message=lambda _, __, line: show(line),
+            checks=_checks(spec),
         )
         result = ranks.run()[0]
     if json:
@@ -55,6 +56,15 @@ def train(
         _print_result(result, job)
     if result["state"] != "finished":
         raise KeyboardInterrupt
+
+
+def _checks(job: JobSpec) -> Any:
+    """Return how the ranks' collectives are checked, where the job asks for it."""
+    if not job.guard.checked:
+        return None
+    from weft.training.checked import Checks
+
+    return Checks(seed=job.seed)
 
 
 def changed(job: JobSpec, changes: tuple[str, ...], name: str) -> JobSpec:

@@ -245,6 +245,25 @@ class RecoverySpec(Spec):
     """Ranks kept warm."""
 
 
+class GuardSpec(Spec):
+    """What is checked while it trains."""
+
+    checked: bool = False
+    """Whether every collective is compared between ranks before it is made."""
+    digest_every: Annotated[int, Field(ge=0)] = 0
+    """Steps between comparisons of weights, optimizer, learning rate, seed and data over all ranks; 0 for none."""
+    at_rest: bool = True
+    """Whether, where digests are compared, state that changes between updates is found too."""
+    replay_every: Annotated[int, Field(ge=0)] = 0
+    """Steps between those in which micro-batches are computed again by other replicas; 0 for none."""
+    replay_batches: Annotated[int, Field(ge=0)] = 1
+    """Micro-batches that are computed again in such a step; 0 for all."""
+    micro_test_every: Annotated[int, Field(ge=0)] = 0
+    """Steps between small tests with a known answer; 0 for none."""
+    abft: bool = False
+    """Whether matrix products are checked by sums of their rows and columns."""
+
+
 class JobSpec(Spec):
     """A training: model, data, batch, plan, what is kept, and its place in the queue."""
 
@@ -278,3 +297,5 @@ class JobSpec(Spec):
     """How it is judged."""
     recovery: RecoverySpec = RecoverySpec()
     """What happens when a rank is lost."""
+    guard: GuardSpec = GuardSpec()
+    """What is checked while it trains."""

@@ -16,9 +16,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from weft.core.errors import FailedError, UsageError, WeftError
+
+if TYPE_CHECKING:
+    from weft.training.checked import Checks
 
 _HOST = "127.0.0.1"
 _PATIENCE = timedelta(minutes=10)
@@ -40,6 +43,8 @@ class Setting:
     """Port of the parent's store on this machine."""
     generation: int = 0
     """Counts the times that the ranks were started; each has addresses of its own."""
+    checks: "Checks | None" = None
+    """How collectives are checked, where they are."""
 
 
 class Reporter:
@@ -91,9 +96,15 @@ def join(setting: Setting) -> None:
 
     os.environ.update(RANK=str(setting.rank), WORLD_SIZE=str(setting.ranks), LOCAL_RANK=str(setting.rank))
     store = dist.TCPStore(_HOST, setting.port, is_master=False, timeout=_PATIENCE)
+    store = dist.PrefixStore(f"generation{setting.generation}/", store)
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    if setting.checks is not None:
+        from weft.training.checked import register
+
+        backend = register(setting.checks, store, setting.rank, setting.generation)
     dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
-        store=dist.PrefixStore(f"generation{setting.generation}/", store),
+        backend,
+        store=store,
         rank=setting.rank,
         world_size=setting.ranks,
         timeout=_PATIENCE,
@@ -122,6 +133,8 @@ class Ranks:
     """What each of them is given."""
     generation: int = 0
     """Which start this is."""
+    checks: "Checks | None" = None
+    """How their collectives are checked, where they are."""
     on_message: Callable[[int, str, Any], None] | None = None
     """Called with (rank, kind, content) for everything that ranks report on the way."""
     results: dict[int, Any] = field(default_factory=dict)
@@ -146,7 +159,7 @@ class Ranks:
         # Asking the CUDA runtime for GPUs in the fork server would spoil it for the ranks; NVML may be asked.
         os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
         ours, theirs = context.Pipe(duplex=False)
-        setting = Setting(rank, self.count, port, self.generation)
+        setting = Setting(rank, self.count, port, self.generation, self.checks)
         process = context.Process(target=_rank_main, args=(self.target, setting, theirs, self.arguments), daemon=True)
         process.start()
         theirs.close()

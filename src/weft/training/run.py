@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from weft.core.clock import SystemClock
@@ -33,7 +33,7 @@ from weft.core.seeds import Seed
 from weft.core.units import PICOSECONDS_PER_SECOND, FlopsPerSecond, Picoseconds
 from weft.planning.arithmetic import flops_per_token
 from weft.specs import JobSpec, load_job
-from weft.training import digests, mesh, runs, state
+from weft.training import digests, guarded, mesh, runs, state
 from weft.training.checkpoint import Handle, Store
 from weft.training.data import Stream, open_corpus
 from weft.training.energy import CPU_CORE_MW, EnergyMeter, EnergyReport, completed, estimate
@@ -48,6 +48,7 @@ from weft.training.sharing import Sharing
 from weft.training.sinks import TensorBoard, tensorboard
 from weft.training.spread import Spread
 from weft.training.step import Step
+from weft.training.stragglers import Watcher
 from weft.training.waiting import book_on
 
 _BALANCE_EVERY = 8
@@ -130,6 +131,8 @@ class Run:
         corpus.check_vocabulary(job.model.vocabulary)
         self.stream = Stream(corpus, job.batch, Seed(job.seed), held_out=job.data.held_out)
         self.mesh = Mesh.build(plan, self.rank, self.device.type)
+        self.guard = guarded.guard_of(job, self.mesh)
+        """What checks every step, where the job asks for it."""
         self.evaluations = Evaluations(job.evaluation.every)
         self.asked_to_stop = False
         self.parameters: list[nn.Parameter] = []
@@ -141,6 +144,8 @@ class Run:
         self._reducer: Reducer | ShardReducer | None = None
         self._sharing = Sharing.even(self.mesh.layout, job.batch.sequences // job.batch.micro)
         self._slow: list[list[float]] = []
+        self.stragglers = Watcher()
+        """Who holds the others up, replica by replica."""
         self._on_step, self._owns_group = on_step, owns_group
         self._folder: runs.Run | None = None
         self.folder: Path = _shared(lambda: self._take_folder(folder, resume=resume))
@@ -198,23 +203,28 @@ class Run:
 
     def attach(
         self, model: "nn.Module | Spread", optimizer: Optimizer | None = None, *,
-        flops_per_token: float | None = None, overlap: bool = True,
+        flops_per_token: float | None = None, overlap: bool = True, loss: Callable[[Tensor], Tensor] | None = None,
     ) -> None:  # fmt: skip
         """Look after `model`: sum its gradients, save it with its optimizer, and load the newest checkpoint if any.
 
         A module of one's own is replicated over the data-parallel ranks; the plan's other axes need the built-in model.
         Its MFU counts `flops_per_token`, or six for each parameter where that is not given. `overlap = False` sends
-        gradients only after backward, to see what that costs.
+        gradients only after backward, to see what that costs. `loss` gives the mean loss of a micro-batch's tokens, for
+        guards that compute it again.
         """
         self._model, self._optimizer = model, optimizer
         self.parameters = [parameter for _, parameter in self._named() if parameter.requires_grad]
         families = self._families(model)
+        if self.guard is not None:
+            guarded.attach(self.guard, self, model, optimizer, loss)
         total = sum(local(one.data).numel() * local(one.data).element_size() for one in self.parameters)
         bucket = measure_bucket(families[0], self.device, total) if self.mesh.plan.shard == 1 else 0
         if isinstance(model, Spread):
             self._reducer = model.reducer(bucket, overlap=overlap)
         else:
             self._reducer = Reducer(families, bucket_bytes=bucket, exact=self.mesh.plan.exact, overlap=overlap)
+        if self.guard is not None:
+            guarded.seal(self.guard, self._reducer)
         counted = sum(one.numel() for family in families if family.counted for one in family.parameters)
         shared = torch.tensor(counted if self._stands_for_replicas() else 0, dtype=torch.int64)
         dist.all_reduce(shared)
@@ -326,6 +336,8 @@ class Run:
         if not step.reduced:
             raise UsageError(f"step {step.number} was not reduced; call step.reduce() before the optimizer's step")
         self.done, self._last = step.number + 1, step
+        if self.guard is not None:
+            guarded.after(self.guard, self, step)
         self._balance(step)
         if self.evaluations.due(self.done):
             self._evaluate()
@@ -336,6 +348,9 @@ class Run:
         self._write(step, digest=last)
 
     def _balance(self, step: Step) -> None:
+        found = self.stragglers.step(step.replica_seconds, [len(rounds) for rounds in step.sharing.runs])
+        if found.newly:
+            self._tell({"problem": f"after step {self.done}, {found.told('replica')}"})
         self._slow.append(step.replica_seconds)
         if len(self._slow) == _BALANCE_EVERY:
             means = [sorted(column)[len(column) // 2] for column in zip(*self._slow, strict=True)]
@@ -397,6 +412,8 @@ class Run:
 
     def close(self, *, save: bool = True) -> dict[str, Any]:
         """End the run: save what is not saved yet, write the result, leave the group; returns the result."""
+        if self.guard is not None:
+            self.guard.close()
         with self.ledger.spending(TimeClass.CHECKPOINT):
             if save and self._saved_at != self.done and self._last is not None:
                 self._save()

@@ -178,6 +178,10 @@ class Spread:
         limit = plan.ep if self._is_expert(parameter) else 1
         return place.cp == 0 and place.dp < limit
 
+    def experts(self) -> list[nn.Parameter]:
+        """Return the parameters that are spread over the expert axis."""
+        return [parameter for parameter in self.parameters() if self._is_expert(parameter)]
+
     def _is_expert(self, parameter: nn.Parameter) -> bool:
         mesh = self.mesh.experts
         data = parameter.data
@@ -244,12 +248,16 @@ class Spread:
         if self.mesh.plan.pp > 1:
             self._run_pipeline(step)
             return
-        parts = self._parts
         for tokens in step.micro_batches():
-            inputs, targets = parts.cut(tokens)
-            loss = parts.loss(self.stages[0](inputs), targets)
+            loss = self.loss(tokens)
             loss.backward()
             step.add(loss)
+
+    def loss(self, tokens: Tensor) -> Tensor:
+        """Return this rank's part of the mean loss of one micro-batch, where there is no pipeline."""
+        parts = self._parts
+        inputs, targets = parts.cut(tokens)
+        return parts.loss(self.stages[0](inputs), targets)
 
     def _run_pipeline(self, step: "Step") -> None:
         parts = self._parts

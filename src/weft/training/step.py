@@ -53,6 +53,8 @@ class Step:
         self._begun_s = time.monotonic()
         self._waited_s = 0.0
         run.reducer.begin(self._shares(), 1.0 / sharing.count)
+        if run.guard is not None:
+            run.guard.begin(number, sharing)
 
     def _shares(self) -> dict[str, Share]:
         place = self._run.mesh.place
@@ -68,6 +70,8 @@ class Step:
             with self._run.ledger.spending(TimeClass.INPUT):
                 tokens = self._run.stream.micro_batch(self.number, index).to(self._run.device)
             torch.manual_seed(mix(word, index) >> 1)
+            if self._run.guard is not None:
+                self._run.guard.fed(index, tokens)
             self.open_leaf(order)
             yield tokens
         self._run.reducer.at(None)
@@ -85,6 +89,8 @@ class Step:
     def open_leaf(self, order: int) -> None:
         """Say that the gradients which come next are those of this rank's micro-batch number `order`."""
         place = self._run.mesh.place
+        if self._run.guard is not None:
+            self._run.guard.leaf(self.indices[order])
         self._run.reducer.at({kind: self.sharing.positions(kind, place)[order] for kind in ("dense", "experts")})
 
     def close_leaf(self, parameters: Iterable[nn.Parameter]) -> None:
@@ -128,6 +134,9 @@ class Step:
         count = self._exchange(count, computed_s)
         self.gradient_norm = exact.norm_from_grid(count, float(top), bits)
         self._clip()
+        if run.guard is not None:
+            with run.ledger.spending(TimeClass.VERIFY):
+                run.guard.before_update(self.number, self.sharing, run.stream.micro_batch)
         self.reduced = True
 
     def _exchange(self, count: int, computed_s: float) -> int:
