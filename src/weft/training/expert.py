@@ -112,5 +112,6 @@ def spread_experts(stage: Decoder, mesh: DeviceMesh, axes: tuple[str, ...]) -> N
             for axis, placement in zip(axes, placements, strict=True):
                 parts = piece.chunk(mesh.size(axes.index(axis)), dim=placement.dim)
                 piece = parts[mesh.get_local_rank(axis)]
-            spread = DTensor.from_local(piece.contiguous(), mesh, placements, run_check=False)
+            # A copy: the rest is freed, and torch's staging of checkpoints mistakes a part with an offset for a whole.
+            spread = DTensor.from_local(piece.clone(memory_format=torch.contiguous_format), mesh, placements)
             module.experts.register_parameter(name, Parameter(spread))

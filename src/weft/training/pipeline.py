@@ -71,12 +71,12 @@ def measure_layers(job: JobSpec, device: torch.device) -> list[float]:
 
     def through_block() -> None:
         block(hidden, Rotary(model))[0].sum().backward()
-        float(block.attention_norm.weight.sum())
+        float(block.attention_norm.weight.detach().sum())
 
     def through_ends() -> None:
         ends(tokens).sum().backward()
         assert ends.norm is not None
-        float(ends.norm.weight.sum())
+        float(ends.norm.weight.detach().sum())
 
     costs = [_seconds(through_block)] * model.layers
     costs[-1] += _seconds(through_ends)

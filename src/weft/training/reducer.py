@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor import DTensor, Partial, Replicate
+from torch.distributed.tensor import DTensor
 
 from weft.training.exact import Node, Tree
 
@@ -59,13 +59,16 @@ class Family:
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the part of `tensor` that this rank holds, sums over model-parallel ranks carried out."""
-    if not isinstance(tensor, DTensor):
-        return tensor
-    if any(isinstance(placement, Partial) for placement in tensor.placements):
-        whole = [Replicate() if isinstance(placed, Partial) else placed for placed in tensor.placements]
-        tensor = tensor.redistribute(placements=whole)
-    return tensor.to_local()
+    """Return the part of `tensor` that this rank holds."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _placed(gradient: torch.Tensor, parameter: torch.nn.Parameter) -> torch.Tensor:
+    """Return this rank's part of `gradient`, spread as `parameter` is; sums over model-parallel ranks are carried out."""
+    data = parameter.data
+    if isinstance(gradient, DTensor) and isinstance(data, DTensor) and gradient.placements != data.placements:
+        gradient = gradient.redistribute(placements=data.placements)
+    return local(gradient)
 
 
 def _like(parameter: torch.nn.Parameter, part: torch.Tensor) -> torch.Tensor:
@@ -127,10 +130,14 @@ class Bucket:
         if flat is None:
             flat = self._open[position] = self._spare.pop() if self._spare else self._new()
         start, shape = self._places[parameter]
-        flat[start : start + shape.numel()].copy_(local(gradient).reshape(-1))
+        flat[start : start + shape.numel()].copy_(_placed(gradient, parameter).reshape(-1))
         missing = self._missing[position]
         missing.remove(parameter)
         return not missing and self._close(position)
+
+    def wants(self, parameter: torch.nn.Parameter, position: int) -> bool:
+        """Return whether `parameter`'s gradient at `position` has not been taken yet."""
+        return parameter in self._missing[position]
 
     def pad(self, position: int) -> bool:
         """Treat parameters that got no gradient at `position` as having got zeros; return whether the bucket is full."""
@@ -266,11 +273,14 @@ class Reducer:
     def take(self, parameter: torch.Tensor) -> None:
         """Take `parameter`'s fresh gradient away into its bucket."""
         assert isinstance(parameter, torch.nn.Parameter)
-        if self._position is None or parameter.grad is None:
+        if self._position is None:
+            return
+        bucket, position = self._of[parameter], self._position(parameter)
+        # What has been taken may already be back as a sum: a bucket travels while backward goes on.
+        if not bucket.wants(parameter, position) or parameter.grad is None:
             return
         gradient, parameter.grad = parameter.grad, None
-        bucket = self._of[parameter]
-        if bucket.put(parameter, self._position(parameter), gradient):
+        if bucket.put(parameter, position, gradient):
             self._fill(bucket)
 
     def pad(self, parameters: Iterable[torch.nn.Parameter]) -> None:

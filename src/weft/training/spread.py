@@ -88,16 +88,17 @@ class _Parts:
         return Balance(weight / self.mesh.plan.cp, loads).loss()
 
 
-def _run_stage(parts: _Parts, stage: Decoder, plain: Callable[..., Tensor], inputs: Tensor) -> Tensor:
+def _run_stage(parts: _Parts, plain: Callable[..., Tensor], inputs: Tensor) -> Tensor:
     """Run a stage on one micro-batch's part, in the plan's precision, the balance of its experts carried along."""
     experts = parts.job.model.experts
     low = parts.low
     with torch.autocast(parts.device.type, dtype=low or torch.bfloat16, enabled=low is not None):
-        if experts is None:
-            return plain(inputs, parts.positions())
-        collected = Balance(experts.balance)
+        collected = Balance(experts.balance) if experts is not None else None
         outputs = plain(inputs, parts.positions(), collected)
-    return carry_loss(outputs, parts.balanced(collected.loads, experts.balance)) if stage.layers else outputs
+    if experts is not None and collected is not None and collected.loads:
+        outputs = carry_loss(outputs, parts.balanced(collected.loads, experts.balance))
+    # FSDP2 hangs its hook on what comes out, which a view may lose.
+    return outputs.clone() if parts.mesh.plan.shard > 1 and outputs._is_view() else outputs  # noqa: SLF001 - torch's name
 
 
 @dataclass
@@ -335,7 +336,7 @@ def _stage(job: JobSpec, mesh: Mesh, device: torch.device, cuts: tuple[range, ..
         if plan.shard < plan.dp:
             wide = mesh.devices["replicate", "shard_cp" if plan.cp > 1 else "shard"]
         spread_shards(stage, wide, exact=plan.exact, low=parts.low)
-    stage.forward = partial(_run_stage, parts, stage, stage.forward)
+    stage.forward = partial(_run_stage, parts, stage.forward)
     return stage
 
 

@@ -42,9 +42,11 @@ def _block_styles(block: nn.Module) -> dict[str, ParallelStyle]:
         # Heads are cut as a sequence is elsewhere: each rank norms its own, and their weight gathers all gradients.
         styles["attention.query_norm"] = SequenceParallel(sequence_dim=_HEADS, use_local_output=True)
         styles["attention.key_norm"] = SequenceParallel(sequence_dim=_HEADS, use_local_output=True)
-    whole = PrepareModuleInput(input_layouts=Shard(_SEQUENCE), desired_input_layouts=Replicate())
-    styles["feed"] = whole
-    if not isinstance(cast("Any", block).feed, ExpertFeed):
+    routed = isinstance(cast("Any", block).feed, ExpertFeed)
+    styles["feed"] = PrepareModuleInput(
+        input_layouts=Shard(_SEQUENCE), desired_input_layouts=Replicate(), use_local_output=routed
+    )
+    if not routed:
         styles["feed.gate"] = ColwiseParallel()
         styles["feed.up"] = ColwiseParallel()
         styles["feed.down"] = RowwiseParallel(output_layouts=Shard(_SEQUENCE))
