@@ -15,7 +15,7 @@ def learned(durations: list[Picoseconds], rule: Rule | None = None) -> Learned:
 
 
 @given(spans)
-def test_a_limit_is_at_least_three_seconds_and_five_times_the_percentile(durations):
+def test_a_limit_is_at_least_three_seconds_and_five_times_the_percentile(durations: list[Picoseconds]):
     known = learned(durations)
     assert known.limit_ps >= 3 * PICOSECONDS_PER_SECOND
     if len(durations) >= known.rule.needed:
@@ -23,7 +23,7 @@ def test_a_limit_is_at_least_three_seconds_and_five_times_the_percentile(duratio
 
 
 @given(spans)
-def test_steps_that_vary_less_than_fivefold_never_reach_the_limit(durations):
+def test_steps_that_vary_less_than_fivefold_never_reach_the_limit(durations: list[Picoseconds]):
     fastest = min(durations)
     steady = [min(duration, Picoseconds(5 * fastest)) for duration in durations]
     known = Learned()
@@ -33,7 +33,7 @@ def test_steps_that_vary_less_than_fivefold_never_reach_the_limit(durations):
 
 
 @given(spans, st.integers(2, 50))
-def test_a_slower_run_has_a_limit_that_is_no_lower(durations, times):
+def test_a_slower_run_has_a_limit_that_is_no_lower(durations: list[Picoseconds], times: int):
     slower = [Picoseconds(duration * times) for duration in durations]
     assert learned(slower).limit_ps >= learned(durations).limit_ps
 
@@ -52,7 +52,7 @@ def test_a_job_that_has_become_slower_is_not_judged_by_its_youth():
 
 
 @given(spans, st.integers(1, 100))
-def test_a_percentile_is_one_of_the_values_and_covers_its_share(durations, percent):
+def test_a_percentile_is_one_of_the_values_and_covers_its_share(durations: list[Picoseconds], percent: int):
     value = percentile(tuple(durations), percent)
     assert value in durations
     assert 100 * sum(duration <= value for duration in durations) >= percent * len(durations)

@@ -8,20 +8,19 @@ from dataclasses import dataclass, field
 
 from weft.core.units import PICOSECONDS_PER_SECOND, Picoseconds
 
-
-def _seconds(number: int) -> Picoseconds:
-    return Picoseconds(number * PICOSECONDS_PER_SECOND)
+_LEAST = Picoseconds(3 * PICOSECONDS_PER_SECOND)
+_FIRST = Picoseconds(120 * PICOSECONDS_PER_SECOND)
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
     """How a limit follows from durations."""
 
-    least_ps: Picoseconds = _seconds(3)
+    least_ps: Picoseconds = _LEAST
     """No limit is below this: a short pause of the machine (paging, a neighbour's burst) is no failure."""
     factor: int = 5
     """Times the 99th percentile: what a slow but healthy step may take."""
-    first_ps: Picoseconds = _seconds(120)
+    first_ps: Picoseconds = _FIRST
     """The limit while fewer than `needed` durations are known."""
     needed: int = 3
     """Durations before anything is said to be learned."""
