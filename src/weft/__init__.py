@@ -1,7 +1,62 @@
-"""weft: rehearse a 131,072-GPU training run on your laptop, then run it."""
+"""weft: rehearse a 131,072-GPU training run on your laptop, then run it.
+
+The parts for a training loop of one's own (`weft.start` and what it needs) are imported when they are first used, so
+that `import weft` alone loads no torch.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from weft.core.version import VERSION
 
+if TYPE_CHECKING:
+    from weft.specs import JobSpec, load_job
+    from weft.specs.job import PlanSpec
+    from weft.training.launch import Ranks
+    from weft.training.mesh import Mesh
+    from weft.training.optimizer import adamw, learning_rate
+    from weft.training.run import Run, start
+    from weft.training.spread import Spread, spread
+    from weft.training.step import Step
+
 __version__ = VERSION
 
-__all__ = ["__version__"]
+_HOMES = {
+    "JobSpec": "weft.specs",
+    "Mesh": "weft.training.mesh",
+    "PlanSpec": "weft.specs.job",
+    "Ranks": "weft.training.launch",
+    "Run": "weft.training.run",
+    "Spread": "weft.training.spread",
+    "Step": "weft.training.step",
+    "adamw": "weft.training.optimizer",
+    "learning_rate": "weft.training.optimizer",
+    "load_job": "weft.specs",
+    "spread": "weft.training.spread",
+    "start": "weft.training.run",
+}
+
+__all__ = [
+    "JobSpec",
+    "Mesh",
+    "PlanSpec",
+    "Ranks",
+    "Run",
+    "Spread",
+    "Step",
+    "__version__",
+    "adamw",
+    "learning_rate",
+    "load_job",
+    "spread",
+    "start",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public part when it is first asked for."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'weft' has no attribute {name!r}")
+    part = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = part
+    return part

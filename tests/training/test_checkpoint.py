@@ -254,6 +254,7 @@ FULL_DISK = """
 """
 
 
+@pytest.mark.slow
 def test_a_file_that_may_not_grow_is_a_clear_failure_and_the_old_one_stays(tmp_path: Path):
     ended = run_python(FULL_DISK, tmp_path, 100_000, preexec=limit_files)
     assert ended.returncode == 0, ended.stderr
@@ -298,6 +299,16 @@ def test_a_folder_that_can_not_be_made_is_a_clear_failure(tmp_path: Path):
     with pytest.raises(FailedError, match="step 1 was not written: Not a directory"):
         handle.wait()
     assert handle.error is not None
+
+
+def test_failures_are_told_once_to_those_who_keep_no_handles(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with Store(tmp_path / "file" / "store") as store:
+        store.save(1, state_of(1.0), {})
+        store.save(2, state_of(1.0), {})
+        store.drain()
+        assert [str(error).partition(" was not")[0][-6:] for error in store.failures()] == ["step 1", "step 2"]
+        assert store.failures() == []
 
 
 # Every file operation of the writer raises an audit event; the child kills itself at the n-th one, n from the seed.
@@ -353,6 +364,7 @@ POWER_CUTS = """
 """
 
 
+@pytest.mark.slow
 def test_a_power_cut_at_any_point_leaves_a_whole_newest_checkpoint(tmp_path: Path):
     ended = run_python(POWER_CUTS, tmp_path, 20)
     assert ended.returncode == 0, ended.stderr

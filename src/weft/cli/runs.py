@@ -232,7 +232,7 @@ def _draw(figure: "Figure", record: Record) -> None:
     kinds = list(dict.fromkeys(kind for line in lines for kind in line["seconds"]))
     if kinds:
         series = [[line["seconds"].get(kind, 0.0) for line in lines] for kind in kinds]
-        lower.stackplot(steps, series, labels=[kind.replace("_", " ") for kind in kinds])
+        lower.stackplot(steps, series, labels=[kind.replace("_", " ") for kind in kinds], step="mid")
         lower.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize="small")
     lower.set_ylabel("seconds in a step")
     lower.set_xlabel("step")

@@ -2,7 +2,7 @@
 
 `extends = "name"` builds a file on another one: tables are merged key by key, anything else is replaced. The library of
 built-in files is given by the caller; this module reads only the files that it is pointed to. Where a kind of file may
-point to further ones, the caller gives an `Expand` that replaces the pointer by what stands there.
+take a table from a file of another format, the caller gives a `Pointer` that says how.
 """
 
 import difflib
@@ -22,9 +22,6 @@ from weft.core.errors import Mistake, SpecError, UsageError
 from weft.core.spec import Spec
 
 SpecT = TypeVar("SpecT", bound=Spec)
-
-Expand = Callable[[dict[str, Any], Path], dict[str, Any]]
-"""Takes one file's table and the folder of the file; returns the table with what it points to put in place."""
 
 _LONGEST_CHAIN = 8
 _LARGEST_FILE_BYTES = 4 * 2**20
@@ -57,6 +54,18 @@ class Library:
 
 
 @dataclass(frozen=True)
+class Pointer:
+    """A key whose value is the path of another file, relative to the one that names it, which fills the key's table."""
+
+    table: str
+    """The table that it stands in and fills; keys written beside it win."""
+    key: str
+    """The key; it is gone once the file has been read."""
+    read: Callable[[Path], dict[str, Any]]
+    """Returns the table that the file at a path describes, or raises a `UsageError`."""
+
+
+@dataclass(frozen=True)
 class _Source:
     """One file of a chain: what it says and where it says it."""
 
@@ -65,9 +74,9 @@ class _Source:
     table: dict[str, Any]
 
 
-def load(reference: str, model: type[SpecT], library: Library, expand: Expand | None = None) -> SpecT:
+def load(reference: str, model: type[SpecT], library: Library, pointer: Pointer | None = None) -> SpecT:
     """Return the spec that `reference` (a built-in name or a path) describes, or raise with every mistake in it."""
-    chain = _read_chain(reference, library, expand)
+    chain = _read_chain(reference, library, pointer)
     merged: dict[str, Any] = {}
     for source in reversed(chain):
         merged = _merge(merged, {key: value for key, value in source.table.items() if key != "extends"})
@@ -88,14 +97,12 @@ def read_table(reference: str) -> dict[str, Any]:
     return _read(Path(reference), reference, "spec").table
 
 
-def _read_chain(reference: str, library: Library, expand: Expand | None) -> list[_Source]:
+def _read_chain(reference: str, library: Library, pointer: Pointer | None) -> list[_Source]:
     """Return the file and everything that it extends, the file itself first."""
     chain: list[_Source] = []
     path, shown = library.find(reference), reference
     while len(chain) < _LONGEST_CHAIN:
-        source = _read(path, shown, library.kind)
-        if expand is not None:
-            source = replace(source, table=expand(source.table, path.parent))
+        source = _follow(_read(path, shown, library.kind), path.parent, pointer)
         chain.append(source)
         parent = source.table.get("extends")
         if parent is None:
@@ -126,6 +133,19 @@ def _read(path: Path, shown: str, kind: str) -> _Source:
         raise UsageError(f"{shown} is not text (byte {error.start} is not UTF-8); a {kind} file is TOML") from None
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UsageError(f"{shown} is not TOML: {str(error) or 'nested too deeply'}") from None
+
+
+def _follow(source: _Source, folder: Path, pointer: Pointer | None) -> _Source:
+    """Return `source` with the table that it points to put in place."""
+    own = source.table.get(pointer.table) if pointer else None
+    if pointer is None or not isinstance(own, dict) or not isinstance(own.get(pointer.key), str):
+        return source
+    try:
+        found = pointer.read(folder / own[pointer.key])
+    except UsageError as error:
+        raise SpecError([_at(source, (pointer.table, pointer.key), str(error), "")]) from None
+    beside = {key: value for key, value in own.items() if key != pointer.key}
+    return replace(source, table={**source.table, pointer.table: {**found, **beside}})
 
 
 def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.spec import Spec
-from weft.core.specfile import Expand, Library, load, read_table
-from weft.specs.huggingface import with_model_config
+from weft.core.specfile import Library, Pointer, load, read_table
+from weft.specs.huggingface import read_model
 from weft.specs.job import JobSpec
 from weft.specs.scenario import ScenarioSpec
 from weft.specs.site import SiteSpec
@@ -21,8 +21,10 @@ _LIBRARIES = {library.kind: library for library in (SITES, JOBS, SCENARIOS)}
 
 KINDS: dict[str, type[Spec]] = {"site": SiteSpec, "job": JobSpec, "scenario": ScenarioSpec}
 
-_EXPAND: dict[str, Expand] = {"job": with_model_config}
-"""Kinds of file that may point to files of other formats."""
+MODEL_CONFIG = Pointer("model", "config", read_model)
+"""A job may take its model's dimensions from a Hugging Face config.json."""
+
+_POINTERS = {"job": MODEL_CONFIG}
 
 
 def load_site(reference: str) -> SiteSpec:
@@ -32,7 +34,7 @@ def load_site(reference: str) -> SiteSpec:
 
 def load_job(reference: str) -> JobSpec:
     """Return the job called `reference`: a built-in name or the path of a file."""
-    return load(reference, JobSpec, JOBS, with_model_config)
+    return load(reference, JobSpec, JOBS, MODEL_CONFIG)
 
 
 def load_scenario(reference: str) -> ScenarioSpec:
@@ -44,10 +46,10 @@ def load_any(reference: str) -> tuple[str, Spec]:
     """Return the kind and the spec of a file of any kind, told apart by the names built in and the keys it has."""
     for kind, library in _LIBRARIES.items():
         if reference in library.names():
-            return kind, load(reference, KINDS[kind], library, _EXPAND.get(kind))
+            return kind, load(reference, KINDS[kind], library, _POINTERS.get(kind))
     table = read_table(reference)
     kind = _kind_of(table)
-    return kind, load(reference, KINDS[kind], _LIBRARIES[kind], _EXPAND.get(kind))
+    return kind, load(reference, KINDS[kind], _LIBRARIES[kind], _POINTERS.get(kind))
 
 
 def _kind_of(table: Mapping[str, Any]) -> str:

@@ -1,8 +1,8 @@
 """A Hugging Face config.json read as the `[model]` table of a job file, and written back.
 
-Pure translation between two sets of words, in both directions, with no weights and no torch; `with_model_config` is the
-one function that opens a file, as a job file points to it. Key names are those of the `transformers` library's
-`LlamaConfig`, `MistralConfig`, `Qwen2Config`, `Qwen3Config`, `MixtralConfig` and `Qwen3MoeConfig`.
+Translation between two sets of words, in both directions, with no weights and no torch. `[model] config` in a job file
+leads here. Key names are those of the `transformers` library's `LlamaConfig`, `MistralConfig`, `Qwen2Config`,
+`Qwen3Config`, `MixtralConfig` and `Qwen3MoeConfig`.
 """
 
 import json
@@ -32,11 +32,11 @@ _NEEDED = {
     "ffn": "intermediate_size",
     "vocabulary": "vocab_size",
 }
-_OPTIONAL = {"kv_heads": "num_key_value_heads", "head_width": "head_dim"}
 
 # What `transformers` assumes where a config.json is silent: the same classes, their defaults.
 _DEFAULT_EPSILON = {"mixtral": 1e-5}
 _DEFAULT_BASE = {"mixtral": 1e6}
+_DEFAULT_HEAD = {"qwen3": 128}
 
 # A key, and the values that mean "not used": anything else asks for what the decoder does not have.
 _MUST_BE: dict[str, tuple[Any, ...]] = {
@@ -52,13 +52,9 @@ _MUST_BE: dict[str, tuple[Any, ...]] = {
 }
 
 
-def with_model_config(job: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return the table of a job file in `folder` with `config` in `[model]` replaced by what that file says."""
-    model = job.get("model")
-    if not isinstance(model, dict) or not isinstance(model.get("config"), str):
-        return job
-    own = {key: value for key, value in model.items() if key != "config"}
-    return {**job, "model": {**model_table(read_config(folder / model["config"]), model["config"]), **own}}
+def read_model(path: Path) -> dict[str, Any]:
+    """Return what the config.json at `path` says as the `[model]` table of a job file."""
+    return model_table(read_config(path), str(path))
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -66,7 +62,7 @@ def read_config(path: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_bytes())
     except FileNotFoundError:
-        raise UsageError(f"there is no model config {path}; `config` is relative to the file that names it") from None
+        raise UsageError(f"there is no file {path}; a config.json is wanted") from None
     except OSError as error:
         raise UsageError(f"{path} can not be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
@@ -93,7 +89,11 @@ def model_table(config: Mapping[str, Any], shown: str = "config.json") -> dict[s
     if problems:
         raise UsageError(f"{shown} can not be built: " + "; ".join(problems))
     table = {ours: config[theirs] for ours, theirs in _NEEDED.items()}
-    table |= {ours: config[theirs] for ours, theirs in _OPTIONAL.items() if config.get(theirs) is not None}
+    if config.get("num_key_value_heads") is not None:
+        table["kv_heads"] = config["num_key_value_heads"]
+    each = config.get("head_dim", _DEFAULT_HEAD.get(kind))
+    if each is not None and each * table["heads"] != table["width"]:
+        table["head_width"] = each
     rope = _rope(config)
     table |= {
         "tied": bool(config.get("tie_word_embeddings", False)),
@@ -167,7 +167,8 @@ def model_type(spec: ModelSpec) -> str:
 
 
 def _missing(config: Mapping[str, Any], kind: str) -> list[str]:
-    needed = list(_NEEDED.values())
+    # Only Llama's class takes all heads where the key is absent; the others would fall back to a number of their own.
+    needed = [*_NEEDED.values(), *(["num_key_value_heads"] if kind != "llama" else [])]
     if kind == "mixtral":
         needed += ["num_local_experts", "num_experts_per_tok"]
     if kind == "qwen3_moe":

@@ -77,8 +77,8 @@ class ModelSpec(Spec):
     """A decoder: its dimensions."""
 
     config: str | None = None
-    """Path of a Hugging Face config.json that gives the dimensions; keys written beside it win. Loading a job file
-    replaces it by what it says."""
+    """Path of a Hugging Face config.json, relative to this file, that gives the dimensions; keys written beside it win.
+    Loading the file replaces it by what it says."""
     layers: Annotated[int, Field(ge=1, le=10_000)]
     """Blocks."""
     width: Annotated[int, Field(ge=1, le=1_000_000)]
@@ -123,8 +123,8 @@ class DataSpec(Spec):
     """What it learns from."""
 
     corpus: str = "python"
-    """A file, or a folder of text files or token files (.bin, .npy), or "python": the sources of the standard library,
-    which every machine has."""
+    """A file, or a folder of text files or token files (.bin, .npy), relative to where the command runs; or "python":
+    the sources of the standard library, which every machine has."""
     tokenizer: str = "bytes"
     """"bytes", or a tokenizer.json: a path, or a name in the corpus folder. Token files need none."""
     integers: Literal["uint16", "uint32"] = "uint16"

@@ -35,7 +35,8 @@ def cut(costs: Sequence[float], stages: int) -> tuple[range, ...]:
                     row[start], choice[start] = largest, split
         best = row
         choices.append(choice)
-    cuts, start = [], 0
+    cuts: list[range] = []
+    start = 0
     for choice in reversed(choices):
         cuts.append(range(start, choice[start]))
         start = choice[start]
@@ -55,7 +56,8 @@ def assign(speeds: Sequence[float], count: int) -> tuple[range, ...]:
     for _ in range(count - replicas):
         first = min(range(replicas), key=lambda replica: ((shares[replica] + 1) / speeds[replica], replica))
         shares[first] += 1
-    runs, start = [], 0
+    runs: list[range] = []
+    start = 0
     for share in shares:
         runs.append(range(start, start + share))
         start += share

@@ -26,7 +26,7 @@ from weft.training.manifest import MANIFEST, Manifest, Skipped, broken, complete
 
 _PART = ".part"
 _LOCK = ".writer"
-_PATIENCE = timedelta(minutes=10)
+_PATIENCE = timedelta(minutes=30)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,22 +82,27 @@ class Store:
     torch.distributed it serves one process.
     """
 
-    def __init__(self, folder: Path | str, keep: int = 2) -> None:
-        """Use `folder`, which is made at the first save, and keep the `keep` newest complete checkpoints in it."""
+    def __init__(self, folder: Path | str, keep: int = 2, patience: timedelta = _PATIENCE) -> None:
+        """Use `folder`, which is made at the first save, and keep the `keep` newest complete checkpoints in it.
+
+        `patience` is how long a rank waits for the slowest one's files before the save is given up.
+        """
         if keep < 1:
             raise UsageError(f"a store keeps at least one checkpoint, not {keep}")
         self.folder = Path(folder)
         self._keep = keep
-        self._ranks = shards.Ranks(_own_group())
+        self._ranks = shards.Ranks(_own_group(patience))
         self._staging = shards.Staging()
         self._in_flight: Handle | None = None
+        self._unreported: list[Handle] = []
         self._damaged: set[Path] = set()
 
     def save(self, step: int, state: Mapping[str, Any], extra: Mapping[str, Any]) -> Handle:
         """Begin to save `state` as it is now, after `step` steps, and return while it is being written.
 
         `state` maps names to tensors, DTensors, nested dictionaries or anything with `state_dict`; `extra` holds values
-        that JSON can. A save that is still under way is waited for first, and its failure is in its own handle.
+        that JSON can. A save that is still under way is waited for first; its failure is in its own handle and in
+        `failures`.
         """
         self.drain()
         manifest = Manifest(step, 0, extra, {}, {})
@@ -105,14 +110,21 @@ class Store:
         handle = Handle(step)
         staged = self._staging.copy(state)
         self._in_flight = handle
+        self._unreported.append(handle)
         threading.Thread(target=self._write, args=(handle, staged, dict(extra)), name="checkpoint", daemon=True).start()
         return handle
 
     def drain(self) -> None:
-        """Return when no save is under way; does not raise what it failed with."""
+        """Return when no save is under way; what it failed with is in `failures`."""
         if self._in_flight is not None:
             with contextlib.suppress(FailedError):
                 self._in_flight.wait()
+
+    def failures(self) -> list[FailedError]:
+        """Return why saves failed that have ended since the last call, for callers that keep no handles."""
+        ended = [handle for handle in self._unreported if handle.done]
+        self._unreported = [handle for handle in self._unreported if handle not in ended]
+        return [handle.error for handle in ended if handle.error is not None]
 
     def load(self, state: dict[str, Any], step: int | None = None) -> Loaded:
         """Fill `state` in place from the newest whole checkpoint, or from that of `step`.
@@ -181,30 +193,33 @@ class Store:
     def _write(self, handle: Handle, state: dict[str, Any], extra: dict[str, Any]) -> None:
         """Write one checkpoint; runs in the writer's thread on every rank."""
         error: FailedError | None = None
-        try:
-            self._write_whole(handle.step, state, extra)
-        except shards.ShardError as failure:
-            error = FailedError(f"{self.folder}: the checkpoint of step {handle.step} was not written: {failure}")
-        except Exception as failure:  # noqa: BLE001 - a thread's errors would be lost; the handle carries this one
-            reason = shards.reason_of(failure)
-            error = FailedError(f"{self.folder}: the checkpoint of step {handle.step} was not written: {reason}")
+        outcome = shards.attempt(lambda: self._write_whole(handle.step, state, extra))
+        if isinstance(outcome, shards.Failure):
+            error = FailedError(
+                f"{self.folder}: the checkpoint of step {handle.step} was not written: {outcome.reason}"
+            )
         handle.end(error)
 
     def _write_whole(self, step: int, state: dict[str, Any], extra: dict[str, Any]) -> None:
         first = self._ranks.rank == 0
         with contextlib.ExitStack() as stack:
             opened = shards.attempt(lambda: self._open_part(stack, step)) if first else None
-            part = _fine(self._ranks.from_first(opened))
+            answer: Path | shards.Failure = self._ranks.from_first(opened)
+            part = shards.fine(answer)
             if first:
                 stack.callback(shutil.rmtree, part, ignore_errors=True)
-            files, tensors = shards.write(part, state, self._ranks)
-            made = Manifest(step, 0, extra, files, tensors)
-            closed = shards.attempt(lambda: self._complete(part, made)) if first else None
-            _fine(self._ranks.from_first(closed))
+            shards.write(
+                part,
+                state,
+                self._ranks,
+                lambda files, tensors: self._complete(part, Manifest(step, 0, extra, files, tensors)),
+            )
 
     def _open_part(self, stack: contextlib.ExitStack, step: int) -> Path:
         """Lock the store, clear what dead writers left, and make a hidden folder for a new checkpoint."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        if not self.folder.exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            shards.sync_folder(self.folder.parent)
         stack.enter_context(_locked(self.folder))
         for stale in self.folder.glob(f".*{_PART}"):
             shutil.rmtree(stale, ignore_errors=True)
@@ -212,7 +227,7 @@ class Store:
         part.mkdir()
         return part
 
-    def _complete(self, part: Path, manifest: Manifest) -> bool:
+    def _complete(self, part: Path, manifest: Manifest) -> None:
         """Seal the checkpoint in `part`, make it visible in one step, and only then remove older ones."""
         entries = complete(self.folder)
         sequence = 1 + max((seen.sequence for _, seen in entries), default=0)
@@ -225,7 +240,6 @@ class Store:
         part.rename(_free_name(self.folder, manifest.step))
         shards.sync_folder(self.folder)
         self._remove_old()
-        return True
 
     def _remove_old(self) -> None:
         whole = [path for path, _ in complete(self.folder) if path not in self._damaged]
@@ -259,15 +273,9 @@ def _locked(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _own_group() -> dist.ProcessGroup | None:
+def _own_group(patience: timedelta) -> dist.ProcessGroup | None:
     if not (dist.is_available() and dist.is_initialized()):
         return None
-    group = dist.new_group(backend="gloo", timeout=_PATIENCE)
+    group = dist.new_group(backend="gloo", timeout=patience)
     assert isinstance(group, dist.ProcessGroup), "a group of all ranks has this one in it"
     return group
-
-
-def _fine(answer: Any) -> Any:
-    if isinstance(answer, shards.Failure):
-        raise shards.ShardError(answer.reason)
-    return answer

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional
+from typing_extensions import override
 
 _LENGTH = 2
 """Dim of `[batch, heads, length, head]` that is cut."""
@@ -36,7 +37,9 @@ class _Gather(Function):
     """Gathers a dim over the ranks in order of position; the gradient is summed over the ranks and cut again."""
 
     @staticmethod
-    def forward(ctx: Any, piece: Tensor, group: dist.ProcessGroup) -> Tensor:
+    @override
+    def forward(*args: Any, **_: Any) -> Tensor:
+        ctx, piece, group = args
         ctx.group = group
         ranks = group.size()
         parts = torch.empty(ranks, *piece.shape, dtype=piece.dtype, device=piece.device)
@@ -45,10 +48,11 @@ class _Gather(Function):
         return torch.cat([*fronts, *reversed(backs)], dim=_LENGTH)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
+    @override
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
         group: dist.ProcessGroup = ctx.group
         ranks = group.size()
-        pieces = gradients[0].chunk(2 * ranks, dim=_LENGTH)
+        pieces = grad_outputs[0].chunk(2 * ranks, dim=_LENGTH)
         send = torch.stack(
             [torch.cat([pieces[rank], pieces[2 * ranks - 1 - rank]], dim=_LENGTH) for rank in range(ranks)]
         )

@@ -1,10 +1,10 @@
 """Sums whose bits do not depend on who adds: a fixed tree over micro-batch positions, and an order-free norm.
 
 Floating-point addition is not associative, so a plain all-reduce gives other bits for every number of ranks. Here the
-shape of the sum is a binary tree over *positions* (the indices of micro-batches), which no rank count can change: a rank
-adds the subtrees that it holds completely, the owner of a chunk adds the rest in the same tree. The norm of the gradient
-is summed as integers on a grid set by the largest element, so its order does not matter at all. Which tensors travel
-when is `reducer`'s work.
+shape of the sum is a binary tree over *positions* (the indices of micro-batches), which no rank count can change: a
+rank adds the subtrees that it holds completely, the owner of a chunk adds the rest in the same tree. The norm of the
+gradient is summed as integers on a grid set by the largest element, so its order does not matter at all. Which tensors
+travel when is `reducer`'s work.
 """
 
 import math
@@ -91,9 +91,7 @@ class Tree:
         assert value is not None, "the tree has no leaves"
         return value
 
-    def _total(
-        self, node: Node, held: dict[Node, ValueT], add: Callable[[ValueT, ValueT], ValueT]
-    ) -> ValueT | None:
+    def _total(self, node: Node, held: dict[Node, ValueT], add: Callable[[ValueT, ValueT], ValueT]) -> ValueT | None:
         if node in held:
             return held[node]
         level, number = node

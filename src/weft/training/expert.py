@@ -15,6 +15,7 @@ from torch.autograd import Function
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.nn import Parameter
+from typing_extensions import override
 
 from weft.training.model import Decoder
 from weft.training.model.experts import ExpertFeed
@@ -29,16 +30,19 @@ class _Exchange(Function):
     """All-to-all of rows; the gradient goes the way back."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, sent: list[int], received: list[int], group: dist.ProcessGroup) -> Tensor:
+    @override
+    def forward(*args: Any, **_: Any) -> Tensor:
+        ctx, rows, sent, received, group = args
         ctx.sizes, ctx.group = (sent, received), group
         out = rows.new_empty(sum(received), *rows.shape[1:])
         dist.all_to_all_single(out, rows.contiguous(), received, sent, group=group)
         return out
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
+    @override
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
         sent, received = ctx.sizes
-        gradient = gradients[0].contiguous()
+        gradient = grad_outputs[0].contiguous()
         back = gradient.new_empty(sum(sent), *gradient.shape[1:])
         dist.all_to_all_single(back, gradient, sent, received, group=ctx.group)
         return back, None, None, None
@@ -48,13 +52,16 @@ class _SumBack(Function):
     """Hands tokens on and sums their gradients over the tensor-parallel ranks."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, group: dist.ProcessGroup) -> Tensor:
+    @override
+    def forward(*args: Any, **_: Any) -> Tensor:
+        ctx, rows, group = args
         ctx.group = group
         return rows.view_as(rows)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        total = gradients[0].clone()
+    @override
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        total = grad_outputs[0].clone()
         dist.all_reduce(total, group=ctx.group)
         return total, None
 
@@ -63,16 +70,19 @@ class _Sum(Function):
     """Sums answers over the tensor-parallel ranks and hands the gradient back to each."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, group: dist.ProcessGroup) -> Tensor:
+    @override
+    def forward(*args: Any, **_: Any) -> Tensor:
+        ctx, rows, group = args
         del ctx
         total = rows.clone()
         dist.all_reduce(total, group=group)
         return total
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
+    @override
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
         del ctx
-        return gradients[0], None
+        return grad_outputs[0], None
 
 
 def _over_experts(group: dist.ProcessGroup, tokens: Tensor, counts: Tensor, run: Run) -> Tensor:

@@ -108,16 +108,22 @@ def _model_problems(plan: PlanSpec, model: ModelSpec) -> list[str]:
     kv_heads = model.kv_heads or model.heads
     for heads, what in ((model.heads, "heads"), (kv_heads, "kv_heads")):
         if heads % plan.tp:
-            problems.append(f"tp = {plan.tp} does not divide {heads} {what}; the nearest that does is {_nearest(plan.tp, heads)}")
+            problems.append(
+                f"tp = {plan.tp} does not divide {heads} {what}; the nearest that does is {_nearest(plan.tp, heads)}"
+            )
     inner, word = (model.experts.ffn, "experts.ffn") if model.experts else (model.ffn, "ffn")
     for size, what in ((inner, word), (model.vocabulary, "vocabulary")):
         if size % plan.tp:
-            problems.append(f"tp = {plan.tp} does not divide {what} = {size}; the nearest that does is {_nearest(plan.tp, size)}")
+            problems.append(
+                f"tp = {plan.tp} does not divide {what} = {size}; the nearest that does is {_nearest(plan.tp, size)}"
+            )
     if plan.ep > 1 and model.experts is None:
         problems.append(f"ep = {plan.ep} but the model has no experts; write ep = 1")
     elif model.experts is not None and model.experts.count % plan.ep:
         near = _nearest(plan.ep, model.experts.count)
-        problems.append(f"ep = {plan.ep} does not divide {model.experts.count} experts; the nearest that does is {near}")
+        problems.append(
+            f"ep = {plan.ep} does not divide {model.experts.count} experts; the nearest that does is {near}"
+        )
     return problems
 
 
@@ -125,7 +131,9 @@ def _batch_problems(plan: PlanSpec, batch: BatchSpec) -> list[str]:
     problems: list[str] = []
     count = batch.sequences // batch.micro
     if count < plan.dp:
-        problems.append(f"dp = {plan.dp} but a step has {count} micro-batches; write dp = {count} or less, or a smaller micro")
+        problems.append(
+            f"dp = {plan.dp} but a step has {count} micro-batches; write dp = {count} or less, or a smaller micro"
+        )
     elif (plan.shard > 1 or plan.ep > 1) and count % plan.dp:
         word = "shard" if plan.shard > 1 else "ep"
         problems.append(
@@ -136,11 +144,15 @@ def _batch_problems(plan: PlanSpec, batch: BatchSpec) -> list[str]:
     if batch.length % pieces:
         down = batch.length - batch.length % pieces
         problems.append(
-            f"length = {batch.length} does not divide into {pieces} pieces (tp = {plan.tp}, cp = {plan.cp} in two halves);"
-            f" the nearest that do are {down or pieces} and {down + pieces}"
+            f"length = {batch.length} does not divide by {pieces} (tp = {plan.tp}, cp = {plan.cp} in two halves)"
+            f"; the nearest that do are {down or pieces} and {down + pieces}"
         )
     rounds = max(count // plan.dp // plan.pp, 1)
-    if plan.pp > 1 and plan.schedule in ("interleaved", "zero-bubble") and (count % plan.dp or count // plan.dp % rounds):
+    if (
+        plan.pp > 1
+        and plan.schedule in ("interleaved", "zero-bubble")
+        and (count % plan.dp or count // plan.dp % rounds)
+    ):
         problems.append(
             f"schedule {plan.schedule!r} needs a number of micro-batches for each rank that divides into rounds of pp"
             f" = {plan.pp}; there are {count} over dp = {plan.dp}; write a multiple of {plan.dp * plan.pp}"
@@ -157,8 +169,8 @@ def _joint_problems(plan: PlanSpec) -> list[str]:
     problems: list[str] = []
     if plan.exact and 1 < plan.shard < plan.dp:
         problems.append(
-            f"shard = {plan.shard} of dp = {plan.dp} (hybrid) sums in an order of its own; write shard = {plan.dp} or 1,"
-            " or exact = false"
+            f"shard = {plan.shard} of dp = {plan.dp} (hybrid) sums in an order of its own; write shard = {plan.dp} or"
+            " 1, or exact = false"
         )
     if plan.exact and plan.shard > 1 and plan.pp > 1:
         problems.append("shard > 1 inside a pipeline sums in an order of its own; write shard = 1, or exact = false")
@@ -182,11 +194,13 @@ def check(job: JobSpec, plan: PlanSpec, ranks: int | None = None) -> None:
     """Raise with every reason why `plan` does not fit the job."""
     found = problems(plan, job.model, job.batch, ranks)
     if found:
-        raise UsageError(f"the plan of job {job.name!r} does not fit\n" + "\n".join(f"  {problem}" for problem in found))
+        raise UsageError(
+            f"the plan of job {job.name!r} does not fit\n" + "\n".join(f"  {problem}" for problem in found)
+        )
 
 
 def automatic(job: JobSpec, cores: int) -> PlanSpec:
-    """Return a plan for a job that leaves it open: plain data-parallel ranks, as many as cores and micro-batches allow."""
+    """Return a plan for a job that leaves it open: data-parallel ranks, as many as cores and micro-batches allow."""
     return PlanSpec(dp=max(1, min(cores, job.batch.sequences // job.batch.micro)))
 
 
@@ -240,6 +254,6 @@ class Mesh:
                 if len(ranks) == 1:
                     continue
                 group = dist.new_group(list(ranks), group_desc=name)
-                if rank in ranks:
+                if isinstance(group, dist.ProcessGroup) and rank in ranks:
                     mesh.groups[name] = group
         return mesh

@@ -1,8 +1,8 @@
 """The pipeline axis: stages of a decoder over ranks, driven by torch's schedules.
 
 A stage tells the reducer which micro-batch's gradients come next, so that exact sums work under every schedule, and
-times what it computes: the rest of a pipeline's step is waiting. Where stages are cut is `balance`'s decision; the costs
-it needs are measured here.
+times what it computes: the rest of a pipeline's step is waiting. Where stages are cut is `balance`'s decision; the
+costs it needs are measured here.
 """
 
 import time
@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import pipelining
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle
+from typing_extensions import override
 
 from weft.specs.job import JobSpec, PlanSpec
 from weft.training.mesh import CHUNKS
@@ -56,7 +57,7 @@ def _seconds(work: Callable[[], None], rounds: int = 3) -> float:
 
 
 def measure_layers(job: JobSpec, device: torch.device) -> list[float]:
-    """Return the seconds that each layer takes for one micro-batch, forward and backward, the ends with their neighbour.
+    """Return the seconds that each layer takes for one micro-batch, both passes, the ends with their neighbour.
 
     All blocks of a decoder are alike, so one is measured and stands for all.
     """
@@ -86,7 +87,7 @@ def measure_layers(job: JobSpec, device: torch.device) -> list[float]:
 class Stage(pipelining.PipelineStage):
     """torch's pipeline stage, which also says whose gradients it makes and how long it computes."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - as torch's own
         self, module: nn.Module, number: int, count: int, device: torch.device, examples: tuple[Tensor, Tensor],
         group: dist.ProcessGroup, announce: Callable[["Stage", int | None], None],
     ) -> None:  # fmt: skip
@@ -97,6 +98,7 @@ class Stage(pipelining.PipelineStage):
         self._announce = announce
         self.compute_s = 0.0
 
+    @override
     def forward_one_chunk(self, *arguments: Any, **options: Any) -> Any:
         """Run one micro-batch forward."""
         start = time.monotonic()
@@ -105,20 +107,23 @@ class Stage(pipelining.PipelineStage):
         finally:
             self.compute_s += time.monotonic() - start
 
+    @override
     def backward_one_chunk(
         self, bwd_chunk_id: int, loss: Any = None, full_backward: bool = True, last_backward: bool = False
     ) -> Any:
         """Run one micro-batch backward."""
         start = time.monotonic()
-        if full_backward:
+        wanted = full_backward and self.has_backward
+        if wanted:
             self._announce(self, bwd_chunk_id)
         try:
             return super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
         finally:
-            if full_backward:
+            if wanted:
                 self._announce(self, None)
             self.compute_s += time.monotonic() - start
 
+    @override
     def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> Any:
         """Run the part of one micro-batch's backward that only the weights need."""
         start = time.monotonic()

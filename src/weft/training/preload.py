@@ -1,7 +1,7 @@
 """What the fork server imports once, so that a rank starts in a tenth of a second.
 
-torch itself, and what it would import late: optimizers, DTensor, FSDP2, pipelines, checkpoints. A backward pass must never
-run here: autograd starts threads that do not survive a fork.
+torch itself, and what it would import late: optimizers, DTensor, FSDP2, pipelines, checkpoints. A backward pass must
+never run here: autograd starts threads that do not survive a fork.
 """
 
 import torch

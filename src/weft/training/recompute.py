@@ -1,7 +1,7 @@
 """Activations that are computed again in backward instead of being kept: none, the cheap ones, or all.
 
-"full" keeps only what enters a block; "selective" also keeps the results of matrix products and attention, which are dear
-to compute, and computes the rest again.
+"full" keeps only what enters a block; "selective" also keeps the results of matrix products and attention, which are
+dear to compute, and computes the rest again.
 """
 
 from collections.abc import Callable
@@ -37,4 +37,4 @@ def recompute_in(block: nn.Module, kind: str) -> None:
     if kind == "selective":
         again = partial(again, context_fn=partial(create_selective_checkpoint_contexts, _keep_dear))
     # Replacing the method keeps the names of parameters; a wrapper module would change them.
-    block.forward = partial(again, block.forward)
+    setattr(block, "forward", partial(again, block.forward))  # noqa: B010 - a method is replaced on purpose

@@ -1,9 +1,9 @@
 """Gradient exchange: buckets of flat memory that fill during backward and travel while backward goes on.
 
 Each parameter hands its gradient over as soon as autograd has it. A bucket adds what it gets along the tree of `exact`
-(or plainly, in fast mode) and, when the last micro-batch of this rank has filled it, goes to a thread that exchanges it:
-every rank gets one chunk of every partial sum, adds them in tree order, scales, and the chunks are gathered. With one
-subtree for each rank that moves the same bytes as a ring all-reduce. Bucket boundaries never change a bit.
+(or plainly, in fast mode) and, when the last micro-batch of this rank has filled it, goes to a thread that exchanges
+it: every rank gets one chunk of every partial sum, adds them in tree order, scales, and the chunks are gathered. With
+one subtree for each rank that moves the same bytes as a ring all-reduce. Bucket boundaries never change a bit.
 """
 
 import time
@@ -64,7 +64,7 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _placed(gradient: torch.Tensor, parameter: torch.nn.Parameter) -> torch.Tensor:
-    """Return this rank's part of `gradient`, spread as `parameter` is; sums over model-parallel ranks are carried out."""
+    """Return this rank's part of `gradient`, spread as `parameter` is; sums over model-parallel ranks are made."""
     data = parameter.data
     if isinstance(gradient, DTensor) and isinstance(data, DTensor) and gradient.placements != data.placements:
         gradient = gradient.redistribute(placements=data.placements)
@@ -114,7 +114,8 @@ class Bucket:
         self._exact = exact
         self._tree = share.tree
         self._spare += self._held.values()
-        self._held, self._plain = {}, None
+        self._held.clear()
+        self._plain = None
         self._open.clear()
         self._missing = {position: set(self.parameters) for position in share.positions[self.family.rank]}
         self._left = len(self._missing)
@@ -140,7 +141,7 @@ class Bucket:
         return parameter in self._missing[position]
 
     def pad(self, position: int) -> bool:
-        """Treat parameters that got no gradient at `position` as having got zeros; return whether the bucket is full."""
+        """Treat parameters that got no gradient at `position` as having got zeros; return whether that fills it."""
         full = False
         for parameter in sorted(self._missing[position], key=self.parameters.index):
             full = self.put(parameter, position, torch.zeros_like(local(parameter.data)))
@@ -171,7 +172,7 @@ class Bucket:
         family = self.family
         ranks, length = family.ranks, self.elements // family.ranks
         mine = [flat for _, flat in sorted(self._held.items(), key=lambda item: item[0][1] << item[0][0])]
-        self._held = {}
+        self._held.clear()
         if family.group is None or ranks == 1:
             (flat,) = mine
             self._hand_out(flat.mul_(scale))
@@ -218,7 +219,8 @@ def bucketed(family: Family, bytes_each: int) -> list[Bucket]:
         part = local(parameter.data)
         if waiting and (size >= bytes_each or part.dtype != dtype):
             buckets.append(Bucket(family, waiting))
-            waiting, size = [], 0
+            waiting.clear()
+            size = 0
         waiting.append(parameter)
         size, dtype = size + part.numel() * part.element_size(), part.dtype
     if waiting:
@@ -234,7 +236,7 @@ class _Progress:
     scale: float = 1.0
     full: set[Bucket] = field(default_factory=set)
     sent: int = 0
-    futures: list["Future[None]"] = field(default_factory=list)
+    futures: list[Future[None]] = field(default_factory=list)
 
 
 class Reducer:
@@ -251,9 +253,7 @@ class Reducer:
         self._thread = ThreadPoolExecutor(1, "weft-exchange", initializer=torch.set_num_threads, initargs=(1,))
         self._stream = self._side_stream()
         self._handles = [
-            parameter.register_post_accumulate_grad_hook(self.take)
-            for parameter in self._of
-            if parameter.requires_grad
+            parameter.register_post_accumulate_grad_hook(self.take) for parameter in self._of if parameter.requires_grad
         ]
 
     def _side_stream(self) -> torch.cuda.Stream | None:
@@ -261,7 +261,7 @@ class Reducer:
         return torch.cuda.Stream(cuda[0]) if cuda else None
 
     def begin(self, shares: dict[str, Share], scale: float) -> None:
-        """Start a step: `shares` by kind of family, and the factor of the sum (one over the number of micro-batches)."""
+        """Start a step: `shares` by kind of family, and the factor of the sum (one over all micro-batches)."""
         self._progress = _Progress(shares, scale)
         for bucket in self.buckets:
             bucket.begin(shares[bucket.family.kind], exact=self.exact)

@@ -10,9 +10,9 @@
         run.finish(step)
     print(run.close())
 
-`start` joins the group of ranks (from a launcher, from torchrun's environment, or alone), makes the mesh and takes a run
-folder; `attach` gives the model's gradients to the reducer and loads the newest checkpoint; `finish` writes metrics,
-evaluates and saves. `weft train` is this loop around the built-in model and nothing else.
+`start` joins the group of ranks (from a launcher, from torchrun's environment, or alone), makes the mesh and takes a
+run folder; `attach` gives the model's gradients to the reducer and loads the newest checkpoint; `finish` writes
+metrics, evaluates and saves. `weft train` is this loop around the built-in model and nothing else.
 """
 
 import contextlib
@@ -343,8 +343,10 @@ class Run:
 
     def digest(self) -> str:
         """Return one digest of all weights, the same for every plan with equal bits; all ranks call it together."""
-        stands = self._model.first_copy if isinstance(self._model, Spread) else lambda _: self._stands_for_replicas()
-        return digests.joint_digest(state.weight_digests(self._named, stands))
+        return digests.joint_digest(state.weight_digests(self._named, self._first_copy))
+
+    def _first_copy(self, parameter: nn.Parameter) -> bool:
+        return self._model.first_copy(parameter) if isinstance(self._model, Spread) else self._stands_for_replicas()
 
     def _write(self, step: Step, *, digest: bool) -> None:
         """Write the step's line: seconds of the average rank, whose sum is the step's wall time."""

@@ -140,7 +140,7 @@ class Run:
         return self.folder / CHECKPOINTS
 
     def cut_after(self, step: int) -> dict[str, float]:
-        """Forget every line of a later step; returns the seconds by class that were spent on them in vain."""
+        """Forget every line of a later step; notes and returns the seconds by class that were spent on them in vain."""
         lost: dict[str, float] = {}
         for name in (METRICS, EVALUATIONS):
             path = self.folder / name
@@ -151,9 +151,10 @@ class Run:
                 if line["step"] <= step:
                     keep = end
                 elif name == METRICS:
-                    for kind, seconds in line["seconds"].items():
-                        lost[kind] = lost.get(kind, 0.0) + seconds
+                    _add(lost, line["seconds"])
             os.truncate(path, keep)
+        if lost:
+            self.session({"cut_after": step, "lost": lost})
         return lost
 
     def step(self, line: StepLine) -> None:
@@ -166,7 +167,10 @@ class Run:
         self._append(EVALUATIONS, line)
 
     def session(self, notes: Mapping[str, Any]) -> None:
-        """Write down that a process began or ended its work on this run: ranks, times, lost seconds."""
+        """Write down that work on this run began (`begins_at`: steps done) or ended (`ends_at`, `seconds` by class).
+
+        Other keys, such as the number of ranks, are kept as they are.
+        """
         self._append(SESSIONS, dict(notes))
 
     def sync(self) -> None:
@@ -271,14 +275,27 @@ class Record:
         return "finished" if result is not None and result.get("state", "finished") == "finished" else "interrupted"
 
     def seconds(self) -> dict[str, float]:
-        """Return seconds by class: the result's where it has ended, else the sum over the steps so far."""
-        result = self.result()
-        if result is not None and "seconds" in result:
-            return dict(result["seconds"])
+        """Return seconds by class of the average rank over all sessions; they sum to the time worked on the run.
+
+        A session that ended well has said what it spent; of one that was killed only its steps are known, and those
+        that had to be done again are booked as "redo".
+        """
         spent: dict[str, float] = {}
-        for line in self.steps():
-            for kind, seconds in line["seconds"].items():
-                spent[kind] = spent.get(kind, 0.0) + seconds
+        lines, notes = self.steps(), self.sessions()
+        told = any("begins_at" in note for note in notes)
+        if not told and (result := self.result()) is not None and "seconds" in result:
+            return dict(result["seconds"])
+        begun: int | None = None if told else 0
+        for note in notes:
+            if "begins_at" in note:
+                _add(spent, _spent_on_steps(lines, begun, note["begins_at"]))
+                begun = note["begins_at"]
+            elif "seconds" in note:
+                _add(spent, note["seconds"])
+                begun = None
+            elif "lost" in note:
+                _add(spent, {"redo": sum(note["lost"].values())})
+        _add(spent, _spent_on_steps(lines, begun, None))
         return spent
 
     def _read(self, name: str) -> list[dict[str, Any]]:
@@ -332,6 +349,20 @@ def check_same_job(record: Record, job: JobSpec) -> None:
             f"{record.folder} is the run folder of another job: {key} is {there} there and {here} here{more}; "
             "start a new run, or resume with the job that it was made by"
         )
+
+
+def _add(spent: dict[str, float], more: Mapping[str, float]) -> None:
+    for kind, seconds in more.items():
+        spent[kind] = spent.get(kind, 0.0) + seconds
+
+
+def _spent_on_steps(lines: Sequence[Mapping[str, Any]], begun: int | None, until: int | None) -> dict[str, float]:
+    """Return the seconds of the steps after `begun` and up to `until`; none where no session was open."""
+    spent: dict[str, float] = {}
+    for line in lines if begun is not None else ():
+        if line["step"] > (begun or 0) and (until is None or line["step"] <= until):
+            _add(spent, line["seconds"])
+    return spent
 
 
 def _differences(there: Any, here: Any, key: str = "") -> Iterator[tuple[str, str, str]]:

@@ -34,7 +34,8 @@ class TreeReduceScatter(ReduceScatter):
     def begin(self, share: Share) -> None:
         """Expect the leaves of `share`: as many for every rank."""
         self._share, self._tree = share, share.tree
-        self._held, self._round = {}, 0
+        self._held.clear()
+        self._round = 0
 
     def allocate(self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """Return fresh memory."""

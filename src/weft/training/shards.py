@@ -23,8 +23,16 @@ from weft.training import digests
 from weft.training.manifest import FileEntry, TensorEntry, file_entry
 
 _METADATA = ".metadata"
+_RANKS_NAMED = 5
 
 Value = TypeVar("Value")
+
+Seal = Callable[[dict[str, FileEntry], dict[str, TensorEntry]], None]
+"""Given all files and tensors of a checkpoint, makes it complete; rank 0 calls it."""
+
+
+class ShardError(Exception):
+    """A rank could not do its part; raised on every rank alike, with the reason in words."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,14 @@ class Ranks:
             return [value]
         everybody: list[Any] = [None] * self.size
         dist.all_gather_object(everybody, value, group=self.group)
+        return everybody
+
+    def gather_first(self, value: Value) -> list[Value] | None:
+        """Return everybody's `value` on rank 0, and nothing elsewhere."""
+        if self.group is None:
+            return [value]
+        everybody: list[Any] | None = [None] * self.size if self.rank == 0 else None
+        dist.gather_object(value, everybody, group=self.group, group_dst=0)
         return everybody
 
     def scatter(self, values: list[Value] | None) -> Value:
@@ -81,6 +97,8 @@ def attempt(action: Callable[[], Value]) -> Value | Failure:
     """Return what `action` returns, or why it failed; never raises, so that no rank leaves the others waiting."""
     try:
         return action()
+    except ShardError as error:
+        return Failure(str(error))
     except Exception as error:  # noqa: BLE001 - whatever it was, the other ranks must hear of it
         return Failure(reason_of(error))
 
@@ -145,24 +163,26 @@ class Written:
     """This rank's part of every tensor's digest."""
 
 
-def write(folder: Path, state: dict[str, Any], ranks: Ranks) -> tuple[dict[str, FileEntry], dict[str, TensorEntry]]:
-    """Write `state` into `folder`, every rank its part; returns all files and tensors, or raises `ShardError`.
+def write(folder: Path, state: dict[str, Any], ranks: Ranks, seal: Seal) -> None:
+    """Write `state` into `folder`, every rank its part, and let rank 0 call `seal` with all files and tensors.
 
-    Collective: every rank of `ranks` calls it with the same folder. Every file is on the disk when it returns.
+    Collective: every rank of `ranks` calls it with the same folder. Every file is on the disk when `seal` is called.
+    Raises `ShardError` on every rank where any of them failed, the sealing included.
     """
     planner, writer = DefaultSavePlanner(), FileSystemWriter(folder, sync_files=True, overwrite=False)
     first = ranks.rank == 0
-    local = attempt(lambda: _local_plan(planner, writer, state, first=first))
-    plans = _all_fine(ranks.gather(local))
-    joint = attempt(lambda: _joint_plan(planner, writer, plans)) if first else None
+    plans = ranks.gather_first(attempt(lambda: _local_plan(planner, writer, state, first=first)))
+    joint = None if plans is None else attempt(lambda: _joint_plan(planner, writer, all_fine(plans)))
     shared: list[Any] | None = None
-    if first:
-        shared = [joint] * ranks.size if isinstance(joint, Failure) else list(joint[0] if joint else ())
-    mine = _fine(ranks.scatter(shared))
-    parts = _all_fine(ranks.gather(attempt(lambda: _write_part(folder, planner, writer, mine))))
-    metadata = None if joint is None or isinstance(joint, Failure) else joint[1]
-    closing = attempt(lambda: _close(folder, writer, metadata, parts)) if first else None
-    return _fine(ranks.from_first(closing))
+    if joint is not None:
+        shared = [joint] * ranks.size if isinstance(joint, Failure) else joint[0]
+    plan = ranks.scatter(shared)
+    part = plan if isinstance(plan, Failure) else attempt(lambda: _write_part(folder, planner, writer, plan))
+    parts = ranks.gather_first(part)
+    closed: bool | Failure | None = None
+    if parts is not None and joint is not None:
+        closed = attempt(lambda: _close(folder, writer, fine(joint)[1], all_fine(parts), seal))
+    fine(ranks.from_first(closed))
 
 
 def read(folder: Path, state: dict[str, Any]) -> None:
@@ -216,40 +236,48 @@ def _sums(planner: DefaultSavePlanner, plan: SavePlan) -> dict[str, int]:
     return digests.added(sums)
 
 
-def _close(
-    folder: Path, writer: FileSystemWriter, metadata: Any, parts: list[Written]
-) -> tuple[dict[str, FileEntry], dict[str, TensorEntry]]:
+def _close(folder: Path, writer: FileSystemWriter, metadata: Any, parts: list[Written], seal: Seal) -> bool:
     writer.finish(metadata, [part.results for part in parts])
     files = {name: entry for part in parts for name, entry in part.files.items()}
     files[_METADATA] = file_entry(folder / _METADATA)
     sums = digests.added(part.sums for part in parts)
+    described = metadata.state_dict_metadata
     tensors = {
         name: TensorEntry(
-            tuple(metadata.state_dict_metadata[name].size),
-            str(metadata.state_dict_metadata[name].properties.dtype).removeprefix("torch."),
+            tuple(described[name].size),
+            str(described[name].properties.dtype).removeprefix("torch."),
             digests.written(total),
         )
         for name, total in sums.items()
     }
-    return files, tensors
+    seal(files, tensors)
+    return True
 
 
-def _all_fine(answers: "list[Value | Failure]") -> list[Value]:
-    failed = [f"rank {rank}: {one.reason}" for rank, one in enumerate(answers) if isinstance(one, Failure)]
-    if failed:
-        reasons = {text.partition(": ")[2] for text in failed}
-        raise ShardError(reasons.pop() if len(reasons) == 1 else "; ".join(failed))
-    return [one for one in answers if not isinstance(one, Failure)]
+def all_fine(answers: "list[Value | Failure]") -> list[Value]:
+    """Return the answers of all ranks, or raise with the reasons of those that failed."""
+    reasons: dict[str, list[int]] = {}
+    for rank, one in enumerate(answers):
+        if isinstance(one, Failure):
+            reasons.setdefault(one.reason, []).append(rank)
+    if not reasons:
+        return [one for one in answers if not isinstance(one, Failure)]
+    if len(answers) == 1:
+        raise ShardError(*reasons)
+    raise ShardError("; ".join(f"{reason} (on {_named(ranks)})" for reason, ranks in reasons.items()))
 
 
-def _fine(answer: "Value | Failure") -> Value:
+def _named(ranks: list[int]) -> str:
+    shown = ", ".join(map(str, ranks[:_RANKS_NAMED]))
+    more = len(ranks) - _RANKS_NAMED
+    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}" + (f" and {more} more" if more > 0 else "")
+
+
+def fine(answer: "Value | Failure") -> Value:
+    """Return an answer, or raise where it is a failure."""
     if isinstance(answer, Failure):
         raise ShardError(answer.reason)
     return answer
-
-
-class ShardError(Exception):
-    """A rank could not do its part; raised on every rank alike, with the reason in words."""
 
 
 def sync_folder(folder: Path) -> None:

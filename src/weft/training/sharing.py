@@ -20,7 +20,7 @@ class Sharing:
     count: int
     """Micro-batches in a step."""
     runs: tuple[range, ...]
-    """For each replica, the rounds that it computes; in a round, an expert group takes one micro-batch for each rank."""
+    """For each replica, its rounds; in a round, an expert group takes one micro-batch for each of its ranks."""
 
     @classmethod
     def even(cls, layout: Layout, count: int) -> "Sharing":

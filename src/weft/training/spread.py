@@ -1,8 +1,9 @@
 """The built-in decoder spread over the mesh of a plan: every axis applied, in the one order in which they compose.
 
-Cut into stages, then matrices over the tensor axis, experts over theirs, attention over the context axis, recomputation,
-and last the shards of the data axis. What comes out runs a step's micro-batches, with or without a pipeline, and says
-which ranks hold the same parameters. Each axis is written in a file of its own; this one only puts them together.
+Cut into stages, then matrices over the tensor axis, experts over theirs, attention over the context axis,
+recomputation, and last the shards of the data axis. What comes out runs a step's micro-batches, with or without a
+pipeline, and says which ranks hold the same parameters. Each axis is written in a file of its own; this one only puts
+them together.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.distributed.tensor import DTensor, Replicate
 from torch.nn import functional
+from typing_extensions import override
 
 from weft.core.seeds import Seed
 from weft.specs.job import JobSpec
@@ -36,15 +38,18 @@ class _Total(Function):
     """Sums a tensor over ranks, forward and backward."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
+    @override
+    def forward(*args: Any, **_: Any) -> Tensor:
+        ctx, tensor, group = args
         ctx.group = group
         total = tensor.clone()
         dist.all_reduce(total, group=group)
         return total
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        total = gradients[0].clone()
+    @override
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        total = grad_outputs[0].clone()
         dist.all_reduce(total, group=ctx.group)
         return total, None
 
@@ -103,7 +108,7 @@ def _run_stage(parts: _Parts, plain: Callable[..., Tensor], inputs: Tensor) -> T
 
 @dataclass
 class Spread:
-    """This rank's part of the decoder, ready to run steps."""
+    """The part of the decoder that this rank holds, ready to run steps."""
 
     job: JobSpec
     """What is trained."""
@@ -118,7 +123,6 @@ class Spread:
     _schedules: dict[int, Any] = field(default_factory=dict)
     _piped: list[pipeline.Stage] = field(default_factory=list)
     _step: "Step | None" = None
-    _losses: list[Tensor] = field(default_factory=list)
 
     @property
     def _parts(self) -> _Parts:
@@ -128,6 +132,11 @@ class Spread:
         """Yield every module of every stage."""
         for stage in self.stages:
             yield from stage.modules()
+
+    def eval(self) -> None:
+        """Put every stage into evaluation mode."""
+        for stage in self.stages:
+            stage.eval()
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield this rank's parameters under the names that they have in the whole model."""
@@ -140,7 +149,7 @@ class Spread:
         for _, parameter in self.named_parameters():
             yield parameter
 
-    def _tied(self) -> list[nn.Parameter]:
+    def _tied(self) -> list[Tensor]:
         """Return this rank's copies of a matrix that the first and the last stage share, the first stage's first."""
         if not self.job.model.tied or self.mesh.plan.pp == 1:
             return []
@@ -206,17 +215,16 @@ class Spread:
 
     def join_ends(self) -> None:
         """Add the gradients of the two copies of a tied matrix, embedding first, on both stages that hold one."""
-        gradients = [local(parameter.grad) for parameter in self._tied() if parameter.grad is not None]
-        if len(gradients) == 2:  # noqa: PLR2004 - both ends are here
-            total = gradients[0] + gradients[1]
-        elif gradients:
+        mine = [local(parameter.grad) for parameter in self._tied() if parameter.grad is not None]
+        if len(mine) == 1:
             group = self.mesh.groups["ends"]
             assert group is not None, "the other end is elsewhere"
-            both = torch.empty(2, *gradients[0].shape, dtype=gradients[0].dtype, device=self.device)
-            dist.all_gather_single(both, gradients[0].contiguous().unsqueeze(0), group=group)
-            total = both[0] + both[1]
-        for gradient in gradients:
-            gradient.copy_(total)
+            both = torch.empty(2, *mine[0].shape, dtype=mine[0].dtype, device=self.device)
+            dist.all_gather_single(both, mine[0].contiguous().unsqueeze(0), group=group)
+            mine[0].copy_(both[0] + both[1])
+        elif mine:
+            mine[0].add_(mine[1])
+            mine[1].copy_(mine[0])
 
     def forward_backward(self, step: "Step") -> None:
         """Run all of this rank's micro-batches of `step`, forward and backward."""
@@ -234,15 +242,14 @@ class Spread:
         parts = self._parts
         cuts = [parts.cut(tokens) for tokens in step.micro_batches()]
         schedule = self._schedule(len(cuts))
-        self._step, self._losses = step, []
+        self._step = step
         for stage in self._piped:
             stage.compute_s = 0.0
         inputs, targets = (torch.cat(pieces) for pieces in zip(*cuts, strict=True))
         losses: list[Tensor] = []
         with step.piped() as waited:
-            first = [inputs] if 0 in self.numbers else []
-            last = self.numbers[-1] == pipeline.stages_of(self.mesh.plan) - 1
-            schedule.step(*first, target=targets if last else None, losses=losses, return_outputs=False)
+            first, target = self._ends(inputs, targets)
+            schedule.step(*first, target=target, losses=losses, return_outputs=False)
             waited.append(sum(stage.compute_s for stage in self._piped))
         step.take_losses(losses)
 
@@ -263,9 +270,7 @@ class Spread:
                 pipeline.Stage(stage, number, count, self.device, self._examples(stage), group, self._announce)
                 for stage, number in zip(self.stages, self.numbers, strict=True)
             ]
-            self._schedules = {
-                micro_batches: pipeline.schedule_for(plan, self._piped, micro_batches, self._parts.loss)
-            }
+            self._schedules = {micro_batches: pipeline.schedule_for(plan, self._piped, micro_batches, self._parts.loss)}
         return self._schedules[micro_batches]
 
     def _examples(self, stage: Decoder) -> tuple[Tensor, Tensor]:
@@ -284,16 +289,21 @@ class Spread:
         parts = self._parts
         cuts = [parts.cut(tokens.to(self.device)) for tokens in batches]
         if self.mesh.plan.pp == 1:
-            losses = [parts.loss(self.stages[0](inputs), targets) for inputs, targets in cuts]
-            return [float(loss) for loss in losses]
-        losses = []
-        schedule = self._schedule(len(cuts))
-        inputs, targets = (torch.cat(pieces) for pieces in zip(*cuts, strict=True))
-        first = [inputs] if 0 in self.numbers else []
-        last = self.numbers[-1] == pipeline.stages_of(self.mesh.plan) - 1
-        schedule.eval(*first, target=targets if last else None, losses=losses)
+            return [float(parts.loss(self.stages[0](inputs), targets)) for inputs, targets in cuts]
+        # Schedules ask for whole rounds of micro-batches: some are seen again, and not counted.
+        least = pipeline.stages_of(self.mesh.plan)
+        padded = [cuts[number % len(cuts)] for number in range(-(-len(cuts) // least) * least)]
+        losses: list[Tensor] = []
+        inputs, targets = (torch.cat(pieces) for pieces in zip(*padded, strict=True))
+        first, target = self._ends(inputs, targets)
+        self._schedule(len(padded)).eval(*first, target=target, losses=losses)
         self._schedules.clear()
-        return [float(loss) for loss in losses] if last else [0.0] * len(cuts)
+        return [float(loss) for loss in losses[: len(cuts)]] if target is not None else [0.0] * len(cuts)
+
+    def _ends(self, inputs: Tensor, targets: Tensor) -> tuple[list[Tensor], Tensor | None]:
+        """Return what a pipeline's step is given on this rank: inputs at the first stage, targets at the last."""
+        last = self.numbers[-1] == pipeline.stages_of(self.mesh.plan) - 1
+        return ([inputs] if 0 in self.numbers else []), (targets if last else None)
 
 
 def spread(run: "Run") -> Spread:
@@ -336,7 +346,7 @@ def _stage(job: JobSpec, mesh: Mesh, device: torch.device, cuts: tuple[range, ..
         if plan.shard < plan.dp:
             wide = mesh.devices["replicate", "shard_cp" if plan.cp > 1 else "shard"]
         spread_shards(stage, wide, exact=plan.exact, low=parts.low)
-    stage.forward = partial(_run_stage, parts, stage.forward)
+    setattr(stage, "forward", partial(_run_stage, parts, stage.forward))  # noqa: B010 - a method is replaced on purpose
     return stage
 
 

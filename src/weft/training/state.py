@@ -1,7 +1,7 @@
 """What a training is at one instant, by names that no mesh changes: for checkpoints, and as one digest.
 
-Parameters and the tensors of their optimizer state go under the parameter's name in the whole model. The digest is a sum
-over elements (`digests`), so any split of a tensor gives the same.
+Parameters and the tensors of their optimizer state go under the parameter's name in the whole model. The digest is a
+sum over elements (`digests`), so any split of a tensor gives the same.
 """
 
 from collections.abc import Callable, Iterable

@@ -74,16 +74,16 @@ class Step:
     def add(self, loss: Tensor) -> None:
         """Count a micro-batch as done; `loss` is its mean, whose backward pass has been run."""
         if len(self._losses) >= len(self.indices):
-            raise UsageError(f"step {self.number} has {len(self.indices)} micro-batches on this rank, one more was added")
+            raise UsageError(
+                f"step {self.number} has {len(self.indices)} micro-batches on this rank, one more was added"
+            )
         self._losses.append(loss.detach())
         self.close_leaf(self._run.parameters)
 
     def open_leaf(self, order: int) -> None:
         """Say that the gradients which come next are those of this rank's micro-batch number `order`."""
         place = self._run.mesh.place
-        self._run.reducer.at(
-            {kind: self.sharing.positions(kind, place)[order] for kind in ("dense", "experts")}
-        )
+        self._run.reducer.at({kind: self.sharing.positions(kind, place)[order] for kind in ("dense", "experts")})
 
     def close_leaf(self, parameters: Iterable[nn.Parameter]) -> None:
         """Say that `parameters` have all the gradients that the present micro-batch gives them."""

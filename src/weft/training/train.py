@@ -1,5 +1,6 @@
 """`weft train`'s loop: the public API around the built-in model, and nothing else."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,8 @@ from weft.training.spread import Spread, spread
 
 def train(job: JobSpec, folder: str, *, resume: bool = False, reporter: Reporter | None = None) -> dict[str, Any]:
     """Train `job` on the ranks that are there and return the result (on rank 0; empty elsewhere)."""
-    run = start(job, folder=folder, resume=resume, on_step=reporter and (lambda line: reporter.send("step", line)))
+    report = None if reporter is None else partial(reporter.send, "step")
+    run = start(job, folder=folder, resume=resume, on_step=report)
     model = spread(run)
     optimizer = adamw(model.parameters(), job.optimizer)
     run.attach(model, optimizer)

@@ -78,7 +78,7 @@ class Corpus:
 def open_corpus(data: DataSpec, cache: Path, *, longest_wait_s: float = LONGEST_WAIT_S) -> Corpus:
     """Return the corpus that `data` names, built in `cache` first where that has not been done."""
     try:
-        listing = list_corpus(data.corpus)
+        listing = list_corpus(data.corpus, cache)
         tokenizer = None if listing.tokens else open_tokenizer(data.tokenizer, listing.root)
         asked = f"{FORMAT}\n{data.integers}\n{tokenizer and tokenizer.name}\n{listing.fingerprint()}"
         key = hashlib.sha256(asked.encode()).hexdigest()[:24]

@@ -14,7 +14,7 @@ TOKEN_SUFFIXES = (".bin", ".npy")
 # Tests are a third of the standard library and partly not text on purpose; what is installed beside it is not its own.
 _NOT_LIBRARY = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 # Written by whoever built or installed this Python, so other machines have others.
-_NOT_SHARED = ("_sysconfigdata", "sitecustomize", "usercustomize")
+_NOT_SHARED = ("_sysconfigdata", "sitecustomize", "usercustomize", "config-")
 _NOT_TEXT = {"__pycache__"}
 _LICENCES = ("LICENSE", "LICENSE.txt", "LICENSE.md", "LICENCE", "LICENCE.txt", "COPYING", "COPYING.txt")
 
@@ -55,8 +55,8 @@ class Listing:
         return None
 
 
-def list_corpus(corpus: str) -> Listing:
-    """Return the files of the corpus called `corpus`: "python", a folder, or one file."""
+def list_corpus(corpus: str, cache: Path) -> Listing:
+    """Return the files of the corpus called `corpus`, "python", a folder, or one file; none of those in `cache`."""
     if corpus == "python":
         return _standard_library()
     place = Path(corpus)
@@ -64,7 +64,7 @@ def list_corpus(corpus: str) -> Listing:
         return Listing(place.name, place.parent, (place.name,), tokens=place.suffix in TOKEN_SUFFIXES)
     if not place.is_dir():
         raise UsageError(f'there is no corpus folder {corpus}; name a folder of text or token files, or "python"')
-    found = tuple(sorted(_walk(place, _NOT_TEXT)))
+    found = tuple(sorted(_walk(place, _NOT_TEXT, cache)))
     tokens = tuple(path for path in found if path.endswith(TOKEN_SUFFIXES))
     if tokens:
         # Folders of token files hold sidecars, tokenizers and notes too; those are not learned.
@@ -80,18 +80,22 @@ def list_corpus(corpus: str) -> Listing:
 def _standard_library() -> Listing:
     root = Path(sysconfig.get_path("stdlib"))
     found = (path for path in _walk(root, _NOT_LIBRARY) if path.endswith(".py"))
-    paths = tuple(sorted(path for path in found if not Path(path).name.startswith(_NOT_SHARED)))
+    paths = tuple(sorted(path for path in found if not any(part.startswith(_NOT_SHARED) for part in Path(path).parts)))
     if not paths:
         raise UsageError(f"this Python has no sources of its standard library in {root}; name a folder as the corpus")
     version = ".".join(map(str, sys.version_info[:3]))
     return Listing(f"python-{version}", root, paths, tokens=False, licence="PSF-2.0")
 
 
-def _walk(root: Path, left_out: set[str]) -> Iterator[str]:
+def _walk(root: Path, left_out: set[str], cache: Path | None = None) -> Iterator[str]:
     def complain(error: OSError) -> None:
         raise UsageError(f"the corpus folder {error.filename} can not be read: {error.strerror}")
 
+    kept = cache.resolve() if cache else None
     for folder, below, names in os.walk(root, onerror=complain):
+        if kept is not None and Path(folder).resolve() == kept:
+            below.clear()
+            continue
         below[:] = sorted(name for name in below if name not in left_out and not name.startswith("."))
         for name in names:
             path = Path(folder) / name

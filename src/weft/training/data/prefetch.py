@@ -3,7 +3,7 @@
 import contextlib
 import queue
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -17,7 +17,7 @@ class _End:
     error: BaseException | None
 
 
-def prefetch(items: Iterable[Item], depth: int) -> Iterator[Item]:
+def prefetch(items: Iterable[Item], depth: int) -> Generator[Item, None, None]:
     """Yield `items` in order while a thread makes up to `depth` of them ahead; its errors are raised where they belong.
 
     Closing the iterator ends the thread after the item in hand.
