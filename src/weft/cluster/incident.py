@@ -301,7 +301,7 @@ class Resumed(Action):
 
 @dataclass(frozen=True, slots=True)
 class Regained(Action):
-    """Write down that the run is further than before the failure."""
+    """Write down that the run is again as far as it was before the failure."""
 
     generation: int
     """Whose."""

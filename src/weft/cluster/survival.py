@@ -216,7 +216,7 @@ class Survival:
         self._phase, self._phase_since_ps = "step", now
         self._go(State.RUNNING, now)
         self._resumed = self.cause is None
-        return self._when_done(now)
+        return (*self._regain(self._begins_at), *self._when_done(now))
 
     def _refused(self, event: Event, now: Picoseconds) -> tuple[Action, ...]:
         assert isinstance(event, Refused)
@@ -252,10 +252,9 @@ class Survival:
         return (Resumed(self.generation, step),)
 
     def _regain(self, step: int) -> tuple[Action, ...]:
-        if step <= self.reached:
-            return ()
-        self.reached, self.futile, self._said = step, 0, None
-        if self.cause is None or self.state is not State.RUNNING:
+        if step > self.reached:
+            self.reached, self.futile, self._said = step, 0, None
+        if step < self.reached or self.cause is None or self.state is not State.RUNNING:
             return ()
         self.cause = None
         return (Regained(self.generation, step),)

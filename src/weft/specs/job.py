@@ -5,6 +5,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from weft.core.spec import Check, Duration, Spec
+from weft.core.units import PICOSECONDS_PER_SECOND, Picoseconds
+from weft.specs.faults import RunFaultSpec
 from weft.specs.site import Name
 
 Count = Annotated[int, Field(ge=1, le=10**12)]
@@ -241,6 +243,16 @@ class RecoverySpec(Spec):
     """A spare takes over, the job goes on with one replica fewer, or it waits."""
     spares: Annotated[int, Field(ge=0, le=100_000)] = 0
     """Ranks kept warm."""
+    snapshots: Annotated[int, Field(ge=0)] = 1
+    """Steps between snapshots in the memory of peers; 0 for none."""
+    disk: Annotated[int, Field(ge=0)] = 20
+    """Snapshots of which one also goes to the local disks; 0 for none."""
+    domains: Annotated[int, Field(ge=1, le=100_000)] = 2
+    """Failure domains into which the ranks on one machine are divided, as if they were nodes."""
+    restarts: Annotated[int, Field(ge=0, le=1_000_000)] = 100
+    """Most restarts of one run; then it ends with an error that says so."""
+    patience: Duration = Picoseconds(3600 * PICOSECONDS_PER_SECOND)
+    """Longest wait for hardware to come back."""
 
 
 class JobSpec(Spec):
@@ -276,3 +288,5 @@ class JobSpec(Spec):
     """How it is judged."""
     recovery: RecoverySpec = RecoverySpec()
     """What happens when a rank is lost."""
+    faults: tuple[RunFaultSpec, ...] = Field((), strict=False)
+    """What goes wrong on purpose; drawn from the job's seed where left open."""

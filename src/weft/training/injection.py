@@ -1,8 +1,8 @@
 """Things that go wrong on purpose, inside a rank: a fault comes true at a named point of a step.
 
 Points: the beginning of a step (kill, stop, slow), activations and gradients as autograd makes them, gradients after
-the reduction, weights and optimizer after the update, the writing of a checkpoint. A fault says that it comes true before
-it does, so that whoever restarts the rank can leave it out. Which faults there are is `specs.faults`'s; faults of nodes,
+the reduction, weights and optimizer after the update, the writing of a checkpoint. A fault is announced before it comes
+true, so that whoever restarts the rank can leave it out. Which faults there are is `specs.faults`'s; faults of nodes,
 stores and snapshots are carried out by the supervisor.
 """
 

@@ -10,9 +10,10 @@ import importlib
 import multiprocessing
 import os
 import signal
+import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
@@ -38,6 +39,8 @@ class Setting:
     """Port of the parent's store on this machine."""
     generation: int = 0
     """Counts the times that the ranks were started; each has addresses of its own."""
+    orders: Any = None
+    """What a supervisor tells the rank (`tiers.orders.Orders`), where there is one."""
 
 
 class Reporter:
@@ -46,28 +49,36 @@ class Reporter:
     def __init__(self, pipe: Connection) -> None:
         """Speak into `pipe`."""
         self._pipe = pipe
+        self._lock = threading.Lock()
 
     def send(self, kind: str, content: Any) -> None:
         """Say something; a parent that has gone is no reason to fail."""
-        with contextlib.suppress(OSError):
+        with self._lock, contextlib.suppress(OSError):
             self._pipe.send((kind, content))
 
 
 Target = Callable[..., Any]
 
 
-def _named(target: str) -> Target:
+def _named(target: str | Target) -> Target:
+    if not isinstance(target, str):
+        return target
     module, _, name = target.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
-def _rank_main(target: str, setting: Setting, pipe: Connection, arguments: dict[str, Any]) -> None:
+def _rank_main(target: str | Target, setting: Setting, pipe: Connection, arguments: dict[str, Any]) -> None:
     """Be one rank: join the group, do the work, say how it went."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     reporter = Reporter(pipe)
     status = 1
     try:
         join(setting)
+        reporter.send("joined", setting.rank)
+        if setting.orders is not None:
+            from weft.training import lifeline
+
+            lifeline.begin(setting.orders, setting.generation, reporter.send)
         result = _named(target)(reporter=reporter, **arguments)
         reporter.send("done", result)
         status = 0
@@ -99,12 +110,39 @@ def join(setting: Setting) -> None:
 
 
 @dataclass
-class _Child:
+class Child:
     """One rank as its parent sees it."""
 
     process: Any
+    """Its process."""
     pipe: Connection
+    """What it says."""
     open: bool = True
+    """Whether it may still say something."""
+
+
+def open_store() -> Any:
+    """Return a rendezvous store that this process owns, with its `port`; ranks die, the store stays."""
+    import torch.distributed as dist
+
+    return dist.TCPStore(_HOST, 0, is_master=True, wait_for_workers=False, timeout=_PATIENCE)
+
+
+def spawn(target: str | Target, setting: Setting, arguments: dict[str, Any]) -> Child:
+    """Start one rank from the preloaded fork server."""
+    context = fork_server()
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_rank_main, args=(target, setting, theirs, arguments), daemon=True)
+    process.start()
+    theirs.close()
+    return Child(process, ours)
+
+
+def fork_server() -> Any:
+    """Return the start method whose processes have torch already, with its server started."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["weft.training.preload"])
+    return context
 
 
 @dataclass
@@ -126,60 +164,52 @@ class Ranks:
 
     def run(self) -> list[Any]:
         """Start the ranks, wait for them, and return what each returned; raise what one of them failed with."""
-        import torch.distributed as dist
-
-        store = dist.TCPStore(_HOST, 0, is_master=True, wait_for_workers=False, timeout=_PATIENCE)
-        children = [self._start(rank, store.port) for rank in range(self.count)]
+        store = open_store()
+        children = [
+            spawn(self.target, Setting(rank, self.count, store.port, self.generation), self.arguments)
+            for rank in range(self.count)
+        ]
         try:
-            with _stop_on_signal(children):
+            with stop_on_signal(children):
                 self._listen(children)
         finally:
             _end(children)
         return [self.results[rank] for rank in range(self.count)]
 
-    def _start(self, rank: int, port: int) -> _Child:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["weft.training.preload"])
-        ours, theirs = context.Pipe(duplex=False)
-        setting = Setting(rank, self.count, port, self.generation)
-        process = context.Process(target=_rank_main, args=(self.target, setting, theirs, self.arguments), daemon=True)
-        process.start()
-        theirs.close()
-        return _Child(process, ours)
-
-    def _listen(self, children: list[_Child]) -> None:
+    def _listen(self, children: list[Child]) -> None:
         while any(child.open for child in children):
             ready = wait([child.pipe for child in children if child.open])
             for rank, child in enumerate(children):
                 if child.pipe in ready:
                     self._hear(rank, child)
 
-    def _hear(self, rank: int, child: _Child) -> None:
+    def _hear(self, rank: int, child: Child) -> None:
         try:
             kind, content = child.pipe.recv()
         except (EOFError, OSError):
             child.open = False
             if rank not in self.results:
                 child.process.join(_GRACE_S)
-                raise FailedError(f"rank {rank} ended without a word ({_how(child.process.exitcode)})") from None
+                raise FailedError(f"rank {rank} ended without a word ({how(child.process.exitcode)})") from None
             return
         if kind == "failed":
             name, text = content
             raise _ERRORS.get(name, FailedError)(text if name else f"rank {rank} failed\n{text}")
         if kind == "done":
             self.results[rank] = content
-        elif self.on_message is not None:
+        elif self.on_message is not None and kind != "joined":
             self.on_message(rank, kind, content)
 
 
-def _how(code: int | None) -> str:
+def how(code: int | None) -> str:
+    """Return in words how a process ended."""
     if code is None:
         return "still running"
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"status {code}"
 
 
 @contextlib.contextmanager
-def _stop_on_signal(children: list[_Child]) -> Iterator[None]:
+def stop_on_signal(children: Sequence[Child]) -> Iterator[None]:
     """Turn the first Ctrl-C into a request that the ranks stop after this step, the second into an end at once."""
     asked = False
 
@@ -206,7 +236,7 @@ def _stop_on_signal(children: list[_Child]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _end(children: list[_Child]) -> None:
+def _end(children: list[Child]) -> None:
     """Leave no rank behind: each gets a moment to end by itself unless another has failed."""
     deadline = time.monotonic() + _GRACE_S
     for child in children:

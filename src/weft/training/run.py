@@ -33,7 +33,7 @@ from weft.core.seeds import Seed
 from weft.core.units import PICOSECONDS_PER_SECOND, FlopsPerSecond, Picoseconds
 from weft.planning.arithmetic import flops_per_token
 from weft.specs import JobSpec, load_job
-from weft.training import digests, mesh, runs, state
+from weft.training import digests, lifeline, mesh, runs, state
 from weft.training.checkpoint import Store
 from weft.training.data import Stream, open_corpus
 from weft.training.energy import CPU_CORE_MW, EnergyMeter, completed, estimate
@@ -116,8 +116,9 @@ class Run:
         """Take part; call `start` instead."""
         self.job = job
         self.ledger = Ledger(SystemClock())
+        self.life = lifeline.current()
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
-        plan = mesh.automatic(job, self.ranks) if job.plan == "auto" else job.plan
+        plan = self.life.plan or (mesh.automatic(job, self.ranks) if job.plan == "auto" else job.plan)
         mesh.check(job, plan, self.ranks)
         self.device = self._settle(exact=plan.exact)
         corpus = _shared(lambda: open_corpus(job.data, folder / ".corpora") and None)
@@ -140,6 +141,7 @@ class Run:
         self._folder: runs.Run | None = None
         self.folder: Path = _shared(lambda: self._take_folder(folder, resume=resume))
         self._store = Store(self.folder / runs.CHECKPOINTS, job.checkpoint.keep)
+        self._store.before_write = self.life.writing
         self._saved_at = -1
         self._sink: TensorBoard | None = None
         self._peak = self._measure_peak()
@@ -161,7 +163,11 @@ class Run:
 
     def _take_folder(self, root: Path, *, resume: bool) -> Path:
         newest = runs.latest(root, self.job) if resume else None
-        self._folder = runs.Run.start(root, self.job) if newest is None else runs.Run.resume(newest.folder, self.job)
+        there = None if newest is None else newest.folder
+        if self.life.folder is not None:
+            there = Path(self.life.folder)
+        self._folder = runs.Run.start(root, self.job) if there is None else runs.Run.resume(there, self.job)
+        self.life.opened(str(self._folder.folder))
         return self._folder.folder
 
     def _measure_peak(self) -> FlopsPerSecond:
@@ -190,7 +196,7 @@ class Run:
         A module of one's own is replicated over the data-parallel ranks; the plan's other axes need the built-in model.
         """
         self._model, self._optimizer = model, optimizer
-        self.parameters = [parameter for _, parameter in self._named() if parameter.requires_grad]
+        self.parameters = [parameter for _, parameter in self.named() if parameter.requires_grad]
         families = self._families(model)
         total = sum(local(one.data).numel() * local(one.data).element_size() for one in self.parameters)
         bucket = measure_bucket(families[0], self.device, total) if self.mesh.plan.shard == 1 else 0
@@ -202,6 +208,7 @@ class Run:
         shared = torch.tensor(counted if self._stands_for_replicas() else 0, dtype=torch.int64)
         dist.all_reduce(shared)
         self.elements = int(shared)
+        self.life.watch(model, self.named())
         self._restore()
 
     def _stands_for_replicas(self) -> bool:
@@ -219,30 +226,46 @@ class Run:
                 )
         return [Family("dense", tuple(self.parameters), self.mesh.groups["replicas"])]
 
-    def _named(self) -> list[tuple[str, nn.Parameter]]:
+    def named(self) -> list[tuple[str, nn.Parameter]]:
+        """Return this rank's parameters under their names in the whole model."""
         return list(self._model.named_parameters())
 
     def _state(self) -> dict[str, Any]:
         buffers = {} if isinstance(self._model, Spread) else dict(self._model.named_buffers())
-        return state.state_of(self._named, buffers, self._optimizer)
+        return state.state_of(self.named, buffers, self._optimizer)
 
     def _restore(self) -> None:
-        """Load the newest checkpoint of the run folder, where it has one."""
+        """Load what the supervisor has found, or else the newest checkpoint of the run folder, where it has one."""
+        with self.ledger.spending(TimeClass.RESTORE):
+            found = self.life.recall(self._fillable, self._store)
+        if found is not None:
+            self.done = found.step
+            self._saved_at = found.step if found.tier == "checkpoint" else -1
+            if self._folder is not None:
+                self._folder.cut_after(found.step)
+            with self.ledger.spending(TimeClass.VERIFY):
+                self.life.restored(found, self._state)
+            self._begin_session()
+            return
         if not _shared(self._store.steps):
             if self._folder is not None:
                 self._folder.cut_after(0)
             self._begin_session()
             return
         with self.ledger.spending(TimeClass.RESTORE):
-            if self._optimizer is not None:
-                state.make_optimizer_state(self._optimizer)
-            loaded = self._store.load(self._state())
+            loaded = self._store.load(self._fillable())
         self.done = self._saved_at = loaded.step
         if self._folder is not None:
             self._folder.cut_after(loaded.step)
             for skipped in loaded.skipped:
                 self._tell({"skipped": str(skipped)})
         self._begin_session()
+
+    def _fillable(self) -> dict[str, Any]:
+        """Return the state with the optimizer's tensors made, so that a load fills all of them."""
+        if self._optimizer is not None:
+            state.make_optimizer_state(self._optimizer)
+        return self._state()
 
     def _begin_session(self) -> None:
         if self._folder is not None:
@@ -261,8 +284,9 @@ class Run:
     def steps(self) -> Iterator[Step]:
         """Yield the steps that are left; ends early, after a checkpoint, when a signal asks for it."""
         with self._listening():
+            self.ledger.mark()
             while self.done < self.job.steps:
-                self.ledger.mark()
+                self.life.begin(self.done)
                 with self.ledger.spending(TimeClass.COMPUTE):
                     step = Step(self, self.done, self._sharing)
                     if self._optimizer is not None:
@@ -307,15 +331,20 @@ class Run:
         """End a step after the optimizer's: metrics, the balance of work, evaluation and checkpoint where due."""
         if not step.reduced:
             raise UsageError(f"step {step.number} was not reduced; call step.reduce() before the optimizer's step")
+        self.life.updated(self._state)
         self.done, self._last = step.number + 1, step
         self._balance(step)
         if self.evaluations.due(self.done):
             self._evaluate()
         last = self.done == self.job.steps or step.stop
         every = self.job.checkpoint.every
-        if last or (every and self.done % every == 0):
-            self._save()
+        keep = last or (every > 0 and self.done % every == 0)
+        # The line comes first: whatever is restored after a failure, the lines of its steps are there.
         self._write(step, digest=last)
+        if keep:
+            self._save()
+        with self.ledger.spending(TimeClass.CHECKPOINT):
+            self.life.finished(self.done, self._state, must=keep)
 
     def _balance(self, step: Step) -> None:
         self._slow.append(step.replica_seconds)
@@ -325,6 +354,7 @@ class Run:
             self._slow = []
 
     def _evaluate(self) -> None:
+        self.life.phase("evaluation")
         with self.ledger.spending(TimeClass.EVALUATION):
             values = self.evaluations.run(self._model, self.done)
         self._results.append({"step": self.done, **values})
@@ -343,7 +373,7 @@ class Run:
 
     def digest(self) -> str:
         """Return one digest of all weights, the same for every plan with equal bits; all ranks call it together."""
-        return digests.joint_digest(state.weight_digests(self._named, self._first_copy))
+        return digests.joint_digest(state.weight_digests(self.named, self._first_copy))
 
     def _first_copy(self, parameter: nn.Parameter) -> bool:
         return self._model.first_copy(parameter) if isinstance(self._model, Spread) else self._stands_for_replicas()
@@ -352,6 +382,8 @@ class Run:
         """Write the step's line: seconds of the average rank, whose sum is the step's wall time."""
         weights = self.digest() if digest else None
         seconds = self._mean_seconds(self.ledger.mark().seconds())
+        if self.done <= self.life.redo_until:
+            seconds = {TimeClass.REDO.value: sum(seconds.values())}
         self._session["steps"] += 1
         self._session["seconds"] += sum(seconds.values())
         tokens = self.job.batch.sequences * self.job.batch.length
@@ -382,6 +414,7 @@ class Run:
             if self._saved_at != self.done and self._last is not None:
                 self._save()
             self._store.close()
+            self.life.close()
         weights = self.digest()
         total = self.ledger.total()
         seconds = self._mean_seconds(total.seconds())

@@ -107,6 +107,7 @@ class Step:
     def reduce(self) -> None:
         """Sum gradients and loss over all ranks in the fixed order, and clip: parameters hold the result as `.grad`."""
         run = self._run
+        run.life.computed()
         computed_s = time.monotonic() - self._begun_s - self._waited_s
         with run.ledger.spending(TimeClass.EXPOSED_COMMUNICATION):
             run.reducer.wait()
@@ -121,6 +122,7 @@ class Step:
         self.gradient_norm = exact.norm_from_grid(count, float(top), bits)
         self._clip()
         self.reduced = True
+        run.life.reduced({name: parameter.grad for name, parameter in run.named() if parameter.grad is not None})
 
     def _exchange(self, count: int, computed_s: float) -> int:
         """Share losses, the norm's count, the wish to stop and times; returns the count of all ranks."""

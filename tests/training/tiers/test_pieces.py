@@ -78,7 +78,7 @@ ranks = st.integers(1, 8)
 def test_every_piece_lies_in_two_failure_domains_wherever_there_are_two(case: tuple[list[int], list[set[int]]]):
     nodes, held = case
     holders = {f"p{number}": sorted(who) for number, who in enumerate(held)}
-    puts = placement(holders, nodes)
+    puts = placement(holders, nodes, sorted(set(nodes)))
     domains: dict[str, list[int]] = {}
     for rank, mine in puts.items():
         for key, node in mine:
@@ -89,9 +89,14 @@ def test_every_piece_lies_in_two_failure_domains_wherever_there_are_two(case: tu
 
 
 def test_replicas_in_two_domains_send_nothing_across_and_share_the_work():
-    puts = placement({f"p{number}": [0, 1, 2, 3] for number in range(16)}, [0, 0, 1, 1])
+    puts = placement({f"p{number}": [0, 1, 2, 3] for number in range(16)}, [0, 0, 1, 1], [0, 1])
     assert all(node == rank // 2 for rank, mine in puts.items() for _, node in mine)
     assert [len(mine) for mine in puts.values()] == [8, 8, 8, 8]
+
+
+def test_a_domain_without_ranks_can_keep_and_one_without_a_keeper_gets_nothing():
+    assert placement({"p": [0]}, [0], [0, 1]) == {0: [("p", 0), ("p", 1)]}
+    assert placement({"p": [0, 1]}, [0, 1], [1]) == {0: [], 1: [("p", 1)]}
 
 
 PIECE = Piece("model.w", (0,), (2,), (2,), "float32")

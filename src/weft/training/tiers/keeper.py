@@ -2,7 +2,7 @@
 
 It knows nothing of tensors: bytes under keys, by (generation, step). It takes pieces only of the generation that its
 owner has named last, so that a rank which is already given up can not change what the others rely on. It lives as long
-as its owner: when the owner's end of the pipe closes, it goes. Bytes are not checked here; who takes them back does that.
+as its owner: when the owner's end of the pipe closes, it goes. Bytes are not checked here; their taker does that.
 """
 
 import contextlib

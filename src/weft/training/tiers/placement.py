@@ -10,24 +10,26 @@ COPIES = 2
 """Failure domains that hold each piece, where there are as many."""
 
 
-def placement(holders: Mapping[str, Sequence[int]], nodes: Sequence[int]) -> dict[int, list[tuple[str, int]]]:
+def placement(
+    holders: Mapping[str, Sequence[int]], nodes: Sequence[int], domains: Sequence[int]
+) -> dict[int, list[tuple[str, int]]]:
     """Return for every rank the pieces that it puts and the domain that each goes to.
 
-    `holders` says which ranks hold each piece, `nodes` in which domain each rank is.
+    `holders` says which ranks hold each piece, `nodes` in which domain each rank is, `domains` which of them can keep.
     """
-    domains = sorted(set(nodes))
+    assert domains, "somebody keeps"
     puts: dict[int, list[tuple[str, int]]] = {rank: [] for rank in range(len(nodes))}
     for number, key in enumerate(sorted(holders)):
         by_node: dict[int, list[int]] = {}
         for rank in sorted(holders[key]):
             by_node.setdefault(nodes[rank], []).append(rank)
-        near = _turned(list(by_node), number)[:COPIES]
+        near = [node for node in _turned(sorted(by_node), number) if node in domains][:COPIES]
         for node in near:
             puts[_turned(by_node[node], number)[0]].append((key, node))
-        if len(near) < min(COPIES, len(domains)):
-            # One domain alone holds it, so one copy travels.
-            after = domains[(domains.index(near[0]) + 1) % len(domains)]
-            puts[_turned(by_node[near[0]], number)[0]].append((key, after))
+        far = [node for node in _turned(sorted(domains), number) if node not in near]
+        # Too few domains hold it, so copies travel.
+        for node in far[: min(COPIES, len(domains)) - len(near)]:
+            puts[_turned(sorted(holders[key]), number)[0]].append((key, node))
     return puts
 
 
