@@ -8,6 +8,7 @@ rank obeys at the same step. What the ranks do is a function named by the caller
 import contextlib
 import importlib
 import multiprocessing
+import multiprocessing.forkserver
 import os
 import signal
 import threading
@@ -138,6 +139,17 @@ def spawn(target: str | Target, setting: Setting, arguments: dict[str, Any]) -> 
     return Child(process, ours)
 
 
+def start_fork_server() -> None:
+    """Start the server already, so that it loads torch while this process does."""
+    fork_server()
+    multiprocessing.forkserver.ensure_running()
+
+
+def call(main: Callable[[], Any], **_: Any) -> Any:
+    """Call a function that knows nothing of ranks."""
+    return main()
+
+
 def fork_server() -> Any:
     """Return the start method whose processes have torch already, with its server started."""
     context = multiprocessing.get_context("forkserver")
@@ -170,7 +182,7 @@ class Ranks:
             for rank in range(self.count)
         ]
         try:
-            with stop_on_signal(children):
+            with stop_on_signal(lambda: _ask(children)):
                 self._listen(children)
         finally:
             _end(children)
@@ -208,23 +220,28 @@ def how(code: int | None) -> str:
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"status {code}"
 
 
+def _ask(children: Sequence[Child]) -> None:
+    """Ask ranks to stop after this step."""
+    for child in children:
+        if child.process.pid is not None and child.process.is_alive():
+            os.kill(child.process.pid, signal.SIGTERM)
+
+
 @contextlib.contextmanager
-def stop_on_signal(children: Sequence[Child]) -> Iterator[None]:
-    """Turn the first Ctrl-C into a request that the ranks stop after this step, the second into an end at once."""
+def stop_on_signal(ask: Callable[[], None]) -> Iterator[None]:
+    """Turn the first Ctrl-C into a call of `ask`, the second into an end at once."""
     asked = False
 
-    def ask(number: int, frame: object) -> None:
+    def on_signal(number: int, frame: object) -> None:
         nonlocal asked
         del frame
         if asked and number == signal.SIGINT:
             raise KeyboardInterrupt
         asked = True
-        for child in children:
-            if child.process.pid is not None and child.process.is_alive():
-                os.kill(child.process.pid, signal.SIGTERM)
+        ask()
 
     try:
-        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     except ValueError:
         # Not the main thread: signals are somebody else's business here.
         yield

@@ -80,7 +80,7 @@ class Snapshots:
             keys = [key for key, where in self._puts or () if where == node]
             if self._put(node, (self._generation, step), [(pieces[key], as_bytes(self._staged[key])) for key in keys]):
                 stored[node] = keys
-        self._say("snapshot", (step, digests, stored))
+        self._say("snapshot", (step, digests, stored, list(pieces.values())))
 
     def _put(self, node: int, snapshot: tuple[int, int], content: list[tuple[Piece, memoryview]]) -> bool:
         """Send pieces to one domain; returns whether they are there. A lost domain is the supervisor's news."""
