@@ -92,6 +92,10 @@ class Lifeline:
         """Say that something with a duration of its own begins."""
         self._say("phase", name)
 
+    def trouble(self, kind: str, step: int, text: str) -> None:
+        """Say that something went wrong which did not stop the run."""
+        self._say("trouble", (kind, step, text))
+
     def writing(self) -> None:
         """Fail where a fault says that the disk is full."""
         self._injector.write()

@@ -34,7 +34,7 @@ from weft.core.units import PICOSECONDS_PER_SECOND, FlopsPerSecond, Picoseconds
 from weft.planning.arithmetic import flops_per_token
 from weft.specs import JobSpec, load_job
 from weft.training import digests, lifeline, mesh, runs, state
-from weft.training.checkpoint import Store
+from weft.training.checkpoint import Handle, Store
 from weft.training.data import Stream, open_corpus
 from weft.training.energy import CPU_CORE_MW, EnergyMeter, completed, estimate
 from weft.training.evaluation import Evaluations
@@ -143,6 +143,7 @@ class Run:
         self._store = Store(self.folder / runs.CHECKPOINTS, job.checkpoint.keep)
         self._store.before_write = self.life.writing
         self._saved_at = -1
+        self._handle: Handle | None = None
         self._sink: TensorBoard | None = None
         self._peak = self._measure_peak()
         self._energy = EnergyMeter() if self.rank == 0 else None
@@ -368,8 +369,17 @@ class Run:
         with self.ledger.spending(TimeClass.CHECKPOINT):
             if self._folder is not None:
                 self._folder.sync()
-            self._store.save(self.done, self._state(), {"job": self.job.name, "seed": self.job.seed})
+            self._store.drain()
+            self._report_save()
+            self._handle = self._store.save(self.done, self._state(), {"job": self.job.name, "seed": self.job.seed})
         self._saved_at = self.done
+
+    def _report_save(self) -> None:
+        """Tell of a checkpoint that could not be written; the older ones are intact and training goes on."""
+        if self._handle is not None and self._handle.error is not None and self.rank == 0:
+            self.life.trouble("checkpoint", self.done, str(self._handle.error))
+            self._tell({"skipped": str(self._handle.error)})
+        self._handle = None
 
     def digest(self) -> str:
         """Return one digest of all weights, the same for every plan with equal bits; all ranks call it together."""
@@ -414,6 +424,7 @@ class Run:
             if self._saved_at != self.done and self._last is not None:
                 self._save()
             self._store.close()
+            self._report_save()
             self.life.close()
         weights = self.digest()
         total = self.ledger.total()

@@ -23,8 +23,9 @@ def test_fifty_seeded_kills_of_any_rank_at_any_point_change_no_bit(field: Any, u
     faults = [{"kind": "kill", "step": 3 * n + 2, "after": f"{7 * n * (chunk + 1) % 60} ms"} for n in range(10)]
     result = field.run(field.job(steps=32), *faults, seed=chunk)
     kills = [line for line in result["incidents"] if line["kind"] == "killed"]
-    assert len(kills) == 10
-    assert {line["restored_from"] for line in kills} <= {"memory", None}
+    assert len(kills) == 10, kills
+    # A kill before the first snapshot was agreed begins anew, from the seed.
+    assert all(line["restored_from"] == "memory" or line["step"] <= 1 for line in kills)
     assert result["weights_digest"] == undisturbed(32)
     assert not list(field.folder.rglob("*.pieces"))
 
@@ -186,12 +187,12 @@ def test_a_healthy_run_on_a_busy_machine_is_never_restarted(field: Any, undistur
 
 
 @SLOW
-def test_a_run_that_is_taken_up_again_goes_on_from_its_checkpoint_and_keeps_its_lines(
-    field: Any, undisturbed: Undisturbed
-):
-    field.run(field.job(steps=4))
-    result = field.run(field.job(steps=8), {"kind": "kill", "rank": 1, "step": 7}, resume=True)
-    assert result["weights_digest"] == undisturbed(8)
+def test_a_run_that_is_taken_up_again_goes_on_from_its_checkpoint_and_keeps_its_lines(field: Any):
+    steady = {"schedule": "constant"}
+    whole = field.run(field.job(dp=1, steps=8, optimizer=steady, recovery={"spares": 0}))
+    field.run(field.job(steps=4, optimizer=steady))
+    result = field.run(field.job(steps=8, optimizer=steady), {"kind": "kill", "rank": 1, "step": 7}, resume=True)
+    assert result["weights_digest"] == whole["weights_digest"]
     record = Record(Path(field.folder / "runs" / result["run"]))
     assert [line["step"] for line in record.steps()] == list(range(1, 9))
     assert [line["kind"] for line in record.incidents()] == ["killed"]

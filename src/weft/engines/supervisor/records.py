@@ -144,6 +144,14 @@ class Records:
         if self.open is not None and self.open.resumed_ps is not None and self.open.regained_ps is not None:
             self.end("recovered")
 
+    def trouble(self, rank: int | None, kind: str, step: int, text: str) -> None:
+        """Write down something that went wrong and stopped nothing."""
+        now = self._clock.now()
+        cause = Cause(kind, rank, text, detected_ps=now, phase_since_ps=now, step=step)
+        at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        incident = Incident(len(self.incidents) + 1, cause, 0, at, "the run went on", resumed_ps=now, regained_ps=now)
+        self.note(incident.as_json(now, "noted"))
+
     def note(self, line: dict[str, Any]) -> None:
         """Write down an incident that is over."""
         self.incidents.append(line)

@@ -231,6 +231,8 @@ class Supervisor:
                 self._came_true(rank, self._chaos.fired(content))
             case "step":
                 self._line(content)
+            case "trouble":
+                self.records.trouble(rank, *content)
             case "done":
                 generation.results[rank] = content
             case _:
@@ -357,9 +359,7 @@ class Supervisor:
             self.records.open.restored_from, self.records.open.restored_step = tier, step
             self.records.open.notes += reports[0]["notes"]
         elif reports[0]["notes"]:
-            self.records.note({"incident": len(self.records.incidents) + 1, "kind": "passed-over", "step": step,
-                               "rank": None, "passed_over": list(reports[0]["notes"]), "restored_from": tier,
-                               "outcome": "another tier served"})  # fmt: skip
+            self.records.trouble(None, "passed-over", step, "; ".join(reports[0]["notes"]))
         if agreement.dissent:
             return words.Refused(number, None, f"the restored ranks are not equal: {agreement.dissent[0]}")
         differing = None if expected is None else first_difference(expected, agreement.tensors)
