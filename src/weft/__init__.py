@@ -1,7 +1,7 @@
 """weft: rehearse a 131,072-GPU training run on your laptop, then run it.
 
-The parts for a training loop of one's own (`weft.start` and what it needs) are imported when they are first used, so
-that `import weft` alone loads no torch.
+`import weft` is light: each public name (the reports of the command line, and the parts for a training loop of one's
+own) loads what it needs when it is first used.
 """
 
 import importlib
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from weft.core.version import VERSION
 
 if TYPE_CHECKING:
+    from weft.api import compare, design
     from weft.specs import JobSpec, load_job
     from weft.specs.job import PlanSpec
     from weft.training.launch import Ranks
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 __version__ = VERSION
 
 _HOMES = {
+    "compare": "weft.api",
+    "design": "weft.api",
     "JobSpec": "weft.specs",
     "Mesh": "weft.training.mesh",
     "PlanSpec": "weft.specs.job",
@@ -46,6 +49,8 @@ __all__ = [
     "Step",
     "__version__",
     "adamw",
+    "compare",
+    "design",
     "learning_rate",
     "load_job",
     "spread",
@@ -60,3 +65,8 @@ def __getattr__(name: str) -> Any:
     part = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = part
     return part
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    return sorted(__all__)

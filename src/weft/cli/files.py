@@ -26,7 +26,7 @@ def list_sites(*, json: JsonFlag = False) -> None:
          str(site.fabric.tiers), site.description)
         for site in sites
     ]  # fmt: skip
-    print_table("built-in sites", ("site", "GPUs", "planes", "tiers", "description"), rows)
+    print_table("built-in sites", ("site", "GPUs", "planes", "tiers", "description"), rows, words=(0, 4))
 
 
 def show_site(site: str, /, *, json: JsonFlag = False) -> None:

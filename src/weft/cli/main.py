@@ -38,6 +38,7 @@ app.command("weft.cli.explain:explain", name="explain", help="Show why a design 
 fabric = _group("fabric", "Look inside a site's fabric: paths, tables, exports.")
 fabric.command("weft.cli.fabric:path", name="path", help="Follow a packet through the static tables, hop by hop.")
 fabric.command("weft.cli.fabric:table", name="table", help="Print the static forwarding table of one switch.")
+fabric.command("weft.cli.fabric:import_network", name="import", help="Read any network from an edge list (CSV).")
 fabric.command(
     "weft.cli.fabric:export", name="export", help="Print the fabric as Linux commands (iproute2, seg6local)."
 )

@@ -7,7 +7,7 @@ import json as json_format
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -21,6 +21,7 @@ JsonFlag = Annotated[bool, Parameter(name="--json", negative="", help="Print JSO
 PlotFile = Annotated[Path | None, Parameter(name="--plot", help="Draw it into FILE (.svg or .png).")]
 
 PIPE_WIDTH = 120
+_SHORT_NAME = 24
 
 
 def console() -> "Console":
@@ -35,14 +36,21 @@ def print_json(document: Mapping[str, Any] | Sequence[Any]) -> None:
     sys.stdout.write(json_format.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> None:
-    """Print a table; the first `left` columns are words, the others figures."""
+def print_table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, words: Sequence[int] = (0,)
+) -> None:
+    """Print a table; the columns numbered in `words` hold words, the others figures; cells may hold rich markup."""
     from rich import box
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    names_are_short = all(len(row[0]) <= _SHORT_NAME for row in rows)
     for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number < left else "right", overflow="fold")
+        widest_word = max((len(word) for word in column.split()), default=0)
+        alignment: Literal["left", "right"] = "left" if number in words else "right"
+        table.add_column(
+            column, justify=alignment, overflow="fold", no_wrap=number == 0 and names_are_short, min_width=widest_word
+        )
     for row in rows:
         table.add_row(*row)
     console().print(table)

@@ -44,7 +44,7 @@ def list_runs(*, folder: Folder = _RUNS, json: JsonFlag = False) -> None:
              _loss(row["final_loss"]), _rate(row["tokens_per_s"]))
             for row in rows
         ],
-        left=3,
+        words=(0, 1, 2),
     )  # fmt: skip
 
 
@@ -175,7 +175,7 @@ def _print_evaluations(lines: Sequence[Mapping[str, Any]]) -> None:
         return
     names = list(dict.fromkeys(name for line in lines for name in line if name != "step"))
     rows = [(f"{line['step']:,}", *(_loss(line.get(name)) for name in names)) for line in lines]
-    print_table("evaluations", ("step", *names), rows, left=0)
+    print_table("evaluations", ("step", *names), rows, words=())
 
 
 def sparkline(values: Sequence[float], width: int = _SPARKS) -> str:

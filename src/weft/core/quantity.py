@@ -135,7 +135,7 @@ SIZE = Dimension(
     "size",
     "4 KiB",
     _scales("B", k=3, M=6, G=9, T=12, P=15) | _binary("B"),
-    ("PiB", "TiB", "GiB", "MiB", "KiB", "B"),
+    ("PiB", "PB", "TiB", "TB", "GiB", "GB", "MiB", "MB", "KiB", "kB", "B"),
     aliases={"bytes": "B", "byte": "B"},
 )
 TIME = Dimension(

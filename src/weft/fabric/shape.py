@@ -173,3 +173,8 @@ def _widest_bundle(shape: Shape) -> int:
     """Return how many links each lower switch can have to each top switch, so that the fewest top switches are used."""
     below, uplinks = (shape.t0, shape.up) if shape.tiers == TWO_TIERS else (shape.pods, shape.t1_up)
     return max(width for width in range(1, uplinks + 1) if uplinks % width == 0 and below * width <= shape.radix)
+
+
+def links_per_optic(spec: FabricSpec) -> int:
+    """Return how many links one optic carries."""
+    return max(1, spec.parts.optic.rate // spec.port_rate)

@@ -203,6 +203,8 @@ class PlanSpec(Spec):
     """Arithmetic of the matrices; weights and sums stay in fp32."""
     exact: bool = True
     """Whether the bits must not depend on the number of data-parallel ranks."""
+    compile: bool = False
+    """Whether blocks and loss are compiled by torch: a slow first step, then a fifth more speed on a GPU."""
 
     checks: ClassVar[tuple[Check, ...]] = (
         Check(

@@ -22,7 +22,8 @@ Node = tuple[int, int]
 ValueT = TypeVar("ValueT")
 
 _WORD_BITS = 62
-_SLICE = 1 << 20
+_SLICE = {"cpu": 1 << 20, "cuda": 1 << 26}
+"""Elements squared at a time: what a cache holds, or enough to fill a GPU."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ def grid_squares(tensors: Iterable[torch.Tensor], top: float, bits: int) -> torc
     odd = 2.0 if bits % 2 else 1.0
     for tensor in tensors:
         flat = tensor.detach().reshape(-1)
-        for piece in flat.split(_SLICE):
+        for piece in flat.split(_SLICE.get(flat.device.type, _SLICE["cpu"])):
             scaled = piece.double().mul_(scale)
             squares = scaled.mul_(scaled).mul_(odd).to(torch.int64).sum()
             count = count.to(squares.device) + squares

@@ -25,6 +25,7 @@ from weft.core.errors import FailedError, UsageError, WeftError
 _HOST = "127.0.0.1"
 _PATIENCE = timedelta(minutes=10)
 _GRACE_S = 5.0
+_HEARING_S = 1.0
 _ERRORS: dict[str, type[WeftError]] = {"UsageError": UsageError, "SpecError": UsageError}
 
 
@@ -120,6 +121,8 @@ class Child:
     """What it says."""
     open: bool = True
     """Whether it may still say something."""
+    failed: bool = False
+    """Whether it has said that it failed."""
 
 
 def open_store() -> Any:
@@ -154,6 +157,8 @@ def fork_server() -> Any:
     """Return the start method whose processes have torch already, with its server started."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["weft.training.preload"])
+    # Asking the CUDA runtime for GPUs in the fork server would spoil it for the ranks; NVML may be asked.
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     return context
 
 
@@ -189,28 +194,51 @@ class Ranks:
         return [self.results[rank] for rank in range(self.count)]
 
     def _listen(self, children: list[Child]) -> None:
+        """Hear everybody out; raise the first cause where some have failed."""
+        failures: list[_Failure] = []
+        deadline = None
         while any(child.open for child in children):
-            ready = wait([child.pipe for child in children if child.open])
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            ready = wait([child.pipe for child in children if child.open], left)
+            if not ready:
+                break
             for rank, child in enumerate(children):
-                if child.pipe in ready:
-                    self._hear(rank, child)
+                if child.pipe in ready and (failure := self._hear(rank, child)) is not None:
+                    failures.append(failure)
+                    # One rank's end makes its neighbours fail too: the cause is among the first to be heard.
+                    deadline = deadline or time.monotonic() + _HEARING_S
+        if failures:
+            raise min(failures, key=lambda failure: failure.order).error
 
-    def _hear(self, rank: int, child: Child) -> None:
+    def _hear(self, rank: int, child: Child) -> "_Failure | None":
         try:
             kind, content = child.pipe.recv()
         except (EOFError, OSError):
             child.open = False
-            if rank not in self.results:
-                child.process.join(_GRACE_S)
-                raise FailedError(f"rank {rank} ended without a word ({how(child.process.exitcode)})") from None
-            return
+            if rank in self.results or child.failed:
+                return None
+            child.process.join(_GRACE_S)
+            return _Failure(1, FailedError(f"rank {rank} ended without a word ({how(child.process.exitcode)})"))
         if kind == "failed":
+            child.failed = True
             name, text = content
-            raise _ERRORS.get(name, FailedError)(text if name else f"rank {rank} failed\n{text}")
+            if name:
+                return _Failure(0, _ERRORS.get(name, FailedError)(text))
+            # What torch says of a lost connection is an effect of another rank's end.
+            return _Failure(3 if "connection" in text.lower() else 2, FailedError(f"rank {rank} failed\n{text}"))
         if kind == "done":
             self.results[rank] = content
         elif self.on_message is not None and kind != "joined":
             self.on_message(rank, kind, content)
+        return None
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """Why a rank failed, and how near that is to the cause: 0 for words, 1 for a sudden end, then errors."""
+
+    order: int
+    error: WeftError
 
 
 def how(code: int | None) -> str:

@@ -20,6 +20,9 @@ CHUNKS = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "looped-bfs": 2, "zero-bubble
 """Pipeline stages that each rank holds, by schedule."""
 
 
+_SPLIT = ("zero-bubble", "zbv", "dualpipev")
+
+
 @dataclass(frozen=True)
 class Place:
     """One rank's coordinates."""
@@ -143,9 +146,10 @@ def _batch_problems(plan: PlanSpec, batch: BatchSpec) -> list[str]:
     pieces = (2 * plan.cp if plan.cp > 1 else 1) * plan.tp
     if batch.length % pieces:
         down = batch.length - batch.length % pieces
+        why = f"tp = {plan.tp}" if plan.cp == 1 else f"tp = {plan.tp} and cp = {plan.cp} in two halves"
         problems.append(
-            f"length = {batch.length} does not divide by {pieces} (tp = {plan.tp}, cp = {plan.cp} in two halves)"
-            f"; the nearest that do are {down or pieces} and {down + pieces}"
+            f"length = {batch.length} does not divide by {pieces} ({why});"
+            f" the nearest that do are {down or pieces} and {down + pieces}"
         )
     rounds = max(count // plan.dp // plan.pp, 1)
     if (
@@ -157,23 +161,27 @@ def _batch_problems(plan: PlanSpec, batch: BatchSpec) -> list[str]:
             f"schedule {plan.schedule!r} needs a number of micro-batches for each rank that divides into rounds of pp"
             f" = {plan.pp}; there are {count} over dp = {plan.dp}; write a multiple of {plan.dp * plan.pp}"
         )
-    if plan.pp > 1 and plan.schedule == "dualpipev" and count // plan.dp < 2 * plan.pp:
+    least = {"1f1b": plan.pp, "dualpipev": 2 * plan.pp}.get(plan.schedule, 1) if plan.pp > 1 else 1
+    if plan.dp <= count < plan.dp * least:
         problems.append(
-            f"schedule 'dualpipev' needs at least {2 * plan.pp} micro-batches for each rank, there are"
-            f" {count // plan.dp}; use '1f1b'"
+            f"schedule {plan.schedule!r} needs at least {least} micro-batches for each rank, there are"
+            f" {count // plan.dp}; write dp = {max(1, count // least)} or less, or schedule = 'gpipe'"
         )
     return problems
 
 
 def _joint_problems(plan: PlanSpec) -> list[str]:
     problems: list[str] = []
-    if plan.exact and 1 < plan.shard < plan.dp:
+    if plan.exact and plan.shard > 1 and plan.pp > 1 and plan.schedule in _SPLIT:
         problems.append(
-            f"shard = {plan.shard} of dp = {plan.dp} (hybrid) sums in an order of its own; write shard = {plan.dp} or"
-            " 1, or exact = false"
+            f"shard > 1 under schedule {plan.schedule!r} sums in an order of its own; write schedule = 'interleaved',"
+            " or exact = false"
         )
-    if plan.exact and plan.shard > 1 and plan.pp > 1:
-        problems.append("shard > 1 inside a pipeline sums in an order of its own; write shard = 1, or exact = false")
+    if plan.pp > 1 and plan.recompute != "none" and plan.schedule in _SPLIT:
+        problems.append(
+            f"schedule {plan.schedule!r} runs backward in two parts, which recompute = {plan.recompute!r} can not;"
+            " write recompute = 'none', or schedule = 'interleaved'"
+        )
     if plan.shard > 1 and plan.ep > 1:
         problems.append(f"shard = {plan.shard} and ep = {plan.ep} do not go together; write one of them as 1")
     return problems
@@ -215,7 +223,7 @@ class Mesh:
     groups: "dict[str, dist.ProcessGroup | None]" = field(default_factory=dict)
     """Groups by what they are for; none where this rank would be alone."""
     devices: "DeviceMesh | None" = None
-    """torch's mesh with the axes pp, replicate, shard, cp, tp; none where there is one rank."""
+    """torch's mesh with the axes pp, replicate, shard (the context axis in it) and tp; none where there is one rank."""
     experts: "DeviceMesh | None" = None
     """The same ranks with the axes pp, replicate, ep, cp, tp, where experts are spread."""
 
@@ -238,8 +246,8 @@ class Mesh:
         layout = Layout(plan)
         mesh = cls(layout, rank)
         if layout.ranks > 1:
-            sizes = (plan.pp, plan.dp // plan.shard, plan.shard, plan.cp, plan.tp)
-            mesh.devices = init_device_mesh(device, sizes, mesh_dim_names=("pp", "replicate", "shard", "cp", "tp"))
+            sizes = (plan.pp, plan.dp // plan.shard, plan.shard * plan.cp, plan.tp)
+            mesh.devices = init_device_mesh(device, sizes, mesh_dim_names=("pp", "replicate", "shard", "tp"))
         if plan.ep > 1:
             sizes = (plan.pp, plan.dp // plan.ep, plan.ep, plan.cp, plan.tp)
             mesh.experts = init_device_mesh(device, sizes, mesh_dim_names=("pp", "replicate", "ep", "cp", "tp"))

@@ -31,6 +31,7 @@ def adamw(parameters: Iterable[nn.Parameter], spec: OptimizerSpec) -> AdamW:
         data = parameter.data
         mesh = data.device_mesh if isinstance(data, DTensor) else None
         groups.setdefault((parameter.dim() > 1, mesh), []).append(parameter)
+    on_gpu = any(one.device.type == "cuda" for members in groups.values() for one in members)
     return AdamW(
         [
             {"params": members, "weight_decay": spec.weight_decay if decays else 0.0}
@@ -39,4 +40,5 @@ def adamw(parameters: Iterable[nn.Parameter], spec: OptimizerSpec) -> AdamW:
         lr=spec.learning_rate,
         betas=spec.betas,
         eps=spec.epsilon,
+        fused=on_gpu,
     )

@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import pipelining
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.pipelining._backward import stage_backward
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle
 from typing_extensions import override
 
@@ -89,14 +91,31 @@ class Stage(pipelining.PipelineStage):
 
     def __init__(  # noqa: PLR0917 - as torch's own
         self, module: nn.Module, number: int, count: int, device: torch.device, examples: tuple[Tensor, Tensor],
-        group: dist.ProcessGroup, announce: Callable[["Stage", int | None], None],
+        group: dist.ProcessGroup, announce: Callable[["Stage", int | None], None], *, exact: bool,
     ) -> None:  # fmt: skip
         """Be stage `number` of `count`; `announce(stage, chunk)` is told before and, with none, after a backward."""
         super().__init__(
             module, number, count, device, input_args=(examples[0],), output_args=(examples[1],), group=group
         )
         self._announce = announce
+        self._reduces_each = exact and isinstance(module, FSDPModule)
         self.compute_s = 0.0
+
+    @override
+    def backward_maybe_with_nosync(
+        self, backward_type: Any, bwd_kwargs: dict[str, Any], last_backward: bool = False
+    ) -> Any:
+        """Run a backward; in exact mode FSDP2 reduces each micro-batch, not the sum of all."""
+        if not self._reduces_each:
+            return super().backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward)
+        assert backward_type == "full", "schedules that split backward are refused with exact shards"
+        return stage_backward(bwd_kwargs["stage_output"], bwd_kwargs["output_grads"], bwd_kwargs["input_values"]), None
+
+    @override
+    def perform_reduce_grad(self, grad_scale_factor: int) -> None:
+        """Reduce what FSDP2 has kept back, which in exact mode is nothing."""
+        if not self._reduces_each:
+            super().perform_reduce_grad(grad_scale_factor)
 
     @override
     def forward_one_chunk(self, *arguments: Any, **options: Any) -> Any:

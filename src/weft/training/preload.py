@@ -11,6 +11,8 @@ import torch.distributed.fsdp
 import torch.distributed.pipelining
 import torch.distributed.tensor.parallel
 
+import weft.training.train  # noqa: F401 - what most ranks run
+
 
 def _warm() -> None:
     """Take one optimizer step on made-up gradients: that is when AdamW imports the rest of itself."""

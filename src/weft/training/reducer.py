@@ -81,6 +81,30 @@ def _like(parameter: torch.nn.Parameter, part: torch.Tensor) -> torch.Tensor:
     return part
 
 
+def ordered(held: dict[Node, torch.Tensor]) -> list[torch.Tensor]:
+    """Return the values of subtrees from left to right."""
+    return [value for _, value in sorted(held.items(), key=lambda item: item[0][1] << item[0][0])]
+
+
+def exchange_tree(  # noqa: PLR0917 - what one exchange needs
+    tree: Tree, mine: list[torch.Tensor], nodes: list[tuple[Node, ...]], group: dist.ProcessGroup,
+    received: torch.Tensor, scale: float,
+) -> None:  # fmt: skip
+    """Put the scaled sum over all ranks into `mine[0]`.
+
+    `mine` are this rank's subtrees and `nodes` those of every rank; their length divides by the number of ranks. Each
+    rank gets its chunk of every subtree into `received`, adds them along the tree, and the chunks are gathered.
+    """
+    ranks, length = group.size(), mine[0].numel() // group.size()
+    assert len(mine) == len(nodes[group.rank()]), "a rank holds exactly its largest subtrees"
+    send = mine[0] if len(mine) == 1 else torch.stack([flat.view(ranks, length) for flat in mine], dim=1).view(-1)
+    sizes = [len(held) * length for held in nodes]
+    dist.all_to_all_single(received, send, sizes, [len(mine) * length] * ranks, group=group)
+    held = dict(zip([node for part in nodes for node in part], received.view(-1, length), strict=True))
+    chunk = tree.total(held, lambda left, right: left.add_(right)).mul_(scale)
+    dist.all_gather_single(mine[0], chunk, group=group)
+
+
 class Bucket:
     """Some parameters of a family, side by side in flat memory."""
 
@@ -107,6 +131,7 @@ class Bucket:
         self._exact = True
         self._left = 0
         self._summed: torch.Tensor | None = None
+        self._received: torch.Tensor | None = None
         self.chunk: torch.Tensor | None = None
 
     def begin(self, share: Share, *, exact: bool) -> None:
@@ -140,12 +165,9 @@ class Bucket:
         """Return whether `parameter`'s gradient at `position` has not been taken yet."""
         return parameter in self._missing[position]
 
-    def pad(self, position: int) -> bool:
-        """Treat parameters that got no gradient at `position` as having got zeros; return whether that fills it."""
-        full = False
-        for parameter in sorted(self._missing[position], key=self.parameters.index):
-            full = self.put(parameter, position, torch.zeros_like(local(parameter.data)))
-        return full
+    def pad(self, parameter: torch.nn.Parameter, position: int) -> bool:
+        """Treat `parameter` as having got zeros at `position`; return whether that fills the bucket."""
+        return self.put(parameter, position, torch.zeros_like(local(parameter.data)))
 
     def _new(self) -> torch.Tensor:
         return torch.zeros(self.elements, device=self.device, dtype=self.dtype)
@@ -170,25 +192,19 @@ class Bucket:
             self._exchange_plain(scale)
             return
         family = self.family
-        ranks, length = family.ranks, self.elements // family.ranks
-        mine = [flat for _, flat in sorted(self._held.items(), key=lambda item: item[0][1] << item[0][0])]
+        mine = ordered(self._held)
         self._held.clear()
-        if family.group is None or ranks == 1:
+        if family.group is None or family.ranks == 1:
             (flat,) = mine
             self._hand_out(flat.mul_(scale))
             return
         nodes = [self._tree.partials(frozenset(positions)) for positions in share.positions]
-        assert len(mine) == len(nodes[family.rank]), "a rank holds exactly its largest subtrees"
-        send = mine[0] if len(mine) == 1 else torch.stack([flat.view(ranks, length) for flat in mine], dim=1).view(-1)
-        sizes = [len(held) * length for held in nodes]
-        receive = torch.empty(sum(sizes), device=self.device, dtype=self.dtype)
-        dist.all_to_all_single(receive, send, sizes, [len(mine) * length] * ranks, group=family.group)
-        held = dict(zip([node for part in nodes for node in part], receive.view(-1, length), strict=True))
-        chunk = self._tree.total(held, lambda left, right: left.add_(right)).mul_(scale)
-        flat = mine[0]
+        needed = sum(len(held) for held in nodes) * (self.elements // family.ranks)
+        if self._received is None or self._received.numel() != needed:
+            self._received = torch.empty(needed, device=self.device, dtype=self.dtype)
+        exchange_tree(self._tree, mine, nodes, family.group, self._received, scale)
         self._spare += mine[1:]
-        dist.all_gather_single(flat, chunk, group=family.group)
-        self._hand_out(flat)
+        self._hand_out(mine[0])
 
     def _exchange_plain(self, scale: float) -> None:
         family, flat = self.family, self._plain
@@ -288,9 +304,8 @@ class Reducer:
         assert self._position is not None, "a leaf is open"
         for parameter in parameters:
             self.take(parameter)
-        for bucket in {self._of[parameter]: None for parameter in parameters}:
-            position = self._position(bucket.parameters[0])
-            if bucket.pad(position):
+            bucket, position = self._of[parameter], self._position(parameter)
+            if bucket.wants(parameter, position) and bucket.pad(parameter, position):
                 self._fill(bucket)
 
     def _fill(self, bucket: Bucket) -> None:

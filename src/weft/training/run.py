@@ -48,10 +48,13 @@ from weft.training.sharing import Sharing
 from weft.training.sinks import TensorBoard, tensorboard
 from weft.training.spread import Spread
 from weft.training.step import Step
+from weft.training.waiting import book_on
 
 _BALANCE_EVERY = 8
 _PEAK_ROUND_NS = 20_000_000
 _PEAK_SIZE = 512
+_DENSE_FLOPS = 6
+"""Of one parameter and one token, both passes: a multiplication and an addition, three times."""
 
 
 class Model(Protocol):
@@ -117,12 +120,14 @@ class Run:
         self.job = job
         self.ledger = Ledger(SystemClock())
         self.life = lifeline.current()
+        book_on(self.ledger)
+        self._cache = folder / ".corpora"
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         plan = self.life.plan or (mesh.automatic(job, self.ranks) if job.plan == "auto" else job.plan)
         mesh.check(job, plan, self.ranks)
         self.device = self._settle(exact=plan.exact)
-        corpus = _shared(lambda: open_corpus(job.data, folder / ".corpora") and None)
-        corpus = open_corpus(job.data, folder / ".corpora")
+        _shared(self._build_corpus)
+        corpus = open_corpus(job.data, self._cache)
         corpus.check_vocabulary(job.model.vocabulary)
         self.stream = Stream(corpus, job.batch, Seed(job.seed), held_out=job.data.held_out)
         self.mesh = Mesh.build(plan, self.rank, self.device.type)
@@ -145,15 +150,22 @@ class Run:
         self._saved_at = -1
         self._handle: Handle | None = None
         self._sink: TensorBoard | None = None
-        self._peak = self._measure_peak()
+        self.peak = self._measure_peak()
         self._energy = EnergyMeter() if self.rank == 0 else None
         self._results: list[dict[str, Any]] = []
         self._last: Step | None = None
+        self._flops: float | None = None
         self._session = {"steps": 0, "seconds": 0.0}
+
+    def _build_corpus(self) -> None:
+        """Build the corpus once, on rank 0; the others open what is there."""
+        open_corpus(self.job.data, self._cache)
 
     def _settle(self, *, exact: bool) -> torch.device:
         """Choose the device and, in exact mode, everything that could change bits."""
         if exact:
+            # cuBLAS keeps its sums in order only with a workspace of fixed size; without a GPU it is not read.
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             torch.use_deterministic_algorithms(mode=True)
             torch.set_num_threads(1)
         if not torch.cuda.is_available():
@@ -191,10 +203,15 @@ class Run:
         """Return what the job's schedule says for `step`, counted from 0."""
         return learning_rate(self.job.optimizer, step, self.job.steps)
 
-    def attach(self, model: "nn.Module | Spread", optimizer: Optimizer | None = None, *, overlap: bool = True) -> None:
+    def attach(
+        self, model: "nn.Module | Spread", optimizer: Optimizer | None = None, *,
+        flops_per_token: float | None = None, overlap: bool = True,
+    ) -> None:  # fmt: skip
         """Look after `model`: sum its gradients, save it with its optimizer, and load the newest checkpoint if any.
 
         A module of one's own is replicated over the data-parallel ranks; the plan's other axes need the built-in model.
+        Its MFU counts `flops_per_token`, or six for each parameter where that is not given. `overlap = False` sends
+        gradients only after backward, to see what that costs.
         """
         self._model, self._optimizer = model, optimizer
         self.parameters = [parameter for _, parameter in self.named() if parameter.requires_grad]
@@ -209,6 +226,7 @@ class Run:
         shared = torch.tensor(counted if self._stands_for_replicas() else 0, dtype=torch.int64)
         dist.all_reduce(shared)
         self.elements = int(shared)
+        self._flops = flops_per_token or (None if isinstance(model, Spread) else float(_DENSE_FLOPS * self.elements))
         self.life.watch(model, self.named())
         self._restore()
 
@@ -229,7 +247,7 @@ class Run:
 
     def named(self) -> list[tuple[str, nn.Parameter]]:
         """Return this rank's parameters under their names in the whole model."""
-        return list(self._model.named_parameters())
+        return [] if self._model is None else list(self._model.named_parameters())
 
     def _state(self) -> dict[str, Any]:
         buffers = {} if isinstance(self._model, Spread) else dict(self._model.named_buffers())
@@ -415,13 +433,13 @@ class Run:
         return {kind.value: mean for kind, mean in zip(TimeClass, means, strict=True) if mean > 0}
 
     def _mfu(self, tokens_per_s: float) -> float:
-        flops = flops_per_token(self.job.model, self.job.batch.length, causal=True).total
-        return mfu(flops, tokens_per_s, self._peak, self.ranks)
+        flops = self._flops or flops_per_token(self.job.model, self.job.batch.length, causal=True).total
+        return mfu(flops, tokens_per_s, self.peak, self.ranks)
 
-    def close(self) -> dict[str, Any]:
-        """End the run: wait for the last checkpoint, write the result, leave the group; returns the result."""
+    def close(self, *, save: bool = True) -> dict[str, Any]:
+        """End the run: save what is not saved yet, write the result, leave the group; returns the result."""
         with self.ledger.spending(TimeClass.CHECKPOINT):
-            if self._saved_at != self.done and self._last is not None:
+            if save and self._saved_at != self.done and self._last is not None:
                 self._save()
             self._store.close()
             self._report_save()
@@ -439,6 +457,7 @@ class Run:
             self._folder.close()
         if self._reducer is not None:
             self._reducer.close()
+        book_on(None)
         if self._owns_group:
             dist.destroy_process_group()
         return result

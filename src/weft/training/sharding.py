@@ -15,17 +15,20 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
+from torch.nn import functional
 
 from weft.training.exact import Node, Tree
 from weft.training.model import Decoder
-from weft.training.reducer import Share, local
+from weft.training.reducer import Share, exchange_tree, local, ordered
+from weft.training.waiting import waiting
 
 
 class TreeReduceScatter(ReduceScatter):
     """FSDP2's reduce-scatter, micro-batch by micro-batch into the owner's tree; zeros come out until the last one."""
 
-    def __init__(self) -> None:
-        """Wait for `begin`."""
+    def __init__(self, replicas: dist.ProcessGroup | None = None) -> None:
+        """Wait for `begin`; `replicas` are the ranks that hold the same shard, where there are several."""
+        self._replicas = replicas
         self._share = Share(())
         self._tree = Tree(frozenset())
         self._held: dict[Node, torch.Tensor] = {}
@@ -46,18 +49,45 @@ class TreeReduceScatter(ReduceScatter):
     ) -> None:
         """Take this round's gradients; put the sum out after the last round."""
         received = torch.empty_like(input_tensor)
-        dist.all_to_all_single(received, input_tensor, group=group)
+        with waiting():
+            dist.all_to_all_single(received, input_tensor, group=group)
         for rank, chunk in enumerate(received.view(group.size(), -1)):
-            self._tree.climb(self._held, self._share.positions[rank][self._round], chunk, lambda a, b: a.add_(b))
+            position = self._share.positions[self._first(group) + rank][self._round]
+            self._tree.climb(self._held, position, chunk, lambda a, b: a.add_(b))
         self._round += 1
         if self._round < len(self._share.positions[0]):
             output_tensor.zero_()
-        else:
+        elif self._replicas is None:
             output_tensor.copy_(self._tree.total(self._held, lambda a, b: a.add_(b)))
+        else:
+            self._join_replicas(output_tensor, self._replicas, group.size())
+
+    def _first(self, group: dist.ProcessGroup) -> int:
+        """Return which of all ranks is the first of this replica."""
+        return 0 if self._replicas is None else self._replicas.rank() * group.size()
+
+    def _join_replicas(self, output: torch.Tensor, replicas: dist.ProcessGroup, shards: int) -> None:
+        """Add the subtrees that each replica has summed, in the order of the tree."""
+        positions = self._share.positions
+        nodes = [
+            self._tree.partials(frozenset(one for held in positions[first : first + shards] for one in held))
+            for first in range(0, len(positions), shards)
+        ]
+        whole = -(-output.numel() // replicas.size()) * replicas.size()
+        mine = [functional.pad(flat, (0, whole - flat.numel())) for flat in ordered(self._held)]
+        received = output.new_empty(sum(len(held) for held in nodes) * (whole // replicas.size()))
+        with waiting():
+            exchange_tree(self._tree, mine, nodes, replicas, received, 1.0)
+        output.copy_(mine[0][: output.numel()])
 
 
-def spread_shards(stage: Decoder, mesh: DeviceMesh, *, exact: bool, low: torch.dtype | None) -> None:
-    """Shard `stage` block by block over `mesh` (its last axis shards, one before it replicates), in place."""
+def spread_shards(
+    stage: Decoder, mesh: DeviceMesh, *, exact: bool, low: torch.dtype | None, replicas: dist.ProcessGroup | None
+) -> None:
+    """Shard `stage` block by block over `mesh` (its last axis shards, one before it replicates), in place.
+
+    In exact mode `mesh` only shards, and the sums are joined over `replicas` here.
+    """
     # In exact mode weights are gathered in full precision, so that one rank alone computes the same.
     policy = MixedPrecisionPolicy(param_dtype=None if exact else low, reduce_dtype=torch.float32)
     for block in stage.layers.values():
@@ -67,12 +97,19 @@ def spread_shards(stage: Decoder, mesh: DeviceMesh, *, exact: bool, low: torch.d
         module.set_gradient_divide_factor(1.0)
         module.set_force_sum_reduction_for_comms(enable=True)
         if exact:
-            module.set_custom_reduce_scatter(TreeReduceScatter())
+            module.set_custom_reduce_scatter(TreeReduceScatter(replicas))
 
 
 def sharded_modules(stage: nn.Module) -> list[FSDPModule]:
     """Return the modules of `stage` that FSDP2 looks after."""
     return [module for module in stage.modules() if isinstance(module, FSDPModule)]
+
+
+def _comms(module: FSDPModule) -> list[TreeReduceScatter]:
+    """Return the exact reduce-scatter of a module: none where all its parameters are its children's."""
+    groups = module._get_fsdp_state()._fsdp_param_groups  # noqa: SLF001 - torch sets it but does not give it back
+    found = [group._reduce_scatter_comm for group in groups]  # noqa: SLF001 - the same
+    return [comm for comm in found if isinstance(comm, TreeReduceScatter)]
 
 
 class ShardReducer:
@@ -87,14 +124,8 @@ class ShardReducer:
         self._counted = list(counted)
         self._rank = rank
         self._exact, self._piped = exact, piped
-        self._comms = [self._comm(module) for module in self._modules] if exact else []
+        self._comms = [comm for module in self._modules for comm in _comms(module)] if exact else []
         self._left, self._scale = 0, 1.0
-
-    def _comm(self, module: FSDPModule) -> TreeReduceScatter:
-        (group,) = module._get_fsdp_state()._fsdp_param_groups  # noqa: SLF001 - torch sets it but does not give it back
-        comm = group._reduce_scatter_comm  # noqa: SLF001 - the same
-        assert isinstance(comm, TreeReduceScatter)
-        return comm
 
     def begin(self, shares: dict[str, Share], scale: float) -> None:
         """Start a step."""

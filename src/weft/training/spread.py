@@ -8,7 +8,7 @@ them together.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,6 +29,7 @@ from weft.training.recompute import recompute_in
 from weft.training.reducer import Family, Reducer, local
 from weft.training.sharding import ShardReducer, spread_shards
 from weft.training.tensor import spread_tensors
+from weft.training.waiting import waiting
 
 if TYPE_CHECKING:
     from weft.training.run import Run, Step
@@ -43,15 +44,26 @@ class _Total(Function):
         ctx, tensor, group = args
         ctx.group = group
         total = tensor.clone()
-        dist.all_reduce(total, group=group)
+        with waiting():
+            dist.all_reduce(total, group=group)
         return total
 
     @staticmethod
     @override
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         total = grad_outputs[0].clone()
-        dist.all_reduce(total, group=ctx.group)
+        with waiting():
+            dist.all_reduce(total, group=ctx.group)
         return total, None
+
+
+def _summed_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    return functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="sum")
+
+
+@cache
+def _compiled_loss() -> Callable[[Tensor, Tensor], Tensor]:
+    return torch.compile(_summed_loss)
 
 
 @dataclass(frozen=True)
@@ -82,8 +94,8 @@ class _Parts:
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return this rank's part of the mean loss of a micro-batch."""
-        total = functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="sum")
-        return total / (targets.shape[0] * self.job.batch.length)
+        summed = _compiled_loss() if self.mesh.plan.compile else _summed_loss
+        return summed(logits, targets) / (targets.shape[0] * self.job.batch.length)
 
     def balanced(self, loads: list[Load], weight: float) -> Tensor:
         """Return the balance loss of a micro-batch whose loads may lie on several context-parallel ranks."""
@@ -220,7 +232,8 @@ class Spread:
             group = self.mesh.groups["ends"]
             assert group is not None, "the other end is elsewhere"
             both = torch.empty(2, *mine[0].shape, dtype=mine[0].dtype, device=self.device)
-            dist.all_gather_single(both, mine[0].contiguous().unsqueeze(0), group=group)
+            with waiting():
+                dist.all_gather_single(both, mine[0].contiguous().unsqueeze(0), group=group)
             mine[0].copy_(both[0] + both[1])
         elif mine:
             mine[0].add_(mine[1])
@@ -267,7 +280,9 @@ class Spread:
             assert group is not None, "a pipeline has several ranks"
             count = pipeline.stages_of(plan)
             self._piped = [
-                pipeline.Stage(stage, number, count, self.device, self._examples(stage), group, self._announce)
+                pipeline.Stage(
+                    stage, number, count, self.device, self._examples(stage), group, self._announce, exact=plan.exact
+                )
                 for stage, number in zip(self.stages, self.numbers, strict=True)
             ]
             self._schedules = {micro_batches: pipeline.schedule_for(plan, self._piped, micro_batches, self._parts.loss)}
@@ -339,15 +354,23 @@ def _stage(job: JobSpec, mesh: Mesh, device: torch.device, cuts: tuple[range, ..
     initialise(stage, Seed(job.seed))
     for block in stage.layers.values():
         recompute_in(block, plan.recompute)
+        if plan.compile:
+            block.compile()
     parts = _Parts(job, mesh, device)
     if plan.shard > 1:
-        assert mesh.devices is not None
-        wide = mesh.devices["shard", "cp"]._flatten("shard_cp") if plan.cp > 1 else mesh.devices["shard"]  # noqa: SLF001 - torch's only way to join axes
-        if plan.shard < plan.dp:
-            wide = mesh.devices["replicate", "shard_cp" if plan.cp > 1 else "shard"]
-        spread_shards(stage, wide, exact=plan.exact, low=parts.low)
+        _shard(stage, parts)
     setattr(stage, "forward", partial(_run_stage, parts, stage.forward))  # noqa: B010 - a method is replaced on purpose
     return stage
+
+
+def _shard(stage: Decoder, parts: _Parts) -> None:
+    """Shard a stage over the data axis, and the context axis with it."""
+    plan, devices = parts.mesh.plan, parts.mesh.devices
+    assert devices is not None
+    hybrid = plan.shard < plan.dp
+    mesh = devices["replicate", "shard"] if hybrid and not plan.exact else devices["shard"]
+    replicas = devices.get_group("replicate") if hybrid and plan.exact else None
+    spread_shards(stage, mesh, exact=plan.exact, low=parts.low, replicas=replicas)
 
 
 def _spread_model(stage: Decoder, mesh: Mesh) -> None:

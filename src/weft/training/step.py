@@ -49,6 +49,7 @@ class Step:
         """Seconds that each replica computed, after `reduce`."""
         self.reduced = False
         self._losses: list[Tensor] = []
+        self._added = 0
         self._begun_s = time.monotonic()
         self._waited_s = 0.0
         run.reducer.begin(self._shares(), 1.0 / sharing.count)
@@ -77,6 +78,7 @@ class Step:
             raise UsageError(
                 f"step {self.number} has {len(self.indices)} micro-batches on this rank, one more was added"
             )
+        self._added += 1
         self._losses.append(loss.detach())
         self.close_leaf(self._run.parameters)
 
@@ -91,6 +93,7 @@ class Step:
 
     def take_losses(self, losses: list[Tensor]) -> None:
         """Take the losses of all micro-batches at once, from a pipeline; empty on ranks without the last stage."""
+        self._added = len(self.indices)
         self._losses = [loss.detach() for loss in losses]
 
     @contextlib.contextmanager
@@ -107,6 +110,11 @@ class Step:
     def reduce(self) -> None:
         """Sum gradients and loss over all ranks in the fixed order, and clip: parameters hold the result as `.grad`."""
         run = self._run
+        if self._added < len(self.indices):
+            raise UsageError(
+                f"step {self.number} has {len(self.indices)} micro-batches on this rank and {self._added} were added;"
+                " call step.add(loss) after the backward of each"
+            )
         run.life.computed()
         computed_s = time.monotonic() - self._begun_s - self._waited_s
         with run.ledger.spending(TimeClass.EXPOSED_COMMUNICATION):

@@ -1,0 +1,44 @@
+"""The Python interface: the same words as the command line, returning reports instead of printing them.
+
+    import weft
+    weft.design("gb200-8x100g-131k").limits.hops_max
+
+`weft` loads this module when one of its names is first used, so that `import weft` alone costs nothing.
+"""
+
+from weft.core import quantity
+from weft.core.errors import UsageError
+from weft.core.units import BitsPerSecond
+from weft.fabric.design import Design, candidates, describe
+from weft.specs import SiteSpec, load_site
+
+__all__ = ["compare", "design"]
+
+_TEMPLATE_SITE = "gb200-8x100g-131k"
+_LARGEST_GPUS = 4_000_000
+
+
+def design(site: str | SiteSpec) -> Design:
+    """Return the fabric of a site in figures; `site` is a built-in name, a path or a loaded site."""
+    spec = load_site(site) if isinstance(site, str) else site
+    return describe(spec.name, spec.fabric)
+
+
+def compare(
+    gpus: int, nic: str = "800 Gb/s", switch: str = "51.2 Tb/s", planes: tuple[int, ...] = ()
+) -> tuple[Design, ...]:
+    """Return every sensible fabric for `gpus`, cheapest first, made of NICs and switches of these rates."""
+    if gpus > _LARGEST_GPUS:
+        raise UsageError(f"{gpus:,} GPUs are more than weft designs for; ask for at most {_LARGEST_GPUS:,}")
+    template = load_site(_TEMPLATE_SITE).fabric
+    return candidates(template, gpus, _rate(nic, "nic"), _rate(switch, "switch"), planes)
+
+
+def _rate(text: str, option: str) -> BitsPerSecond:
+    try:
+        amount = quantity.RATE.parse(text)
+    except quantity.QuantityError as error:
+        raise UsageError(f"--{option}: {error}") from None
+    if amount <= 0:
+        raise UsageError(f"--{option}: {text!r} is not a rate above zero")
+    return BitsPerSecond(amount)

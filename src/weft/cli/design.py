@@ -1,0 +1,150 @@
+"""`weft design`: the fabric of a site in figures, or every sensible fabric for a number of GPUs side by side."""
+
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from weft import api
+from weft.cli.output import JsonFlag, PlotFile, print_json, print_table, save_plot
+from weft.core.errors import UsageError
+from weft.core.quantity import MONEY, POWER, RATE, TIME, significant
+from weft.fabric.design import Design
+
+
+def design(
+    site: str | None = None,
+    /,
+    *,
+    gpus: Annotated[int | None, Parameter(help="Compare fabrics for this many GPUs.")] = None,
+    nic: Annotated[str, Parameter(help="Rate of one NIC.")] = "800 Gb/s",
+    switch: Annotated[str, Parameter(help="Capacity of one switch.")] = "51.2 Tb/s",
+    planes: Annotated[
+        list[int] | None, Parameter(help="Only these splits of the NIC.", consume_multiple=True, negative="")
+    ] = None,
+    json: JsonFlag = False,
+    plot: PlotFile = None,
+) -> None:
+    """Describe the fabric of SITE, or compare every sensible fabric for --gpus GPUs, the best first.
+
+    Parameters
+    ----------
+    site
+        Built-in name or path of a site file.
+
+    """
+    if (site is None) == (gpus is None):
+        raise UsageError("name a site (weft design gb200-8x100g-131k) or a number of GPUs (weft design --gpus 131072)")
+    if site is not None:
+        _one(api.design(site), json=json, plot=plot)
+    else:
+        assert gpus is not None
+        _several(api.compare(gpus, nic, switch, tuple(planes or ())), json=json, plot=plot)
+
+
+def _one(found: Design, *, json: bool, plot: Path | None) -> None:
+    if plot is not None:
+        from weft.cli.pictures import draw_fabric
+
+        save_plot(plot, lambda figure: draw_fabric(figure, found))
+    if json:
+        print_json(found.as_json())
+        return
+    print_table(f"{found.name}: the fabric", ("what", "value"), _facts(found), words=(0, 1))
+    print_table(
+        "what a failure takes away",
+        ("failed part", "NICs that feel it", "share each loses"),
+        [(b.part, f"{b.nics:,}", share_text(b.share)) for b in found.limits.blasts],
+    )
+    total = (("all", "", "", POWER.about(found.bill.power_mw), _money(found.bill.price_cents), ""),)
+    rows = [
+        (line.part, line.place, f"{line.count:,}", POWER.about(line.count * line.spec.power),
+         _money(line.count * line.spec.price), _per_year(line.count * line.spec.failure_rate))
+        for line in found.bill.lines
+    ]  # fmt: skip
+    print_table(
+        "bill of materials (prices are classes, for ratios)",
+        ("part", "place", "count", "power", "price", "failures a year"),
+        [*rows, *total],
+        words=(0, 1),
+    )
+
+
+def _facts(found: Design) -> list[tuple[str, str]]:
+    spec, shape, limits = found.spec, found.shape, found.limits
+    tiers = " + ".join(f"{grid.size:,} T{tier}" for tier, grid in enumerate(shape.switch_grids))
+    facts = [
+        ("GPUs", f"{spec.gpus:,} of at most {limits.hosts_max:,}"),
+        ("planes", f"{spec.planes} of {RATE.format(spec.port_rate)}, each {spec.tiers} tiers of radix {spec.radix}"),
+        ("switches", f"{shape.switches:,} = {tiers}"),
+        ("links", f"{sum(shape.links):,}"),
+        ("optics", f"{found.bill.count('optic'):,}"),
+        ("longest path", f"{limits.hops_max} switches, {TIME.about(limits.latency_floor_ps)} through empty ones"),
+        ("paths between two NICs", f"{limits.paths:,}"),
+        ("bisection", RATE.about(limits.bisection_bps)),
+        ("power of the network", POWER.about(found.bill.power_mw)),
+    ]
+    if found.ratio is not None:
+        facts.append(("switches per GPU, to three tiers", fraction_text(found.ratio.switches_per_gpu)))
+        if found.ratio.optics_per_gpu is not None:
+            facts.append(("optics per GPU, to three tiers", fraction_text(found.ratio.optics_per_gpu)))
+    return facts
+
+
+def _several(found: tuple[Design, ...], *, json: bool, plot: Path | None) -> None:
+    if plot is not None:
+        from weft.cli.pictures import draw_comparison
+
+        save_plot(plot, lambda figure: draw_comparison(figure, found))
+    if json:
+        print_json([each.as_json() for each in found])
+        return
+    rows = [
+        (
+            f"{each.spec.planes} x {RATE.format(each.spec.port_rate)}",
+            str(each.spec.tiers),
+            f"{each.shape.switches:,}",
+            f"{each.bill.count('optic'):,}",
+            str(each.limits.hops_max),
+            f"{each.limits.paths:,}",
+            fraction_text(each.limits.share_lost("nic link")),
+            fraction_text(each.limits.share_lost("t0-t1 link")),
+            POWER.about(each.bill.power_mw),
+            _money(each.bill.price_cents),
+            "-" if each.ratio is None else significant(float(each.ratio.switches_per_gpu)),
+            "-" if each.ratio is None or each.ratio.optics_per_gpu is None
+            else significant(float(each.ratio.optics_per_gpu)),
+        )
+        for each in found
+    ]  # fmt: skip
+    print_table(
+        f"fabrics for {found[0].spec.gpus:,} GPUs, cheapest first (share lost per failed link; ratios to three tiers)",
+        ("planes", "tiers", "switches", "optics", "hops", "paths", "NIC link", "fabric link", "power", "price",
+         "switches to 3T", "optics to 3T"),
+        rows,
+    )  # fmt: skip
+
+
+def share_text(share: Fraction) -> str:
+    """Return a share as people say it: "1/256 (0.39 %)"."""
+    if share in (0, 1):
+        return "all" if share else "nothing"
+    return f"{share} ({significant(float(share) * 100)} %)"
+
+
+def fraction_text(value: Fraction) -> str:
+    """Return a ratio as a fraction where that is short, as a decimal otherwise."""
+    longest = 1000
+    return str(value) if value.denominator < longest else significant(float(value))
+
+
+def _money(cents: int) -> str:
+    for name, scale in (("bn$", 10**11), ("M$", 10**8)):
+        if cents >= scale:
+            return f"{significant(cents / scale)} {name}"
+    return MONEY.about(cents)
+
+
+def _per_year(fit: int) -> str:
+    return significant(fit * 8766 / 10**9, 2)
