@@ -2,15 +2,15 @@
 
     python benchmarks/recovery.py [--repeats 3]
 
-Each contestant trains the same small model with the same batch on 4 ranks of this machine. After ten steps one
-rank gets SIGKILL; what is measured is the time from there to the end of the next step that is taken without it:
+Each contestant trains the same small model with the same batch on 4 ranks of this machine. After ten steps one rank
+gets SIGKILL; what is measured is the time from there to the end of the next step that is taken without it:
 
 - weft: the supervisor fences the generation, forks four ranks and restores them from the memory of peers.
-- torchrun: `--max-restarts`, its fastest monitor interval, and a checkpoint of every step in /dev/shm, which is kinder to
+- torchrun: `--max-restarts`, a short monitor interval, and a checkpoint of every step in /dev/shm, which is kinder to
   it than any disk. As shipped it does not come back with gloo (the restarted ranks read the dead ones' addresses), so
   TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 is set.
-- torchft: four replica groups and a lighthouse. Its survivors go on with three quarters of the batch, so its weights are
-  other weights; the time until all four are back is printed too. It is measured where it can be imported; in an
+- torchft: four replica groups and a lighthouse. Its survivors go on with three quarters of the batch, so its weights
+  are other weights; the time until all four are back is printed too. It is measured where it can be imported; in an
   environment of its own: `python -m venv --system-site-packages t; t/bin/pip install torchft-nightly`.
 
 Prints seconds and the ratio to torchrun, all from one run of this program.
@@ -25,9 +25,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,19 +71,19 @@ def note(rank: int, step: int, ranks: int = RANKS) -> None:
 
 
 def parts() -> tuple[Any, Any]:
-    """Return the model, a recurrent one with 66,304 parameters, and its optimizer."""
+    """Return the model, a recurrent one with 57,984 parameters, and its optimizer."""
     import torch
     from torch import nn
+    from typing_extensions import override
 
     class Recurrent(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.embed, self.cell, self.head = (
-                nn.Embedding(256, 64),
-                nn.GRU(64, 64, batch_first=True),
-                nn.Linear(64, 256),
-            )
+            self.embed = nn.Embedding(256, 64)
+            self.cell = nn.GRU(64, 64, batch_first=True)
+            self.head = nn.Linear(64, 256)
 
+        @override
         def forward(self, tokens: torch.Tensor) -> torch.Tensor:
             return self.head(self.cell(self.embed(tokens))[0])
 
@@ -99,11 +100,11 @@ def loss_of(model: Any, tokens: Any) -> Any:
     return functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
 
 
-def weft_loop() -> None:
+def weft_loop(path: str, folder: str) -> None:
     """Train under weft: a loop of one's own around the public API."""
     import weft
 
-    run = weft.start(job(), folder=os.environ["RECOVERY_LOG"] + ".runs")
+    run = weft.start(path, folder=folder)
     model, optimizer = parts()
     run.attach(model, optimizer)
     for step in run.steps():
@@ -119,9 +120,12 @@ def weft_loop() -> None:
 
 def weft_worker() -> None:
     """Supervise `weft_loop`."""
-    from weft.engines.supervisor import survive
+    import weft
+    from weft.core.toml import written
 
-    survive(weft_loop, job(), folder=os.environ["RECOVERY_LOG"] + ".runs")
+    log = os.environ["RECOVERY_LOG"]
+    Path(f"{log}.toml").write_text(written(job().as_written()), encoding="utf-8")
+    weft.survive(weft_loop, f"{log}.toml", f"{log}.runs")
 
 
 def torchrun_worker() -> None:
@@ -158,7 +162,7 @@ def torchft_worker() -> None:
     """Be one replica group under torchft."""
     import torch
     import torch.distributed as dist
-    import torchft
+    import torchft  # pyrefly: ignore [missing-import]
 
     rank = int(os.environ["REPLICA"])
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -219,7 +223,7 @@ class Contest:
                 found.append(Line(float(at_s), int(pid), int(rank), int(step), int(ranks)))
         return found
 
-    def until(self, what: str, find: Any) -> Line:
+    def until(self, what: str, find: Callable[[Line], bool]) -> Line:
         """Return the first line that `find` accepts."""
         deadline = time.time() + PATIENCE_S
         while time.time() < deadline:
@@ -233,7 +237,7 @@ class Contest:
     def kill(self) -> tuple[float, set[int]]:
         """Kill the victim once all ranks are warm; returns when, and the processes that were there."""
         for rank in range(RANKS):
-            self.until(f"step {WARM} on rank {rank}", lambda line, rank=rank: line.rank == rank and line.step >= WARM)
+            self.until(f"step {WARM} on rank {rank}", partial(_is_warm, rank))
         known = self.lines()
         victim = [line.pid for line in known if line.rank == VICTIM][-1]
         at_s = time.time()
@@ -246,6 +250,10 @@ class Contest:
             with _gone():
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def _is_warm(rank: int, line: Line) -> bool:
+    return line.rank == rank and line.step >= WARM
 
 
 class _gone:  # noqa: N801 - reads as a word in a with statement
@@ -291,7 +299,7 @@ def measure_torchrun(folder: Path) -> dict[str, float]:
 
 def measure_torchft(folder: Path) -> dict[str, float]:
     """Measure torchft: its survivors' first step, and the first step with a new fourth replica."""
-    from torchft.coordination import LighthouseServer
+    from torchft.coordination import LighthouseServer  # pyrefly: ignore [missing-import]
 
     house = LighthouseServer(bind="127.0.0.1:0", min_replicas=1, join_timeout_ms=1000, heartbeat_timeout_ms=1000)
     contest = Contest(folder)
@@ -346,9 +354,8 @@ def main() -> None:
         back = statistics.median(one["all ranks back"] for one in all_seconds)
         spread = f"{min(one['first new step'] for one in all_seconds):.2f} to "
         spread += f"{max(one['first new step'] for one in all_seconds):.2f}"
-        print(
-            f"{name:9s} first new step {first:6.2f} ({spread}), all ranks back {back:6.2f}, {first / base:5.2f} x torchrun"
-        )
+        times = f"first new step {first:6.2f} ({spread}), all ranks back {back:6.2f}"
+        print(f"{name:9s} {times}, {first / base:5.2f} x torchrun")
 
 
 if __name__ == "__main__":

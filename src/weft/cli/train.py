@@ -14,9 +14,10 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from weft.cli.output import JsonFlag, console, print_json, print_table
 from weft.core import quantity
 from weft.core.errors import UsageError
-from weft.core.specfile import validate
+from weft.core.specfile import read_table, validate
+from weft.engines.supervisor import Supervisor
 from weft.specs import JobSpec, load_job
-from weft.training.launch import Ranks
+from weft.specs.faults import FaultsSpec
 from weft.training.mesh import automatic, check
 
 _LINES = 10
@@ -28,11 +29,13 @@ def train(
     resume: Annotated[bool, Parameter(negative="", help="Go on with the newest run of this job.")] = False,
     set: Annotated[tuple[str, ...], Parameter(name="--set", negative="", help="Change a key: KEY=VALUE.")] = (),
     folder: Annotated[Path, Parameter(name="--folder", help="The folder of runs.")] = _RUNS,
+    faults: Annotated[str | None, Parameter(name="--faults", help="Break it on purpose as FILE says.")] = None,
     json: JsonFlag = False,
 ) -> None:  # fmt: skip
     """Train a job on this machine.
 
-    Ctrl-C saves a checkpoint and ends; --resume goes on from the newest one, exactly.
+    Ranks that die, hang or go wrong are replaced and the run goes on; weft runs incidents shows what happened. Ctrl-C
+    saves a checkpoint and ends; --resume goes on from the newest one, exactly.
 
     Parameters
     ----------
@@ -42,13 +45,8 @@ def train(
     """
     spec = planned(changed(load_job(job), set, job))
     with _shown(spec, quiet=json) as show:
-        ranks = Ranks(
-            "weft.training.train:train",
-            spec.plan.ranks if spec.plan != "auto" else 1,
-            {"job": spec, "folder": str(folder), "resume": resume},
-            on_message=lambda _, __, line: show(line),
-        )
-        result = ranks.run()[0]
+        broken = None if faults is None else validate(read_table(faults), FaultsSpec, faults)
+        result = Supervisor(spec, folder, resume=resume, faults=broken, on_line=show).run()
     if json:
         print_json(result)
     else:
@@ -106,8 +104,14 @@ class _Lines:
         """Print what is new."""
         if "skipped" in line:
             self._out.print(f"skipped: {line['skipped']}", markup=False, soft_wrap=True)
+        elif "incident" in line:
+            self._out.print(_incident(line), markup=False, soft_wrap=True)
         elif "loss" in line and (line["step"] % self._every == 0 or line["step"] == self._steps):
             self._out.print(f"step {line['step']:,} of {self._steps:,}  {_figures(line)}", markup=False)
+
+
+def _incident(line: Mapping[str, Any]) -> str:
+    return f"after step {line['step']:,}: {line['incident'].splitlines()[0]}; recovering"
 
 
 def _ignore(line: Mapping[str, Any]) -> None:
@@ -133,6 +137,8 @@ def _shown(job: JobSpec, *, quiet: bool) -> Iterator[Any]:
         def show(line: Mapping[str, Any]) -> None:
             if "skipped" in line:
                 progress.console.print(f"skipped: {line['skipped']}", markup=False)
+            elif "incident" in line:
+                progress.console.print(_incident(line), markup=False)
             elif "loss" in line:
                 progress.update(task, completed=line["step"], figures=_figures(line))
 
@@ -156,5 +162,13 @@ def _print_result(result: Mapping[str, Any], job: str) -> None:
         markup=False,
         soft_wrap=True,
     )
+    if result["recoveries"]:
+        seconds_lost = sum(one["seconds_lost"] for one in result["incidents"])
+        console().print(
+            f"{len(result['recoveries'])} recoveries, {seconds_lost:,.1f} s lost, goodput"
+            f" {result['goodput']['share']:.1%}; weft runs incidents {result['run']} shows them",
+            markup=False,
+            soft_wrap=True,
+        )
     if result["state"] != "finished":
         console().print(f"a checkpoint is saved; go on with: weft train {job} --resume", markup=False, soft_wrap=True)

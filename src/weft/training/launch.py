@@ -148,9 +148,10 @@ def start_fork_server() -> None:
     multiprocessing.forkserver.ensure_running()
 
 
-def call(main: Callable[[], Any], **_: Any) -> Any:
-    """Call a function that knows nothing of ranks."""
-    return main()
+def call(main: Callable[[str, str], Any], job: str, folder: str, reporter: Reporter) -> Any:
+    """Call somebody's own training loop."""
+    del reporter
+    return main(job, folder)
 
 
 def fork_server() -> Any:

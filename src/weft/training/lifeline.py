@@ -31,6 +31,7 @@ class Lifeline:
         """Speak through `say`, and begin to beat; without it there is no supervisor."""
         self.folder, self.redo_until, self.plan = orders.folder, orders.redo_until, orders.plan
         self._orders, self._say = orders, say or _nothing
+        self.supervised = say is not None
         self._injector = Injector(orders.faults, lambda number: self._say("fault", number))
         self._snapshots = Snapshots(orders, generation, self._say)
         self._place = (0, _BEGUN)

@@ -175,7 +175,8 @@ class Run:
         return torch.device("cuda", number)
 
     def _take_folder(self, root: Path, *, resume: bool) -> Path:
-        newest = runs.latest(root, self.job) if resume else None
+        # Under a supervisor it is the supervisor who knows which run goes on.
+        newest = runs.latest(root, self.job) if resume and not self.life.supervised else None
         there = None if newest is None else newest.folder
         if self.life.folder is not None:
             there = Path(self.life.folder)

@@ -6,6 +6,7 @@ generation reads another's addresses. Processes are killed, never asked to abort
 """
 
 import contextlib
+import json
 import signal
 import tempfile
 from collections import deque
@@ -26,7 +27,7 @@ from weft.engines.supervisor.domains import Domains
 from weft.engines.supervisor.generation import Generation
 from weft.engines.supervisor.memory import AGREED, Memory
 from weft.engines.supervisor.records import Records
-from weft.specs import JobSpec
+from weft.specs import JobSpec, load_job
 from weft.specs.faults import Fault, FaultsSpec, resolved
 from weft.specs.job import PlanSpec
 from weft.training import runs
@@ -155,9 +156,13 @@ class Supervisor:
             "incidents": self.records.incidents,
             "goodput": self.records.goodput(),
         }
-        if not isinstance(result, dict):
-            return {"result": result, **added}
-        return {**result, **added}
+        whole = {**result, **added} if isinstance(result, dict) else {"result": result, **added}
+        if self._folder is not None and (self._folder / runs.RESULT).exists():
+            part = self._folder / f".{runs.RESULT}.part"
+            with contextlib.suppress(OSError):
+                part.write_text(json.dumps(whole, indent=2, default=str) + "\n", encoding="utf-8")
+                part.replace(self._folder / runs.RESULT)
+        return whole
 
     def _ask(self) -> None:
         """Pass on somebody's wish to stop: to the ranks where there are any."""
@@ -466,11 +471,17 @@ def _as_event(generation: int, rank: int, kind: str, content: Any) -> Event | No
             return None
 
 
-def survive(main: Callable[[], Any], job: JobSpec, *, folder: Path | str = "runs", cores: int = 1) -> dict[str, Any]:
-    """Run `main`, a training loop of one's own, on every rank of `job` and keep it alive; returns rank 0's result.
+def survive(
+    main: Callable[[str, str], Any], job: str, folder: str = "runs", *, ranks: int = 1, resume: bool = False,
+    faults: FaultsSpec | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Keep a training loop of one's own alive: call `main(job, folder)` on every rank, again after every failure.
 
-    `main` is a function at the top of a module; it calls `weft.start` with the same job.
+    `main` is a function at the top of a module and begins with `weft.start(job, folder=folder)`. `ranks` counts where
+    the job leaves its plan open. Returns what rank 0 returned, with recoveries, incidents and goodput.
     """
-    arguments = {"main": main, "job": job, "folder": str(folder)}
-    supervisor = Supervisor(job, Path(folder), target="weft.training.launch:call", arguments=arguments, cores=cores)
+    supervisor = Supervisor(
+        load_job(job), Path(folder), target="weft.training.launch:call", cores=ranks, resume=resume, faults=faults,
+        arguments={"main": main, "job": job, "folder": folder},
+    )  # fmt: skip
     return supervisor.run()
