@@ -146,13 +146,12 @@ def _shown(job: JobSpec, *, quiet: bool) -> Iterator[Any]:
 
 
 def _print_result(result: Mapping[str, Any], job: str) -> None:
-    seconds: dict[str, float] = result["seconds"]
+    seconds: dict[str, float] = result["goodput"]["seconds"]
     wall = sum(seconds.values())
     spent = sorted(seconds.items(), key=lambda entry: -entry[1])
     rows = [(kind.replace("_", " "), f"{value:,.2f}", f"{value / wall:.1%}") for kind, value in spent]
-    print_table(
-        "seconds of the average rank", ("class", "seconds", "share"), [*rows, ("wall time", f"{wall:,.2f}", "")]
-    )
+    rows.append(("wall time", f"{wall:,.2f}", ""))
+    print_table("where the time went, recoveries included", ("class", "seconds", "share"), rows)
     loss = "-" if result["final_loss"] is None else f"{result['final_loss']:.4f}"
     how = "measured" if result["energy"]["measured"] else "estimated"
     console().print(

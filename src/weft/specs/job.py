@@ -245,9 +245,9 @@ class RecoverySpec(Spec):
     """A spare takes over, the job goes on with one replica fewer, or it waits."""
     spares: Annotated[int, Field(ge=0, le=100_000)] = 0
     """Ranks kept warm."""
-    snapshots: Annotated[int, Field(ge=0)] = 1
-    """Steps between snapshots in the memory of peers; 0 for none."""
-    disk: Annotated[int, Field(ge=0)] = 20
+    snapshots: Annotated[int, Field(ge=0)] = 10
+    """Steps between snapshots in the memory of peers; 0 for none. Each costs a copy and digests of the whole state."""
+    disk: Annotated[int, Field(ge=0)] = 10
     """Snapshots of which one also goes to the local disks; 0 for none."""
     domains: Annotated[int, Field(ge=1, le=100_000)] = 2
     """Failure domains into which the ranks on one machine are divided, as if they were nodes."""

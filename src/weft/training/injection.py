@@ -24,6 +24,7 @@ from weft.specs.faults import Fault
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _BYTE = 8
+_ENDING = ("kill", "stop", "lose-rank")
 
 
 class Injector:
@@ -34,13 +35,19 @@ class Injector:
         self._faults = list(faults)
         self._say = say
         self._said: set[int] = set()
+        self._armed: set[int] = set()
         self._step = 0
         self._begun_s = 0.0
 
     def begin(self, done: int) -> None:
         """Begin the step after `done` steps: what ends, freezes or slows a rank comes true here, or a moment later."""
         self._step, self._begun_s = done + 1, time.monotonic()
-        for fault in self._due("kill", "stop", "lose-rank"):
+        for fault in self._faults:
+            # One that another failure has overtaken comes true as soon as it can.
+            past = fault.step is not None and self._step >= fault.step
+            if fault.kind not in _ENDING or not past or fault.number in self._armed:
+                continue
+            self._armed.add(fault.number)
             number = signal.SIGSTOP if fault.kind == "stop" else signal.SIGKILL
             self._later(fault, lambda fault=fault, number=number: self._end(fault, number))
 
@@ -106,9 +113,6 @@ class Injector:
                 continue
             self._tell(fault)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    def _due(self, *kinds: str) -> list[Fault]:
-        return [fault for fault in self._faults if fault.kind in kinds and self._is_due(fault)]
 
     def _is_due(self, fault: Fault) -> bool:
         if fault.step is None:

@@ -20,7 +20,7 @@ class Field:
         (folder / "corpus.txt").write_text(TEXT, encoding="utf-8")
 
     def job(self, dp: int = 4, steps: int = 8, **more: Any) -> JobSpec:
-        recovery = {"policy": "spare", "spares": 1, **more.pop("recovery", {})}
+        recovery = {"policy": "spare", "spares": 1, "snapshots": 1, "disk": 0, **more.pop("recovery", {})}
         return JobSpec.model_validate(
             {
                 "name": "tiny", "seed": 3, "steps": steps,
