@@ -301,6 +301,7 @@ def measure_torchft(folder: Path) -> dict[str, float]:
     """Measure torchft: its survivors' first step, and the first step with a new fourth replica."""
     from torchft.coordination import LighthouseServer  # pyrefly: ignore [missing-import]
 
+    os.environ.setdefault("RUST_LOG", "error")
     house = LighthouseServer(bind="127.0.0.1:0", min_replicas=1, join_timeout_ms=1000, heartbeat_timeout_ms=1000)
     contest = Contest(folder)
     address = house.address().replace("0.0.0.0", "127.0.0.1")  # noqa: S104 - an address that is read, not bound
