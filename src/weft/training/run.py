@@ -361,6 +361,8 @@ class Run:
         keep = last or (every > 0 and self.done % every == 0)
         # The line comes first: whatever is restored after a failure, the lines of its steps are there.
         self._write(step, digest=last)
+        if self._handle is not None and self._handle.done:
+            self._report_save()
         if keep:
             self._save()
         with self.ledger.spending(TimeClass.CHECKPOINT):

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from weft.cluster.limits import Rule
-from weft.core.errors import FailedError
+from weft.core.errors import FailedError, LimitReachedError
 from weft.core.units import PICOSECONDS_PER_SECOND, Picoseconds
+from weft.engines.supervisor import Supervisor
 from weft.training.runs import Record
 
 Undisturbed = Callable[[int], str]
@@ -110,7 +111,7 @@ def test_when_all_memory_is_lost_the_local_disk_is_gone_too_and_the_checkpoint_s
 ):
     job = field.job(steps=12, checkpoint={"every": 4}, recovery={"policy": "wait", "spares": 0, "disk": 1})
     lost = [{"kind": "lose-node", "node": node, "step": 7} for node in (0, 1)]
-    result = field.run(job, *lost, {"kind": "return", "at": "8 s"})
+    result = field.run(job, *lost, {"kind": "return", "step": 7, "after": "1500 ms"})
     assert result["incidents"][-1]["restored_from"] == "checkpoint"
     assert result["weights_digest"] == undisturbed(12)
 
@@ -196,3 +197,17 @@ def test_a_run_that_is_taken_up_again_goes_on_from_its_checkpoint_and_keeps_its_
     record = Record(Path(field.folder / "runs" / result["run"]))
     assert [line["step"] for line in record.steps()] == list(range(1, 9))
     assert [line["kind"] for line in record.incidents()] == ["killed"]
+
+
+@SLOW
+def test_local_disks_serve_a_supervisor_that_knows_nothing_but_the_run_folder(field: Any, undisturbed: Undisturbed):
+    job = field.job(recovery={"disk": 1, "spares": 0, "restarts": 0})
+    with pytest.raises(LimitReachedError, match="the budget of 0 restarts is used up"):
+        field.run(job, {"kind": "kill", "rank": 1, "step": 6})
+    assert not list(field.folder.rglob("step-*"))
+    lines: list[Any] = []
+    supervisor = Supervisor(job, field.folder / "runs", resume=True, on_line=lines.append)
+    result = supervisor.run()
+    assert next(line["step"] for line in lines if "loss" in line) > 3
+    assert result["weights_digest"] == undisturbed(8)
+    assert not list(field.folder.rglob("*.pieces"))

@@ -73,7 +73,7 @@ def test_a_keeper_serves_over_its_socket_and_goes_with_its_owner(tmp_path: Path)
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     address = str(tmp_path / "socket")
-    process = context.Process(target=keeper_main, args=(address, str(tmp_path / "disk"), theirs), daemon=True)
+    process = context.Process(target=keeper_main, args=(address, theirs), daemon=True)
     process.start()
     theirs.close()
     assert ours.recv() == "ready"

@@ -1,5 +1,6 @@
 """Faults that only a supervisor can bring about: signals at a time, lost nodes and stores, damage to what is kept."""
 
+import math
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ class Chaos:
         check_times(faults)
         self._faults = list(faults)
         self._fired: set[int] = set()
+        self._moments: dict[int, Picoseconds] = {}
 
     def fired(self, number: int) -> Fault:
         """Note that a fault has come true."""
@@ -49,19 +51,21 @@ class Chaos:
 
     def due(self, done: int, now: Picoseconds) -> list[Fault]:
         """Return the supervisor's faults whose moment has come, after `done` steps, and note them as fired."""
-        found = [
-            fault
-            for fault in self._faults
-            if fault.number not in self._fired
-            and ((fault.at_ps is not None and now >= fault.at_ps)
-                 or (fault.step is not None and _is_ours(fault) and done >= fault.step - 1))
-        ]  # fmt: skip
+        for fault in self._faults:
+            if fault.at_ps is not None:
+                self._moments[fault.number] = fault.at_ps
+            elif _is_ours(fault) and fault.step is not None and done >= fault.step - 1:
+                self._moments.setdefault(fault.number, Picoseconds(now + fault.after_ps))
+        found = [fault for fault in self._faults if self._open(fault.number) <= now]
         self._fired.update(fault.number for fault in found)
         return found
 
+    def _open(self, number: int) -> float:
+        return math.inf if number in self._fired else self._moments.get(number, math.inf)
+
     def next_ps(self) -> Picoseconds | None:
-        """Return the next moment that a fault names."""
-        times = [fault.at_ps for fault in self._faults if fault.at_ps is not None and fault.number not in self._fired]
+        """Return the next moment at which a fault is due, as far as that is known."""
+        times = [time for number, time in self._moments.items() if number not in self._fired]
         return min(times, default=None)
 
 

@@ -21,10 +21,10 @@ _ANSWER_S = 30.0
 class Domains:
     """The keepers of a run."""
 
-    def __init__(self, count: int, disks: Path) -> None:
-        """Start a keeper for each of `count` nodes; their local disks are folders below `disks`."""
+    def __init__(self, count: int) -> None:
+        """Start a keeper for each of `count` nodes."""
         self._room = Path(tempfile.mkdtemp(prefix="weft-"))
-        self._disks = disks
+        self._disks: Path | None = None
         self._keepers: dict[int, tuple[Any, Any, str]] = {}
         self._starts = 0
         self._generation = 0
@@ -39,7 +39,7 @@ class Domains:
         context = fork_server()
         ours, theirs = context.Pipe()
         address = str(self._room / f"{node}-{self._starts}")
-        process = context.Process(target=keeper_main, args=(address, str(self.disk(node)), theirs), daemon=True)
+        process = context.Process(target=keeper_main, args=(address, theirs), daemon=True)
         process.start()
         theirs.close()
         if not ours.poll(_START_S):
@@ -49,10 +49,20 @@ class Domains:
             ours.recv()
         self._keepers[node] = (process, ours, address)
         self._ask(node, "fence", self._generation)
+        if self._disks is not None:
+            ours.send(("use", (str(self._disks / f"node-{node}"),)))
 
-    def disk(self, node: int) -> Path:
-        """Return the local disk of `node`."""
-        return self._disks / f"node-{node}"
+    def use(self, disks: Path) -> None:
+        """Take folders below `disks` as the nodes' local disks."""
+        self._disks = disks
+        for node, (_, pipe, _) in self._keepers.items():
+            with contextlib.suppress(OSError):
+                pipe.send(("use", (str(disks / f"node-{node}"),)))
+
+    def forget(self) -> None:
+        """Clear all local disks: a run that is finished needs them no more."""
+        if self._disks is not None:
+            forget_disk(self._disks)
 
     def addresses(self) -> dict[int, str]:
         """Return where the living keepers are reached."""
@@ -69,7 +79,8 @@ class Domains:
             process.kill()
             process.join()
             pipe.close()
-        forget_disk(self.disk(node))
+        if self._disks is not None:
+            forget_disk(self._disks / f"node-{node}")
 
     def fence(self, generation: int) -> None:
         """Let no other generation put anything from now on."""

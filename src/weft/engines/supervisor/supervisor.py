@@ -8,7 +8,6 @@ generation reads another's addresses. Processes are killed, never asked to abort
 import contextlib
 import json
 import signal
-import tempfile
 from collections import deque
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import wait
@@ -38,6 +37,7 @@ from weft.training.tiers.orders import START, Candidate, Orders
 from weft.training.tiers.piece import Piece
 
 _NAP_S = 0.5
+_LOCAL = "local"
 _GRACE_S = 5.0
 
 Tell = Callable[[Mapping[str, Any]], None]
@@ -93,7 +93,6 @@ class Supervisor:
         self._candidates: tuple[Candidate, ...] = ()
         self._asked = False
         self._lost_nodes: set[int] = set()
-        self._room = tempfile.TemporaryDirectory(prefix="weft-disks-")
         if resume:
             self._take_up(runs.latest(folder, job))
 
@@ -118,8 +117,9 @@ class Supervisor:
         """Run to the end and return rank 0's result with recoveries, incidents and goodput; raise what ended it."""
         start_fork_server()
         self._store = open_store()
-        disks = Path(self._room.name) if self._folder is None else self._folder / "local"
-        self._domains = Domains(self._job.recovery.domains, disks)
+        self._domains = Domains(self._job.recovery.domains)
+        if self._folder is not None:
+            self._domains.use(self._folder / _LOCAL)
         failure: str | None = "it was interrupted"
         try:
             with stop_on_signal(self._ask):
@@ -128,7 +128,6 @@ class Supervisor:
             if self._generation is not None:
                 self._leave(self._generation, failed=failure is not None)
             self._domains.close()
-            self._room.cleanup()
         if failure is not None:
             raise self._error(failure)
         return self._result()
@@ -156,6 +155,8 @@ class Supervisor:
             "incidents": self.records.incidents,
             "goodput": self.records.goodput(),
         }
+        if isinstance(result, dict) and result.get("state") == "finished":
+            self._domains.forget()
         whole = {**result, **added} if isinstance(result, dict) else {"result": result, **added}
         if self._folder is not None and (self._folder / runs.RESULT).exists():
             part = self._folder / f".{runs.RESULT}.part"
@@ -228,6 +229,7 @@ class Supervisor:
                 generation.beat(rank, content)
             case "folder":
                 self._use(Path(content))
+                self._domains.use(Path(content) / _LOCAL)
             case "restored":
                 generation.restored[rank] = content
             case "snapshot":

@@ -26,8 +26,8 @@ _SUFFIX = ".pieces"
 class Keeper:
     """What one keeper holds."""
 
-    def __init__(self, disk: Path) -> None:
-        """Begin with nothing in memory; spill to the folder `disk`."""
+    def __init__(self, disk: Path | None = None) -> None:
+        """Begin with nothing in memory; spill to the folder `disk`, where there is one."""
         self.generation = 0
         self._memory: dict[Snapshot, dict[str, tuple[Piece, bytearray]]] = {}
         self._disk = disk
@@ -57,10 +57,14 @@ class Keeper:
         """Take pieces of `generation` only."""
         self.generation = generation
 
+    def use(self, disk: str) -> None:
+        """Take the folder `disk` as the domain's local disk."""
+        self._disk = Path(disk)
+
     def spill(self, snapshot: Snapshot) -> bool:
         """Put a snapshot on the local disk, whole or not at all, and remove older ones there."""
         held = self._memory.get(snapshot)
-        if not held:
+        if not held or self._disk is None:
             return False
         self._disk.mkdir(parents=True, exist_ok=True)
         path = self._disk / f"{snapshot[0]}-{snapshot[1]}{_SUFFIX}"
@@ -79,6 +83,8 @@ class Keeper:
         return True
 
     def _read(self, snapshot: Snapshot) -> dict[str, tuple[Piece, bytearray]]:
+        if self._disk is None:
+            return {}
         path = self._disk / f"{snapshot[0]}-{snapshot[1]}{_SUFFIX}"
         held: dict[str, tuple[Piece, bytearray]] = {}
         with contextlib.suppress(OSError, ValueError), path.open("rb") as stream:
@@ -97,11 +103,11 @@ class Keeper:
         return True
 
 
-def keeper_main(address: str, disk: str, owner: Connection) -> None:
+def keeper_main(address: str, owner: Connection) -> None:
     """Be a keeper at `address` until `owner` closes its end of the pipe."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    keeper = Keeper(Path(disk))
+    keeper = Keeper()
     with Listener(address, "AF_UNIX", backlog=64) as listener:
         threading.Thread(target=_accept, args=(listener, keeper), daemon=True).start()
         owner.send("ready")
