@@ -47,9 +47,9 @@ class Lifeline:
         """Say which run folder was taken."""
         self._say("folder", folder)
 
-    def recall(self, fillable: Fillable, store: Store) -> Recalled | None:
-        """Restore the best state that proves good; nothing where no supervisor has named any."""
-        return recall(self._orders, fillable, store) if self._orders.candidates else None
+    def recall(self, fillable: Fillable, store: Store) -> Recalled:
+        """Restore the best state that proves good."""
+        return recall(self._orders, fillable, store)
 
     def restored(self, found: Recalled, state: State) -> None:
         """Say what was restored, with the digests of what is now in memory."""

@@ -256,15 +256,8 @@ class Run:
 
     def _restore(self) -> None:
         """Load what the supervisor has found, or else the newest checkpoint of the run folder, where it has one."""
-        with self.ledger.spending(TimeClass.RESTORE):
-            found = self.life.recall(self._fillable, self._store)
-        if found is not None:
-            self.done = found.step
-            self._saved_at = found.step if found.tier == "checkpoint" else -1
-            if self._folder is not None:
-                self._folder.cut_after(found.step)
-            with self.ledger.spending(TimeClass.VERIFY):
-                self.life.restored(found, self._state)
+        if self.life.supervised:
+            self._recall()
             self._begin_session()
             return
         if not _shared(self._store.steps):
@@ -280,6 +273,17 @@ class Run:
             for skipped in loaded.skipped:
                 self._tell({"skipped": str(skipped)})
         self._begin_session()
+
+    def _recall(self) -> None:
+        """Take back what the supervisor has found."""
+        with self.ledger.spending(TimeClass.RESTORE):
+            found = self.life.recall(self._fillable, self._store)
+        self.done = found.step
+        self._saved_at = found.step if found.tier == "checkpoint" else -1
+        if self._folder is not None:
+            self._folder.cut_after(found.step)
+        with self.ledger.spending(TimeClass.VERIFY):
+            self.life.restored(found, self._state)
 
     def _fillable(self) -> dict[str, Any]:
         """Return the state with the optimizer's tensors made, so that a load fills all of them."""

@@ -96,7 +96,10 @@ def test_when_both_copies_are_damaged_the_older_snapshot_serves(field: Any, undi
 def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(field: Any, undisturbed: Undisturbed):
     result = field.run(
         field.job(steps=12, recovery={"snapshots": 0}, checkpoint={"every": 4}),
+        # A pause, in which the checkpoint of step 8 is certainly completed.
+        {"kind": "slow", "rank": 1, "step": 10, "lasts": 1, "factor": 200},
         {"kind": "flip", "place": "checkpoint", "step": 11},
+        {"kind": "slow", "rank": 1, "step": 11, "lasts": 1, "factor": 50},
         {"kind": "kill", "rank": 0, "step": 12},
     )
     (incident,) = result["incidents"]
@@ -110,8 +113,9 @@ def test_when_all_memory_is_lost_the_local_disk_is_gone_too_and_the_checkpoint_s
     field: Any, undisturbed: Undisturbed
 ):
     job = field.job(steps=12, checkpoint={"every": 4}, recovery={"policy": "wait", "spares": 0, "disk": 1})
-    lost = [{"kind": "lose-node", "node": node, "step": 7} for node in (0, 1)]
-    result = field.run(job, *lost, {"kind": "return", "step": 7, "after": "1500 ms"})
+    # The save of step 8 has waited for that of step 4, so there is one by now.
+    lost = [{"kind": "lose-node", "node": node, "step": 11} for node in (0, 1)]
+    result = field.run(job, *lost, {"kind": "return", "step": 11, "after": "1500 ms"})
     assert result["incidents"][-1]["restored_from"] == "checkpoint"
     assert result["weights_digest"] == undisturbed(12)
 
