@@ -49,7 +49,7 @@ NEXT: dict[type[words.Event], dict[State, set[State]]] = {
     words.Fenced: {S.FENCING: {S.REFORMING, S.WAITING}},
     words.Lost: {**{state: {S.FENCING} for state in ACTIVE}, S.FENCING: {S.FENCING}, S.WAITING: {S.WAITING}},
     words.Returned: {**{state: {state} for state in OPEN}, S.WAITING: {S.WAITING, S.REFORMING}},
-    words.Asked: {S.FENCING: {S.FAILED}, S.WAITING: {S.FAILED}},
+    words.Asked: {**{state: {state} for state in ACTIVE}, S.FENCING: {S.FAILED}, S.WAITING: {S.FAILED}},
     words.Tick: {state: {state} for state in OPEN},
 }
 
@@ -156,6 +156,13 @@ def test_a_wrong_request_is_not_tried_again():
     run.handle(words.Raised(0, 0, "there is no such corpus", fatal=True), SECOND)
     assert run.handle(words.Fenced(0), SECOND) == (words.Conclude("there is no such corpus"),)
     assert run.state is State.FAILED
+
+
+def test_a_rank_that_dies_of_a_wish_to_stop_is_not_started_again():
+    run = in_state(State.REFORMING)
+    run.handle(words.Asked(), SECOND)
+    run.handle(words.Died(0, 1, "killed", "signal SIGTERM"), SECOND)
+    assert run.handle(words.Fenced(0), SECOND) == (words.Conclude("it was asked to stop"),)
 
 
 def test_the_same_error_twice_in_the_same_place_ends_the_run_with_it():

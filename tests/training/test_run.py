@@ -1,7 +1,8 @@
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from tests.training.ranks import job_of
 from torch import nn
 
 import weft
-from weft.core.errors import UsageError
+from weft.core.errors import FailedError, UsageError
 from weft.training.run import Run
 
 
@@ -80,6 +81,43 @@ def test_a_parameter_without_a_gradient_counts_as_zero(run: Run):
     for parameter in model["idle"].parameters():
         assert parameter.grad is not None
         assert not parameter.grad.any()
+
+
+def test_a_checkpoint_that_can_not_be_written_is_told_and_ends_no_step(tmp_path: Path):
+    told: list[Mapping[str, Any]] = []
+    run = weft.start(job_of(tmp_path, steps=2, checkpoint={"every": 1}), folder=tmp_path, on_step=told.append)
+    (run.folder / "checkpoints").write_text("in the way")
+    model, optimizer = attached(run)
+    for step in run.steps():
+        for tokens in step.micro_batches():
+            loss = loss_of(model, tokens)
+            loss.backward()
+            step.add(loss)
+        step.reduce()
+        optimizer.step()
+        run.finish(step)
+    with pytest.raises(FailedError, match="the checkpoint of step 2 was not written"):
+        run.close()
+    assert [line["step"] for line in told if "step" in line] == [1, 2]
+    assert ["step 1 was not written" in line["problem"] for line in told if "problem" in line] == [True]
+
+
+def test_a_finished_run_that_is_resumed_says_the_same_again(tmp_path: Path):
+    results = []
+    for _ in range(2):
+        run = weft.start(job_of(tmp_path, steps=1), folder=tmp_path, resume=True)
+        model, optimizer = attached(run)
+        for step in run.steps():
+            for tokens in step.micro_batches():
+                loss = loss_of(model, tokens)
+                loss.backward()
+                step.add(loss)
+            step.reduce()
+            optimizer.step()
+            run.finish(step)
+        results.append(run.close())
+    same = ("run", "state", "steps", "final_loss", "weights_digest", "tokens_per_s")
+    assert [results[0][key] for key in same] == [results[1][key] for key in same]
 
 
 def test_steps_need_a_model(run: Run):

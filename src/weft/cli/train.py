@@ -102,8 +102,8 @@ class _Lines:
 
     def __call__(self, line: Mapping[str, Any]) -> None:
         """Print what is new."""
-        if "skipped" in line:
-            self._out.print(f"skipped: {line['skipped']}", markup=False, soft_wrap=True)
+        if "problem" in line:
+            self._out.print(line["problem"], markup=False, soft_wrap=True)
         elif "incident" in line:
             self._out.print(_incident(line), markup=False, soft_wrap=True)
         elif "loss" in line and (line["step"] % self._every == 0 or line["step"] == self._steps):
@@ -135,8 +135,8 @@ def _shown(job: JobSpec, *, quiet: bool) -> Iterator[Any]:
         task = progress.add_task(job.name, total=job.steps, figures="starting")
 
         def show(line: Mapping[str, Any]) -> None:
-            if "skipped" in line:
-                progress.console.print(f"skipped: {line['skipped']}", markup=False)
+            if "problem" in line:
+                progress.console.print(line["problem"], markup=False)
             elif "incident" in line:
                 progress.console.print(_incident(line), markup=False)
             elif "loss" in line:

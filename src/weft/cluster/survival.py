@@ -52,6 +52,9 @@ FENCE_PS = Picoseconds(30 * PICOSECONDS_PER_SECOND)
 """How long killed processes may take to be gone."""
 
 
+_ASKED = "it was asked to stop"
+
+
 class State(StrEnum):
     """Where a run stands."""
 
@@ -106,6 +109,8 @@ class Survival:
     """What is known of each phase's duration."""
     cause: Cause | None = None
     """What is being recovered from."""
+    asked: bool = False
+    """Whether somebody wants it to stop."""
     restarts: int = 0
     """Restarts after a failure, in all."""
     futile: int = 0
@@ -351,6 +356,8 @@ class Survival:
         del event
         cause = self.cause
         assert cause is not None, "nothing is fenced without a reason"
+        if self.asked:
+            return self._fail(_ASKED, now)
         if cause.fatal or (cause.kind == "error" and not cause.victim and cause.text == self._said):
             return self._fail(cause.text, now)
         if cause.slot is not None:
@@ -387,9 +394,10 @@ class Survival:
         return self._place(now) if self.state is State.WAITING else ()
 
     def _asked(self, event: Event, now: Picoseconds) -> tuple[Action, ...]:
-        """Stop where no rank is there to be asked."""
+        """Stop where no rank is there to be asked, and start none again."""
         del event
-        return self._fail("it was asked to stop while it was recovering", now)
+        self.asked = True
+        return () if self.state in ACTIVE else self._fail(_ASKED, now)
 
     def _fail(self, text: str, now: Picoseconds) -> tuple[Action, ...]:
         self._go(State.FAILED, now)
@@ -411,7 +419,7 @@ class Survival:
         Fenced: (_fenced, frozenset({State.FENCING})),
         Lost: (_lose, OPEN),
         Returned: (_return, OPEN),
-        Asked: (_asked, frozenset({State.FENCING, State.WAITING})),
+        Asked: (_asked, OPEN),
         Tick: (_tick, OPEN),
     }
     """What each event does, and in which states; everywhere else it is an echo and changes nothing."""

@@ -170,8 +170,8 @@ class OptimizerSpec(Spec):
     """Added to the root of the second moment."""
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.1
     """Decoupled weight decay of matrices."""
-    clip: Annotated[float, Field(gt=0)] | None = 1.0
-    """Largest norm of the gradient, where it is clipped."""
+    clip: Annotated[float, Field(ge=0)] = 1.0
+    """Largest norm of the gradient; 0 where it is not clipped."""
     warmup: Annotated[int, Field(ge=0)] = 0
     """Steps over which the learning rate rises."""
     schedule: Literal["constant", "cosine", "linear"] = "cosine"

@@ -26,6 +26,7 @@ _HOST = "127.0.0.1"
 _PATIENCE = timedelta(minutes=10)
 _GRACE_S = 5.0
 _HEARING_S = 1.0
+_SUDDEN = 1
 _ERRORS: dict[str, type[WeftError]] = {"UsageError": UsageError, "SpecError": UsageError}
 
 
@@ -188,13 +189,13 @@ class Ranks:
             for rank in range(self.count)
         ]
         try:
-            with stop_on_signal(lambda: _ask(children)):
-                self._listen(children)
+            with stop_on_signal(lambda: _ask(children)) as asked:
+                self._listen(children, asked)
         finally:
             _end(children)
         return [self.results[rank] for rank in range(self.count)]
 
-    def _listen(self, children: list[Child]) -> None:
+    def _listen(self, children: list[Child], asked: list[int]) -> None:
         """Hear everybody out; raise the first cause where some have failed."""
         failures: list[_Failure] = []
         deadline = None
@@ -209,7 +210,11 @@ class Ranks:
                     # One rank's end makes its neighbours fail too: the cause is among the first to be heard.
                     deadline = deadline or time.monotonic() + _HEARING_S
         if failures:
-            raise min(failures, key=lambda failure: failure.order).error
+            cause = min(failures, key=lambda failure: failure.order)
+            if asked and cause.order == _SUDDEN:
+                # Ranks that were still starting up know no better way to stop.
+                raise KeyboardInterrupt
+            raise cause.error
 
     def _hear(self, rank: int, child: Child) -> "_Failure | None":
         try:
@@ -219,7 +224,7 @@ class Ranks:
             if rank in self.results or child.failed:
                 return None
             child.process.join(_GRACE_S)
-            return _Failure(1, FailedError(f"rank {rank} ended without a word ({how(child.process.exitcode)})"))
+            return _Failure(_SUDDEN, FailedError(f"rank {rank} ended without a word ({how(child.process.exitcode)})"))
         if kind == "failed":
             child.failed = True
             name, text = content
@@ -257,26 +262,28 @@ def _ask(children: Sequence[Child]) -> None:
 
 
 @contextlib.contextmanager
-def stop_on_signal(ask: Callable[[], None]) -> Iterator[None]:
-    """Turn the first Ctrl-C into a call of `ask`, the second into an end at once."""
-    asked = False
+def stop_on_signal(ask: Callable[[], None]) -> Iterator[list[int]]:
+    """Turn the first Ctrl-C into a call of `ask`, the second into an end at once.
+
+    What is yielded fills with the signals that came.
+    """
+    asked: list[int] = []
 
     def on_signal(number: int, frame: object) -> None:
-        nonlocal asked
         del frame
         if asked and number == signal.SIGINT:
             raise KeyboardInterrupt
-        asked = True
+        asked.append(number)
         ask()
 
     try:
         before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     except ValueError:
         # Not the main thread: signals are somebody else's business here.
-        yield
+        yield asked
         return
     try:
-        yield
+        yield asked
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

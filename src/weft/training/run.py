@@ -36,7 +36,7 @@ from weft.specs import JobSpec, load_job
 from weft.training import digests, lifeline, mesh, runs, state
 from weft.training.checkpoint import Handle, Store
 from weft.training.data import Stream, open_corpus
-from weft.training.energy import CPU_CORE_MW, EnergyMeter, completed, estimate
+from weft.training.energy import CPU_CORE_MW, EnergyMeter, EnergyReport, completed, estimate
 from weft.training.evaluation import Evaluations
 from weft.training.ledger import Ledger, TimeClass, bubble_ps, mfu
 from weft.training.mesh import CHUNKS, Mesh
@@ -148,14 +148,14 @@ class Run:
         self._store = Store(self.folder / runs.CHECKPOINTS, job.checkpoint.keep)
         self._store.before_write = self.life.writing
         self._saved_at = -1
-        self._handle: Handle | None = None
+        self._saving: Handle | None = None
+        self._told: Handle | None = None
         self._sink: TensorBoard | None = None
         self.peak = self._measure_peak()
         self._energy = EnergyMeter() if self.rank == 0 else None
         self._results: list[dict[str, Any]] = []
         self._last: Step | None = None
         self._flops: float | None = None
-        self._session = {"steps": 0, "seconds": 0.0}
 
     def _build_corpus(self) -> None:
         """Build the corpus once, on rank 0; the others open what is there."""
@@ -271,7 +271,7 @@ class Run:
         if self._folder is not None:
             self._folder.cut_after(loaded.step)
             for skipped in loaded.skipped:
-                self._tell({"skipped": str(skipped)})
+                self._tell({"problem": f"skipped a checkpoint: {skipped}"})
         self._begin_session()
 
     def _recall(self) -> None:
@@ -365,7 +365,7 @@ class Run:
         keep = last or (every > 0 and self.done % every == 0)
         # The line comes first: whatever is restored after a failure, the lines of its steps are there.
         self._write(step, digest=last)
-        if self._handle is not None and self._handle.done:
+        if self._saving is not None and self._saving.done:
             self._report_save()
         if keep:
             self._save()
@@ -396,15 +396,17 @@ class Run:
                 self._folder.sync()
             self._store.drain()
             self._report_save()
-            self._handle = self._store.save(self.done, self._state(), {"job": self.job.name, "seed": self.job.seed})
+            self._saving = self._store.save(self.done, self._state(), {"job": self.job.name, "seed": self.job.seed})
         self._saved_at = self.done
 
     def _report_save(self) -> None:
         """Tell of a checkpoint that could not be written; the older ones are intact and training goes on."""
-        if self._handle is not None and self._handle.error is not None and self.rank == 0:
-            self.life.trouble("checkpoint", self.done, str(self._handle.error))
-            self._tell({"skipped": str(self._handle.error)})
-        self._handle = None
+        saving = self._saving
+        if saving is not None and saving.error is not None and saving is not self._told:
+            self._told = saving
+            self._tell({"problem": str(saving.error)})
+            if self.rank == 0:
+                self.life.trouble("checkpoint", saving.step, str(saving.error))
 
     def digest(self) -> str:
         """Return one digest of all weights, the same for every plan with equal bits; all ranks call it together."""
@@ -419,8 +421,6 @@ class Run:
         seconds = self._mean_seconds(self.ledger.mark().seconds())
         if self.done <= self.life.redo_until:
             seconds = {TimeClass.REDO.value: sum(seconds.values())}
-        self._session["steps"] += 1
-        self._session["seconds"] += sum(seconds.values())
         tokens = self.job.batch.sequences * self.job.batch.length
         line = runs.StepLine(
             self.done, step.loss, step.gradient_norm, step.learning_rate, tokens, seconds, weights_digest=weights
@@ -452,12 +452,12 @@ class Run:
             self._report_save()
             self.life.close()
         weights = self.digest()
-        total = self.ledger.total()
-        seconds = self._mean_seconds(total.seconds())
+        seconds = self._mean_seconds(self.ledger.total().seconds())
         result: dict[str, Any] = {}
         if self._folder is not None and self._energy is not None:
-            result = self._result(weights, seconds)
-            self._folder.session({"ends_at": self.done, "seconds": seconds})
+            energy = self._spent(self._energy, seconds)
+            self._folder.session({"ends_at": self.done, "seconds": seconds, "energy_j": energy.joules})
+            result = self._result(weights, energy)
             self._folder.finish(result)
             if self._sink is not None:
                 self._sink.close()
@@ -467,18 +467,23 @@ class Run:
         book_on(None)
         if self._owns_group:
             dist.destroy_process_group()
+        if self._saving is not None and self._saving.error is not None:
+            raise self._saving.error
         return result
 
-    def _result(self, weights: str, seconds: dict[str, float]) -> dict[str, Any]:
-        assert self._energy is not None, "rank 0 reads the counters"
-        record = runs.Record(self.folder)
-        lines = record.steps()
-        tokens = self.job.batch.sequences * self.job.batch.length * self._session["steps"]
-        speed = tokens / self._session["seconds"] if self._session["seconds"] else 0.0
+    def _spent(self, meter: EnergyMeter, seconds: Mapping[str, float]) -> EnergyReport:
+        """Return the energy of this session: what counters say, and a guess for the processor where none does."""
         busy = Picoseconds(int(sum(seconds.values()) * PICOSECONDS_PER_SECOND))
         cores = min(os.cpu_count() or 1, self.ranks)
         guess = estimate(f"{cores} cores", Picoseconds(busy * cores), CPU_CORE_MW, Picoseconds(0), CPU_CORE_MW)
-        energy = completed(self._energy.report(), guess, "rapl")
+        return completed(meter.report(), guess, "rapl")
+
+    def _result(self, weights: str, energy: EnergyReport) -> dict[str, Any]:
+        """Return what the run came to, over all its sessions."""
+        record = runs.Record(self.folder)
+        lines = record.steps()
+        spent = sum(sum(line["seconds"].values()) for line in lines)
+        speed = sum(line["tokens"] for line in lines) / spent if spent else 0.0
         return {
             "run": self.folder.name,
             "state": "finished" if self.done >= self.job.steps else "interrupted",
@@ -487,8 +492,8 @@ class Run:
             "weights_digest": weights,
             "mfu": self._mfu(speed),
             "tokens_per_s": speed,
-            "seconds": seconds,
-            "energy_j": energy.joules,
+            "seconds": record.seconds(),
+            "energy_j": sum(note.get("energy_j", 0.0) for note in record.sessions()),
             "energy": energy.as_json(),
             "eval": record.evaluations(),
         }

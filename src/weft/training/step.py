@@ -158,5 +158,5 @@ class Step:
                 f"the gradient of step {self.number + 1} is not finite (loss {self.loss}); lower the learning rate,"
                 " lengthen the warm-up, or look at the data of that step"
             )
-        if clip is not None and self.gradient_norm > clip:
+        if clip and self.gradient_norm > clip:
             self._run.reducer.scale(clip / self.gradient_norm)

@@ -128,6 +128,8 @@ class Supervisor:
             if self._generation is not None:
                 self._leave(self._generation, failed=failure is not None)
             self._domains.close()
+        if failure is not None and self._asked:
+            raise KeyboardInterrupt
         if failure is not None:
             raise self._error(failure)
         return self._result()
@@ -150,11 +152,13 @@ class Supervisor:
     def _result(self) -> dict[str, Any]:
         assert self._generation is not None, "a run that has ended well had ranks"
         result = self._generation.results[0]
-        added = {
+        added: dict[str, Any] = {
             "recoveries": self.records.recoveries(),
             "incidents": self.records.incidents,
             "goodput": self.records.goodput(),
         }
+        # The time of the whole run: what the last generation's ranks saw of it is only a part.
+        added["seconds"] = added["goodput"]["seconds"]
         if isinstance(result, dict) and result.get("state") == "finished":
             self._domains.forget()
         whole = {**result, **added} if isinstance(result, dict) else {"result": result, **added}
@@ -315,8 +319,6 @@ class Supervisor:
 
     def _start(self, action: words.Start) -> None:
         """Start the ranks of a generation, each with its orders."""
-        if self._asked:
-            self._queue.append(words.Asked())
         self._memory.new_generation()
         self._domains.fence(action.generation)
         checkpoints = self._checkpoints
