@@ -151,6 +151,16 @@ def test_an_error_of_its_own_is_blamed_before_a_closed_connection():
     assert kill.cause.rank == 3
 
 
+def test_a_death_that_a_neighbour_speaks_of_is_waited_for_and_not_for_ever():
+    run = in_state(State.SUSPECT)
+    assert run.handle(words.Tick(), Picoseconds(SECOND + 2 * GRACE_PS)) == ()
+    deadline = run.deadline_ps()
+    assert deadline is not None
+    (kill,) = run.handle(words.Tick(), deadline)
+    assert isinstance(kill, words.Kill)
+    assert kill.cause.rank == 0
+
+
 def test_a_wrong_request_is_not_tried_again():
     run = in_state(State.RUNNING)
     run.handle(words.Raised(0, 0, "there is no such corpus", fatal=True), SECOND)

@@ -48,6 +48,8 @@ from weft.core.units import PICOSECONDS_PER_SECOND, Picoseconds
 ZERO = Picoseconds(0)
 GRACE_PS = Picoseconds(PICOSECONDS_PER_SECOND // 2)
 """How long evidence is gathered once something is suspect: a dead rank is seen within a tenth of it."""
+VICTIM_PS = Picoseconds(5 * PICOSECONDS_PER_SECOND)
+"""How long the death is waited for of which a neighbour speaks: on a busy machine it is told late."""
 FENCE_PS = Picoseconds(30 * PICOSECONDS_PER_SECOND)
 """How long killed processes may take to be gone."""
 
@@ -159,6 +161,8 @@ class Survival:
 
     def _limit_ps(self) -> Picoseconds:
         fixed = {State.SUSPECT: GRACE_PS, State.FENCING: FENCE_PS, State.WAITING: self.policy.patience_ps}
+        if self.state is State.SUSPECT and self.cause is not None and self.cause.victim:
+            return VICTIM_PS
         if self.state in fixed:
             return fixed[self.state]
         return self.limit_ps(self._phase if self.state is State.RUNNING else "start")

@@ -449,7 +449,6 @@ class Run:
             if save and self._saved_at != self.done and self._last is not None:
                 self._save()
             self._store.close()
-            self._report_save()
             self.life.close()
         weights = self.digest()
         seconds = self._mean_seconds(self.ledger.total().seconds())
