@@ -11,6 +11,7 @@ from weft.core.version import VERSION
 
 if TYPE_CHECKING:
     from weft.api import compare, design
+    from weft.engines.supervisor import survive
     from weft.specs import JobSpec, load_job
     from weft.specs.job import PlanSpec
     from weft.training.launch import Ranks
@@ -37,6 +38,7 @@ _HOMES = {
     "load_job": "weft.specs",
     "spread": "weft.training.spread",
     "start": "weft.training.run",
+    "survive": "weft.engines.supervisor",
 }
 
 __all__ = [
@@ -55,6 +57,7 @@ __all__ = [
     "load_job",
     "spread",
     "start",
+    "survive",
 ]
 
 

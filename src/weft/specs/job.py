@@ -5,6 +5,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from weft.core.spec import Check, Duration, Spec
+from weft.core.units import PICOSECONDS_PER_SECOND, Picoseconds
+from weft.specs.faults import RunFaultSpec
 from weft.specs.site import Name
 
 Count = Annotated[int, Field(ge=1, le=10**12)]
@@ -243,6 +245,16 @@ class RecoverySpec(Spec):
     """A spare takes over, the job goes on with one replica fewer, or it waits."""
     spares: Annotated[int, Field(ge=0, le=100_000)] = 0
     """Ranks kept warm."""
+    snapshots: Annotated[int, Field(ge=0)] = 10
+    """Steps between snapshots in the memory of peers; 0 for none. Each costs a copy and digests of the whole state."""
+    disk: Annotated[int, Field(ge=0)] = 10
+    """Snapshots of which one also goes to the local disks; 0 for none."""
+    domains: Annotated[int, Field(ge=1, le=100_000)] = 2
+    """Failure domains into which the ranks on one machine are divided, as if they were nodes."""
+    restarts: Annotated[int, Field(ge=0, le=1_000_000)] = 100
+    """Most restarts of one run; then it ends with an error that says so."""
+    patience: Duration = Picoseconds(3600 * PICOSECONDS_PER_SECOND)
+    """Longest wait for hardware to come back."""
 
 
 class GuardSpec(Spec):
@@ -299,3 +311,5 @@ class JobSpec(Spec):
     """What happens when a rank is lost."""
     guard: GuardSpec = GuardSpec()
     """What is checked while it trains."""
+    faults: tuple[RunFaultSpec, ...] = Field((), strict=False)
+    """What goes wrong on purpose; drawn from the job's seed where left open."""

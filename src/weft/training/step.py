@@ -121,6 +121,7 @@ class Step:
                 f"step {self.number} has {len(self.indices)} micro-batches on this rank and {self._added} were added;"
                 " call step.add(loss) after the backward of each"
             )
+        run.life.computed()
         computed_s = time.monotonic() - self._begun_s - self._waited_s
         with run.ledger.spending(TimeClass.EXPOSED_COMMUNICATION):
             run.reducer.wait()
@@ -138,6 +139,7 @@ class Step:
             with run.ledger.spending(TimeClass.VERIFY):
                 run.guard.before_update(self.number, self.sharing, run.stream.micro_batch)
         self.reduced = True
+        run.life.reduced({name: parameter.grad for name, parameter in run.named() if parameter.grad is not None})
 
     def _exchange(self, count: int, computed_s: float) -> int:
         """Share losses, the norm's count, the wish to stop and times; returns the count of all ranks."""
