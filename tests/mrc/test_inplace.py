@@ -149,6 +149,7 @@ def test_both_forms_refuse_the_same_bytes(packet: Any, data: Any, trimmed: bool)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @given(whole_packets())
 def test_compiled_reading_gives_the_same_view(packet: Any) -> None:
     raw = encode(packet)

@@ -78,6 +78,7 @@ def test_four_thousand_fault_patterns_without_trimming(script: Any, messages: An
 @given(scripts(FATES), MESSAGES, st.integers(0, 2**24 + 64))
 @settings(max_examples=25)
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_compiled_rules_leave_the_same_bytes(script: Any, messages: Any, first_seq: int) -> None:
     plain = Channel(small_spec(), script, messages, first_seq=first_seq, checks=False)
     script = Script(script.data, script.replies, dict(script.dead), script.ports, script.late_ps)
