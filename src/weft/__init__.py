@@ -13,10 +13,11 @@ __version__ = VERSION
 _HOMES = {
     "compare": "weft.api",
     "design": "weft.api",
+    "plan": "weft.api",
 }
 """Public name to the module that defines it."""
 
-__all__ = ["__version__", "compare", "design"]
+__all__ = ["__version__", "compare", "design", "plan"]
 
 
 def __getattr__(name: str) -> Any:
