@@ -92,7 +92,7 @@ def best_half(ranks: Column, size: Column, alpha: Number, rate: Number) -> Colum
 
 
 def two_level_half(
-    inner: Column, outer: Column, size: Column, near: tuple[float, float], far: tuple[float, float]
+    inner: Column, outer: Column, size: Column, near: tuple[Number, Number], far: tuple[Number, Number]
 ) -> Column:
     """Return the time of a reduce-scatter or all-gather over `outer` groups of `inner` ranks that are near each other.
 

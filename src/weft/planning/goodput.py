@@ -2,7 +2,8 @@
 
 Rates come from a site; the rest is arithmetic of a series system: any part that must not fail stops the job. The
 checkpoint interval is Daly's optimum (Future Generation Computer Systems 22, 2006); the linear form that Meta uses
-(arXiv 2410.21680) stands beside it as the lower bound that it is. Measured logs are `training.ledger`'s matter.
+(arXiv 2410.21680) stands beside it: nearly the same where failures are rare, too low where restarts dominate. Measured
+logs are `training.ledger`'s matter.
 """
 
 import math
@@ -48,7 +49,7 @@ class Goodput:
     share: float
     """Share of the time that ends up in the model (ETTR), after Daly."""
     linear_share: float
-    """The same by the linear form; a lower bound, 0 where it would be negative."""
+    """The same by the linear form; 0 where that would be negative."""
     spares: int
     """Nodes in repair with probability 99.9 % at most: what must be spare for the job to stay whole."""
     degraded_share: float

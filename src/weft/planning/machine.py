@@ -6,6 +6,9 @@ GPU types. Everything is plain numbers in seconds, bytes and operations, because
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from weft.collectives.costs import Column
 from weft.core.units import PICOSECONDS_PER_SECOND
 from weft.fabric.limits import latency_floor_ps
 from weft.specs.gpus import EfficiencySpec, gpu_type
@@ -14,6 +17,18 @@ from weft.specs.site import SiteSpec
 HEADER_BYTES = 166
 """Bytes around the payload of a packet: 128 of headers and 38 of Ethernet (arXiv 2605.04333)."""
 _USUAL_PAYLOAD = 4096 / (4096 + HEADER_BYTES)
+
+
+@dataclass(frozen=True)
+class FabricTable:
+    """What collectives reach on a fabric, as simulated or measured: shares of the NIC's payload rate by size."""
+
+    sizes_bytes: tuple[float, ...]
+    """Bytes that a rank moves in one collective, rising."""
+    shares: tuple[float, ...]
+    """Share of the rate that was reached at each size."""
+    source: str
+    """What made the table: a simulation with its seed, or a measurement."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +65,16 @@ class Machine:
     """One GPU under full load."""
     idle_power_w: float
     """One GPU that waits."""
+    table: FabricTable | None = None
+    """What collectives reach on this fabric, where it is known; a constant share of the rate otherwise."""
+
+    def far_rate(self, size: Column) -> Column:
+        """Return the bytes per second that a rank reaches over the fabric in a collective of `size` bytes."""
+        if self.table is None:
+            return np.full_like(size, self.nic_rate)
+        known = np.log2(np.array(self.table.sizes_bytes))
+        share = np.interp(np.log2(np.maximum(size, 1.0)), known, np.array(self.table.shares))
+        return self.nic_rate / self.efficiency.nic * share
 
 
 def machine_of(site: SiteSpec) -> Machine:

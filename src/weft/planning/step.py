@@ -134,7 +134,7 @@ def step_times(work: Workload, plans: Plans, machine: Machine, practice: Practic
 
     pipeline = _pipeline(work, plans, machine, practice, rounds)
     bubble = _bubble(plans, middle * whole, middle * (layer.products + layer.elementwise))
-    data = _data(work, plans, machine, practice, backward=middle * (backward + again), rounds=rounds)
+    data = _data(work, plans, machine, practice, behind=middle * whole, rounds=rounds)
     parameters = stage_parameters(work.model, plans)
     optimizer = roof.traffic(_OPTIMIZER_BYTES * parameters / np.where(plans.zero >= 1, plans.shard, 1.0))
     tail = practice.straggler * np.sqrt(2 * np.log(np.maximum(plans.ranks, 1.0)))
@@ -261,7 +261,7 @@ def _tensor(work: Workload, plans: Plans, machine: Machine, practice: Practice, 
     size = plans.micro * work.length / plans.cp * work.model.width * _ACTIVATION_BYTES
     inner = _inside(machine, np.ones_like(plans.tp), plans.tp)
     near = (machine.domain_latency_s, machine.domain_rate)
-    far = (machine.fabric_latency_s, machine.nic_rate)
+    far = (machine.fabric_latency_s, machine.far_rate(size))
     # Two all-reduces, or two all-gathers and two reduce-scatters: the same four halves.
     one_pass = 4 * two_level_half(inner, plans.tp / inner, size, near, far)
     forward, backward = one_pass, one_pass
@@ -284,7 +284,7 @@ def _context(work: Workload, plans: Plans, machine: Machine, practice: Practice,
     size = plans.micro * work.length * keys * _ACTIVATION_BYTES
     inner = _inside(machine, plans.tp, plans.cp)
     near = (machine.domain_latency_s, machine.domain_rate)
-    far = (machine.fabric_latency_s, machine.nic_rate)
+    far = (machine.fabric_latency_s, machine.far_rate(size))
     half = two_level_half(inner, plans.cp / inner, size, near, far)
     if practice.overlap_context:
         first = half / plans.cp
@@ -305,7 +305,7 @@ def _expert(work: Workload, plans: Plans, machine: Machine) -> Column:
     near = (inner - 1) / plans.ep * size / machine.domain_rate + (inner - 1) * machine.domain_latency_s
     away = plans.ep - inner
     # Messages to other domains are posted together, so their latencies overlap.
-    far = away / plans.ep * size / machine.nic_rate + np.where(away > 0, machine.fabric_latency_s, 0.0)
+    far = away / plans.ep * size / machine.far_rate(size) + np.where(away > 0, machine.fabric_latency_s, 0.0)
     passes = 4 + 2 * (plans.recompute == _FULL)
     return np.where(plans.ep > 1, passes * (near + far), 0.0)
 
@@ -313,7 +313,7 @@ def _expert(work: Workload, plans: Plans, machine: Machine) -> Column:
 def _pipeline(work: Workload, plans: Plans, machine: Machine, practice: Practice, rounds: Column) -> Column:
     """Return the exposed sends between stages over a step."""
     size = plans.micro * work.length / plans.cp * work.model.width * _ACTIVATION_BYTES / plans.tp
-    send = machine.fabric_latency_s + size / machine.nic_rate
+    send = machine.fabric_latency_s + size / machine.far_rate(size)
     # Without sequence parallelism a stage sends a part from each tensor-parallel rank and puts them together again.
     if not practice.sequence_parallel:
         send = send + best_half(plans.tp, size * plans.tp, machine.domain_latency_s, machine.domain_rate)
@@ -335,18 +335,18 @@ def _bubble(plans: Plans, whole: Column, weights: Column) -> Column:
 
 
 def _data(
-    work: Workload, plans: Plans, machine: Machine, practice: Practice, *, backward: Column, rounds: Column
+    work: Workload, plans: Plans, machine: Machine, practice: Practice, *, behind: Column, rounds: Column
 ) -> Column:
-    """Return the exposed communication of gradients and weights of a step."""
+    """Return the exposed communication of gradients and weights of a step; `behind` is a micro-batch's time."""
     # Experts are reduced over fewer ranks; the time is about that of their bytes, as rings are long.
     parameters = stage_parameters(work.model, plans)
     group = plans.dp * plans.cp
     inner = np.clip(np.floor(machine.domain_gpus / plans.tp), 1, group)
     near = (machine.domain_latency_s, machine.domain_rate)
-    far = (machine.fabric_latency_s, machine.nic_rate)
     shard_inner = np.minimum(inner, plans.shard)
 
     def over(group_inner: Column, ranks: Column, size: Column) -> Column:
+        far = (machine.fabric_latency_s, machine.far_rate(size / group_inner))
         return two_level_half(group_inner, np.ceil(ranks / group_inner), size, near, far)
 
     gradients = over(inner, group, parameters * practice.gradient_bytes)
@@ -362,5 +362,5 @@ def _data(
         # What is done for each micro-batch hides behind each one's compute; the rest behind the last one's.
         times = np.where(plans.zero >= _SHARD_GRADIENTS, rounds, 1.0)
         first = total / times / stage_layers(work.model.layers, plans)[0]
-        total = first + np.maximum(0.0, total - first - times * 1.5 * backward)
+        total = first + np.maximum(0.0, total - first - times * behind)
     return np.where(group > 1, total, 0.0)

@@ -60,7 +60,7 @@ def _split(table: dict[str, Any], site: SiteSpec, planes: int) -> None:
     # Fewer, faster ports reach fewer GPUs; where two tiers do not reach all of them, a third one does.
     if fabric.tiers == TWO_TIERS and clos_capacity(TWO_TIERS, radix, fabric.oversubscription) < fabric.gpus:
         links = table["fabric"]["links"]
-        table["fabric"]["tiers"] = THREE_TIERS
+        table["fabric"] |= {"tiers": THREE_TIERS, "build": "compact"}
         links.setdefault("t1_t2", links["t0_t1"])
 
 
