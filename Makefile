@@ -5,7 +5,6 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
-TORCH_STAMP := $(VENV)/.ready-train
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 export PYTHONPATH := $(CURDIR)/src
 PYTEST := $(BIN)/python -m pytest
@@ -25,12 +24,15 @@ $(STAMP): pyproject.toml
 	    || { echo "setup: $(PYTHON) is older than 3.11; run make PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv --without-pip $(VENV)
 	@$(PYTHON) -m pip --disable-pip-version-check -qq --python $(BIN)/python install 'pip>=25.1'
-	@$(PIP) install --group test --group check --editable .
+	@$(PIP) install --group test --group check --editable '.[train]'
 	@touch $@
 
-demo: $(STAMP)  ## Design a 131,072-GPU fabric and show it
+demo: $(STAMP)  ## Design a 131,072-GPU fabric, then train a small GPT on four local processes
+	@echo "demo: a fabric for 131,072 GPUs"
 	@$(BIN)/weft design gb200-8x100g-131k
-	@$(BIN)/weft explain planes gb200-8x100g-131k
+	@echo "demo: a small GPT on four processes, two replicas of a pipeline of two stages"
+	@$(BIN)/weft train tiny-gpt --folder build/runs
+	@$(BIN)/weft runs --folder build/runs
 
 test: $(STAMP)  ## Run the tests (fast ones; under ten minutes on two cores)
 	@echo "test: the fast tests on $(WORKERS) workers"

@@ -21,6 +21,7 @@ JsonFlag = Annotated[bool, Parameter(name="--json", negative="", help="Print JSO
 PlotFile = Annotated[Path | None, Parameter(name="--plot", help="Draw it into FILE (.svg or .png).")]
 
 PIPE_WIDTH = 120
+_SHORT_NAME = 24
 
 
 def console() -> "Console":
@@ -38,22 +39,27 @@ def print_json(document: Mapping[str, Any] | Sequence[Any]) -> None:
 def print_table(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, words: Sequence[int] = (0,)
 ) -> None:
-    """Print a table; the columns numbered in `words` hold words, the others figures."""
+    """Print a table; the columns numbered in `words` hold words, the others figures; cells may hold rich markup."""
     from rich import box
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    names_are_short = all(len(row[0]) <= _SHORT_NAME for row in rows)
     for number, column in enumerate(columns):
-        widest_word = max(len(word) for word in column.split())
+        widest_word = max((len(word) for word in column.split()), default=0)
         alignment: Literal["left", "right"] = "left" if number in words else "right"
-        table.add_column(column, justify=alignment, overflow="fold", no_wrap=number == 0, min_width=widest_word)
+        table.add_column(
+            column, justify=alignment, overflow="fold", no_wrap=number == 0 and names_are_short, min_width=widest_word
+        )
     for row in rows:
         table.add_row(*row)
     console().print(table)
 
 
-def save_plot(target: Path, draw: "Callable[[Figure], None]", size: tuple[float, float] = (9.0, 5.0)) -> None:
-    """Draw a picture into `target`; the file appears whole or not at all."""
+def save_plot(target: Path | None, draw: "Callable[[Figure], None]", size: tuple[float, float] = (9.0, 5.0)) -> None:
+    """Draw a picture into `target`, where one is wanted; the file appears whole or not at all."""
+    if target is None:
+        return
     if target.suffix not in (".svg", ".png"):
         raise UsageError(f"--plot {target}: write a name that ends in .svg or .png")
     import matplotlib as mpl

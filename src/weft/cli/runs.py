@@ -60,8 +60,7 @@ def show(run: str, /, *, folder: Folder = _RUNS, json: JsonFlag = False, plot: P
     """
     record = find(folder, run)
     report = _report(record)
-    if plot is not None:
-        save_plot(plot, lambda figure: _draw(figure, record), size=(9.0, 7.0))
+    save_plot(plot, lambda figure: _draw(figure, record), size=(9.0, 7.0))
     if json:
         print_json(report)
         return

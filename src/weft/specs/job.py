@@ -168,8 +168,8 @@ class OptimizerSpec(Spec):
     """Added to the root of the second moment."""
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.1
     """Decoupled weight decay of matrices."""
-    clip: Annotated[float, Field(gt=0)] | None = 1.0
-    """Largest norm of the gradient, where it is clipped."""
+    clip: Annotated[float, Field(ge=0)] = 1.0
+    """Largest norm of the gradient; 0 where it is not clipped."""
     warmup: Annotated[int, Field(ge=0)] = 0
     """Steps over which the learning rate rises."""
     schedule: Literal["constant", "cosine", "linear"] = "cosine"
@@ -201,6 +201,8 @@ class PlanSpec(Spec):
     """Arithmetic of the matrices; weights and sums stay in fp32."""
     exact: bool = True
     """Whether the bits must not depend on the number of data-parallel ranks."""
+    compile: bool = False
+    """Whether blocks and loss are compiled by torch: a slow first step, then a fifth more speed on a GPU."""
 
     checks: ClassVar[tuple[Check, ...]] = (
         Check(

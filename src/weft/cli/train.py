@@ -1,0 +1,160 @@
+"""`weft train`: start the ranks of a job on this machine, show how it goes, and say what it came to."""
+
+import contextlib
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from weft.cli.output import JsonFlag, console, print_json, print_table
+from weft.core import quantity
+from weft.core.errors import UsageError
+from weft.core.specfile import validate
+from weft.specs import JobSpec, load_job
+from weft.training.launch import Ranks
+from weft.training.mesh import automatic, check
+
+_LINES = 10
+_RUNS = Path("runs")
+
+
+def train(
+    job: str, /, *,
+    resume: Annotated[bool, Parameter(negative="", help="Go on with the newest run of this job.")] = False,
+    set: Annotated[tuple[str, ...], Parameter(name="--set", negative="", help="Change a key: KEY=VALUE.")] = (),
+    folder: Annotated[Path, Parameter(name="--folder", help="The folder of runs.")] = _RUNS,
+    json: JsonFlag = False,
+) -> None:  # fmt: skip
+    """Train a job on this machine.
+
+    Ctrl-C saves a checkpoint and ends; --resume goes on from the newest one, exactly.
+
+    Parameters
+    ----------
+    job
+        Built-in name or path of a job file.
+
+    """
+    spec = planned(changed(load_job(job), set, job))
+    with _shown(spec, quiet=json) as show:
+        ranks = Ranks(
+            "weft.training.train:train",
+            spec.plan.ranks if spec.plan != "auto" else 1,
+            {"job": spec, "folder": str(folder), "resume": resume},
+            on_message=lambda _, __, line: show(line),
+        )
+        result = ranks.run()[0]
+    if json:
+        print_json(result)
+    else:
+        _print_result(result, job)
+    if result["state"] != "finished":
+        raise KeyboardInterrupt
+
+
+def changed(job: JobSpec, changes: tuple[str, ...], name: str) -> JobSpec:
+    """Return `job` with every KEY=VALUE of `changes` put in its place, checked as a whole."""
+    table = job.as_written()
+    for change in changes:
+        key, equals, text = change.partition("=")
+        if not equals or not key.strip():
+            raise UsageError(f"--set {change}: write KEY=VALUE, such as --set steps=100 or --set plan.dp=4")
+        _put(table, key.strip().split("."), _value(text.strip()))
+    return validate(table, JobSpec, f"{name} with --set") if changes else job
+
+
+def _put(table: dict[str, Any], path: list[str], value: Any) -> None:
+    for part in path[:-1]:
+        if not isinstance(table.get(part), dict):
+            table[part] = {}
+        table = table[part]
+    table[path[-1]] = value
+
+
+def _value(text: str) -> Any:
+    """Return `text` read as a TOML value, or as it stands where it is none: words need no quotes here."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def planned(job: JobSpec) -> JobSpec:
+    """Return `job` with a plan that fits: its own, or one for this machine where it leaves that open."""
+    if job.plan == "auto":
+        job = job.model_copy(update={"plan": automatic(job, os.cpu_count() or 1)})
+    assert job.plan != "auto"
+    check(job, job.plan)
+    return job
+
+
+class _Lines:
+    """Progress for pipes and logs: a line now and then."""
+
+    def __init__(self, job: JobSpec, out: Console) -> None:
+        """Print about ten lines over the whole training."""
+        self._every = max(1, job.steps // _LINES)
+        self._out = out
+        self._steps = job.steps
+
+    def __call__(self, line: Mapping[str, Any]) -> None:
+        """Print what is new."""
+        if "skipped" in line:
+            self._out.print(f"skipped: {line['skipped']}", markup=False, soft_wrap=True)
+        elif "loss" in line and (line["step"] % self._every == 0 or line["step"] == self._steps):
+            self._out.print(f"step {line['step']:,} of {self._steps:,}  {_figures(line)}", markup=False)
+
+
+def _ignore(line: Mapping[str, Any]) -> None:
+    """Say nothing."""
+
+
+def _figures(line: Mapping[str, Any]) -> str:
+    loss = "not finite" if line["loss"] is None else f"{line['loss']:.4f}"
+    return f"loss {loss}  {quantity.significant(line['tokens_per_s'])} tokens/s  MFU {line['mfu']:.1%}"
+
+
+@contextlib.contextmanager
+def _shown(job: JobSpec, *, quiet: bool) -> Iterator[Any]:
+    """Show progress: a bar on a terminal, lines elsewhere, nothing on standard output where JSON goes there."""
+    errors = Console(stderr=True, highlight=False)
+    if not errors.is_terminal:
+        yield _ignore if quiet else _Lines(job, console())
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, TextColumn("{task.fields[figures]}"), console=errors, transient=True) as progress:
+        task = progress.add_task(job.name, total=job.steps, figures="starting")
+
+        def show(line: Mapping[str, Any]) -> None:
+            if "skipped" in line:
+                progress.console.print(f"skipped: {line['skipped']}", markup=False)
+            elif "loss" in line:
+                progress.update(task, completed=line["step"], figures=_figures(line))
+
+        yield show
+
+
+def _print_result(result: Mapping[str, Any], job: str) -> None:
+    seconds: dict[str, float] = result["seconds"]
+    wall = sum(seconds.values())
+    spent = sorted(seconds.items(), key=lambda entry: -entry[1])
+    rows = [(kind.replace("_", " "), f"{value:,.2f}", f"{value / wall:.1%}") for kind, value in spent]
+    print_table(
+        "seconds of the average rank", ("class", "seconds", "share"), [*rows, ("wall time", f"{wall:,.2f}", "")]
+    )
+    loss = "-" if result["final_loss"] is None else f"{result['final_loss']:.4f}"
+    how = "measured" if result["energy"]["measured"] else "estimated"
+    console().print(
+        f"{result['run']}: {result['state']} after {result['steps']:,} steps, loss {loss},"
+        f" {quantity.significant(result['tokens_per_s'])} tokens/s, MFU {result['mfu']:.1%},"
+        f" {quantity.ENERGY.about(int(result['energy_j'] * 1000))} {how}, weights {result['weights_digest']}",
+        markup=False,
+        soft_wrap=True,
+    )
+    if result["state"] != "finished":
+        console().print(f"a checkpoint is saved; go on with: weft train {job} --resume", markup=False, soft_wrap=True)
