@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from weft.core.version import VERSION
 
 if TYPE_CHECKING:
-    from weft.api import compare, design
+    from weft.api import compare, design, plan
     from weft.specs import JobSpec, load_job
     from weft.specs.job import PlanSpec
     from weft.training.launch import Ranks

@@ -49,6 +49,12 @@ def test_derived_step_times_are_those_of_the_paper(program: ModuleType):
     assert seconds["1008B"] == pytest.approx(102.63, abs=0.01)
 
 
+def test_our_own_compiled_steps_on_one_gpu_are_within_ten_percent(program: ModuleType):
+    compiled = [run for run in program.own_runs() if "eager" not in run.name]
+    assert len(compiled) == 2
+    assert all(abs(run.error()) <= program.OWN_BAR for run in compiled)
+
+
 @pytest.mark.slow
 def test_a_paper_left_out_of_the_fit_is_still_predicted(program: ModuleType):
     for paper, (_, errors) in program.left_out(program.runs()).items():

@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 from weft import api
 from weft.cli.output import JsonFlag, PlotFile, console, print_json, print_table, save_plot
 from weft.core.errors import UsageError
-from weft.core.quantity import POWER, SIZE, TIME, significant
+from weft.core.quantity import ENERGY, POWER, SIZE, TIME, significant
 from weft.planning.goodput import DAY_S, HOUR_S
 from weft.planning.report import Report, plan_row, step_row
 
@@ -243,7 +243,7 @@ def _print_power(found: Report) -> None:
         ("of a scale-up domain, mean", watts(rack)),
         ("swing within a second", watts(power.swing_w)),
         ("strongest oscillation", f"{power.strongest_hz:.2f} Hz"),
-        ("energy of a step", f"{thousands(found.energy_j_per_step)} J"),
+        ("energy of a step", ENERGY.about(found.energy_j_per_step * 1000)),
         ("breaks of the contract", ", ".join(power.broken) or "nothing"),
     ]
     print_table("power at the meter", ("what", "value"), facts, words=(0, 1))
