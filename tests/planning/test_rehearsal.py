@@ -70,6 +70,16 @@ def test_the_page_is_printed_and_written(tmp_path: Path, capsys: pytest.CaptureF
     assert main(["rehearse", "nowhere", "tiny-gpt"]) == 2
 
 
+def test_a_first_day_gives_the_last_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    arguments = ["rehearse", "h100-400g-16k", "llama3-405b", "--folder", str(tmp_path), "--start"]
+    assert main([*arguments, "2027-01-31", "--json"]) == 0
+    lines = json.loads(capsys.readouterr().out)["lines"]
+    found = next(line["predicted"] for line in lines if line["key"] == "finish")
+    assert found.startswith("2027-0")
+    assert main([*arguments, "tomorrow"]) == 2
+    assert "write a day" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("value", "unit", "text"),
     [

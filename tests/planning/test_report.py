@@ -162,3 +162,24 @@ def test_an_unknown_gpu_names_the_nearest(tmp_path: Path):
 def test_nothing_fits_is_a_sentence():
     with pytest.raises(UsageError, match="nothing fits"):
         api.plan("gpt-1t", "laptop")
+
+
+def test_the_chosen_plan_can_be_written_into_the_job(report):
+    spec = report.plan_spec
+    assert spec.ranks == int(report.chosen.plans.ranks[0])
+    job = load_job("gpt3-175b").model_copy(update={"plan": spec})
+    again = api.plan(job, SITE, top=1)
+    assert again.own is not None
+    assert again.own.plans.row(0)["dp"] == spec.dp
+
+
+def test_experts_are_spread_where_that_pays(tmp_path: Path):
+    job = tmp_path / "job.toml"
+    job.write_text(
+        'extends = "gpt3-175b"\nname = "sparse"\n[model]\nlayers = 60\nwidth = 6144\nheads = 48\nkv_heads = 8\n'
+        "[model.experts]\ncount = 64\ntop_k = 4\nffn = 4096\n"
+    )
+    found = api.plan(str(job), SITE, top=5)
+    best = found.as_json()["plans"][0]
+    assert best["ep"] > 1
+    assert found.as_json()["step"]["expert_s"] > 0

@@ -1,5 +1,6 @@
 """`weft rehearse`: the first page of the product, what a job would do on a site, on a screen or as an HTML file."""
 
+import datetime
 import html
 import io
 import math
@@ -29,6 +30,7 @@ def rehearse_job(
     /,
     *,
     folder: Annotated[Path, Parameter(name="--folder", help="Runs to take measured figures from.")] = _RUNS,
+    begin: Annotated[str | None, Parameter(name="--start", help="First day of the run, as 2027-01-31.")] = None,
     page: Annotated[Path | None, Parameter(name="--html", help="Write the page with its pictures to FILE.")] = None,
     json: JsonFlag = False,
     plot: PlotFile = None,
@@ -46,7 +48,9 @@ def rehearse_job(
     spec = load_job(job)
     report = api.plan(spec, site)
     record = _measured(folder, spec)
-    lines = rehearse(report, measured={} if record is None else figures(record))
+    lines = [*rehearse(report, measured={} if record is None else figures(record))]
+    if begin is not None:
+        lines.append(_finish(report, begin))
     if plot is not None:
         save_plot(plot, lambda figure: _draw(figure, report), size=(13.0, 9.0))
     if page is not None:
@@ -60,6 +64,18 @@ def rehearse_job(
         })  # fmt: skip
         return
     _print(report, lines, record)
+
+
+def _finish(report: Report, begin: str) -> Line:
+    """Return when a run that begins on a day ends, and the days between which nine in ten would."""
+    try:
+        first = datetime.date.fromisoformat(begin)
+        run = report.run
+        ends = [first + datetime.timedelta(days=days) for days in (run.days, run.days_low, run.days_high)]
+    except (ValueError, OverflowError):
+        raise UsageError(f"--start {begin}: write a day as 2027-01-31; the run must end before 9999") from None
+    section = "the run with this site's failures"
+    return Line(section, "finish", "ends", "", f"{ends[0]}; nine in ten between {ends[1]} and {ends[2]}")
 
 
 def figures(record: Record) -> dict[str, float]:

@@ -160,5 +160,6 @@ def _rates(site: SiteSpec, gpus: int) -> dict[str, tuple[float, bool, int]]:
         # With several planes a lost link, optic or switch takes bandwidth, not the job.
         "NIC link optics": (2 * fabric.parts.optic.failure_rate * gpus / FIT_HOURS, not several, 0),
         "switch": (fabric.parts.switch.failure_rate * shape.switches * share / FIT_HOURS, not several, 0),
-        "link flap": (failures.link_flap * sum(shape.links) * share / FIT_HOURS, not several, 0),
+        # A link that comes back by itself is waited for: transports retry for longer than a flap lasts.
+        "link flap": (failures.link_flap * sum(shape.links) * share / FIT_HOURS, False, 0),
     }

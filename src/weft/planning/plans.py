@@ -4,7 +4,8 @@ A `Plans` holds one number for each candidate in every column, so that a search 
 array operations. A single plan is a table of one row.
 """
 
-from dataclasses import dataclass, fields, replace
+import math
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -121,6 +122,8 @@ class Practice:
     """Bytes of a gradient that is kept and reduced."""
     fp8: bool = False
     """Products of the blocks in fp8; attention and the output stay in bf16."""
+    imbalance: float = 0.0
+    """By how much the busiest expert-parallel rank has more tokens than the average one, as a share."""
     straggler: float = 0.0
     """Relative spread of one rank's step time; the slowest of all sets the pace."""
 
@@ -211,6 +214,16 @@ def written_plan(job: JobSpec, plan: PlanSpec) -> Plans:
     )  # fmt: skip
 
 
-def with_columns(plans: Plans, **columns: Column) -> Plans:
-    """Return `plans` with some columns replaced."""
-    return replace(plans, **columns)
+def spec_of(plans: Plans, row: int) -> PlanSpec:
+    """Return one plan as a job file holds it; chunks of a schedule are the trainer's own choice there."""
+    plain = plans.row(row)
+    sharded = plain["zero"] == len(("optimizer", "gradients", "weights"))
+    return PlanSpec.model_validate(
+        {
+            **{axis: plain[axis] for axis in ("dp", "tp", "pp", "cp", "ep")},
+            "shard": math.gcd(plain["shard"], plain["dp"]) if sharded else 1,
+            "schedule": plain["schedule"],
+            "recompute": plain["recompute"],
+            "precision": "bf16",
+        }
+    )

@@ -17,7 +17,7 @@ from weft.planning.inference import Serving, best_serving
 from weft.planning.machine import Machine, machine_of
 from weft.planning.memory import OPTIMIZER_BYTES, WEIGHT_BYTES, memory_of
 from weft.planning.placement import Axis, Cost, Sharing, axes_of, failure_costs, sharing_of
-from weft.planning.plans import Plans, Practice, dimensions_of, written_plan
+from weft.planning.plans import Plans, Practice, dimensions_of, spec_of, written_plan
 from weft.planning.power import (
     Contract,
     Meter,
@@ -89,6 +89,11 @@ class Report:
     def chosen(self) -> Scored:
         """Return the plan that the report is about, first row: the job's own, or the best found."""
         return self.own if self.own is not None else self.outcome.best
+
+    @property
+    def plan_spec(self) -> PlanSpec:
+        """Return the chosen plan as a job file holds it."""
+        return spec_of(self.chosen.plans, 0)
 
     @property
     def energy_j_per_step(self) -> float:

@@ -5,8 +5,11 @@ every split divides evenly; it is feasible when it fits into memory. Where nothi
 off the nearest plan is and which change would do.
 """
 
+import bisect
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -166,8 +169,14 @@ def candidates(work: Workload, machine: Machine, gpus: int, fixed: Mapping[str, 
 
 def divisors(number: int, most: int) -> list[int]:
     """Return the divisors of `number` up to `most`."""
-    small = [each for each in range(1, int(number**0.5) + 1) if number % each == 0]
-    return sorted({each for pair in small for each in (pair, number // pair) if each <= most})
+    found = _all_divisors(number)
+    return list(found[: bisect.bisect_right(found, most)])
+
+
+@cache
+def _all_divisors(number: int) -> tuple[int, ...]:
+    small = [each for each in range(1, math.isqrt(number) + 1) if number % each == 0]
+    return tuple(sorted({each for pair in small for each in (pair, number // pair)}))
 
 
 def _allowed(fixed: Mapping[str, int], name: str, values: list[int], most: int | None = None) -> list[int]:

@@ -204,7 +204,8 @@ def _layer(work: Workload, plans: Plans, roof: _Roofline, practice: Practice) ->
     width = np.full_like(tokens, model.width)
     ways = 3 if model.gated else 2
     local = model.experts / plans.ep
-    each = tokens * model.top_k / local
+    # The busiest rank's tokens, where some experts are asked for more often.
+    each = tokens * model.top_k / local * (1 + (practice.imbalance if model.experts > 1 else 0.0))
     products = roof.product(tokens, query + 2 * keys, width) + roof.product(tokens, width, query)
     products += roof.product(each, (ways - 1) * inner, width, count=local)
     products += roof.product(each, width, inner, count=local)
