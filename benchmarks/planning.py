@@ -8,10 +8,11 @@ import time
 
 import numpy as np
 
+from weft.planning.candidates import candidates
 from weft.planning.machine import machine_of
 from weft.planning.memory import memory_of
 from weft.planning.plans import Practice, dimensions_of
-from weft.planning.search import candidates, search
+from weft.planning.search import search
 from weft.planning.step import Workload, step_times
 from weft.specs import load_job, load_site
 
@@ -31,7 +32,7 @@ def main() -> None:
         whole.append(time.process_time() - begin)
     print(f"search: {found.considered:,} plans of {JOB} on {machine.gpus:,} GPUs in {min(whole):.2f} s of one core")
 
-    plans = candidates(work, machine, machine.gpus, {})
+    plans, _ = candidates(work, machine, machine.gpus, {})
     begin = time.process_time()
     memory_of(work, plans, practice)
     together = step_times(work, plans, machine, practice).step_s

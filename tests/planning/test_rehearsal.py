@@ -45,7 +45,10 @@ def finished(folder: Path) -> Record:
 
 
 def test_a_finished_run_fills_the_measured_column(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    found = figures(finished(tmp_path))
+    record = finished(tmp_path)
+    found = figures(record, record.job().steps)
+    assert "run_s" not in figures(record, record.job().steps + 1)
+    assert found["run_s"] > 0
     assert found["step_s"] == pytest.approx(0.3)
     assert found["mfu"] == 25.0
     assert found["energy_j_per_step"] == pytest.approx(10.0)

@@ -5,6 +5,8 @@ import math
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from weft import api
 from weft.core.errors import UsageError
@@ -183,3 +185,36 @@ def test_experts_are_spread_where_that_pays(tmp_path: Path):
     best = found.as_json()["plans"][0]
     assert best["ep"] > 1
     assert found.as_json()["step"]["expert_s"] > 0
+
+
+@st.composite
+def any_job(draw: st.DrawFn) -> JobSpec:
+    heads = draw(st.sampled_from([1, 3, 8, 12, 96]))
+    table = load_job("gpt3-175b").as_written()
+    table["model"] |= {
+        "layers": draw(st.sampled_from([1, 7, 61, 1000])),
+        "width": draw(st.sampled_from([1, 1000, 8192])),
+        "heads": heads,
+        "kv_heads": draw(st.sampled_from([each for each in range(1, heads + 1) if heads % each == 0])),
+        "head_width": draw(st.sampled_from([2, 128])),
+        "ffn": draw(st.sampled_from([1, 100, 53248])),
+        "vocabulary": draw(st.sampled_from([2, 128256])),
+    }
+    if draw(st.booleans()):
+        table["model"]["experts"] = {"count": draw(st.sampled_from([2, 60])), "top_k": 2, "ffn": 2048}
+    sequences = draw(st.sampled_from([1, 7, 1000, 10_007, 720_720]))
+    table["batch"] = {"sequences": sequences, "micro": 1, "length": draw(st.sampled_from([1, 100, 131_072]))}
+    return JobSpec.model_validate(table)
+
+
+@given(any_job(), st.sampled_from(["laptop", "h100-400g-16k"]))
+@settings(max_examples=12, deadline=None)
+def test_any_job_gets_an_answer_or_a_sentence(job: JobSpec, site: str):
+    try:
+        found = api.plan(job, site, top=2)
+    except UsageError as error:
+        assert "fits" in str(error)
+        return
+    document = json.loads(json.dumps(found.as_json(), allow_nan=False))
+    assert all(0 < plan["mfu"] < 1 for plan in document["plans"])
+    assert all(plan["memory_bytes"] <= found.machine.memory_bytes for plan in document["plans"])

@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.core.errors import UsageError
+from weft.planning.candidates import LEVELS, MOST_PLANS, candidates, divisors, spaced
 from weft.planning.machine import machine_of, usual_machine
 from weft.planning.memory import memory_of
 from weft.planning.plans import Dimensions, Practice
-from weft.planning.search import candidates, divisors, limit_of, scored, search
+from weft.planning.search import limit_of, scored, search
 from weft.planning.step import Workload, step_times
 from weft.specs import load_site
 
@@ -20,7 +21,7 @@ H100 = usual_machine("H100", 64, 400 * 10**9)
 
 
 def test_every_candidate_splits_evenly():
-    plans = candidates(SMALL, H100, 64, {})
+    plans, _ = candidates(SMALL, H100, 64, {})
     assert len(plans) > 500
     assert (plans.ranks <= 64).all()
     assert (np.mod(64, plans.dp * plans.micro) == 0).all()
@@ -32,7 +33,7 @@ def test_every_candidate_splits_evenly():
 
 def test_the_first_plan_is_the_fastest_that_fits():
     found = search(SMALL, H100, Practice())
-    plans = candidates(SMALL, H100, 64, {})
+    plans, _ = candidates(SMALL, H100, 64, {})
     fits = memory_of(SMALL, plans, Practice()).total <= H100.memory_bytes
     step = step_times(SMALL, plans.take(fits), H100, Practice()).step_s
     assert found.best.step_s[0] == pytest.approx(float(step.min()))
@@ -92,7 +93,7 @@ def test_limits_are_named_after_what_is_lost():
     work = Workload(Dimensions(32, 4096, 32, 8, 128, 14336, 32000), 1024, 4096)
     kinds: set[str] = set()
     for where in (machine, slow):
-        plans = candidates(work, where, 1024, {})
+        plans, _ = candidates(work, where, 1024, {})
         found = scored(work, plans.take(np.arange(0, len(plans), 97)), where, Practice())
         kinds |= {limit_of(found, row, where, work) for row in range(len(found))}
     assert kinds == {"memory", "bubble", "network", "batch", "compute"}
@@ -112,3 +113,23 @@ def test_a_trillion_parameters_on_131072_gpus_have_plans():
     assert len(found.best) == 5
     assert (found.best.memory.total <= machine.memory_bytes).all()
     assert 0.3 < float(found.best.mfu[0]) < 0.61
+
+
+def test_too_many_plans_are_spaced_and_said_so():
+    model = Dimensions(720, 2048, 48, 16, 128, 5760, 32000, experts=60, top_k=2)
+    work = Workload(model, 720_720, 8192)
+    plans, every = candidates(work, machine_of(load_site("gb200-8x100g-131k")), 131_072, {})
+    assert not every
+    assert 10_000 < len(plans) <= 2 * MOST_PLANS
+    assert candidates(SMALL, H100, 64, {})[1]
+    assert len(LEVELS) == 3
+
+
+@given(st.lists(st.integers(1, 10**6), min_size=1, unique=True), st.integers(1, 20))
+@settings(max_examples=50, deadline=None)
+def test_spaced_values_keep_the_last(values: list[int], most: int):
+    ordered = sorted(values)
+    found = spaced(ordered, most)
+    assert len(found) == min(most, len(ordered))
+    assert found[-1] == ordered[-1]
+    assert set(found) <= set(ordered)

@@ -120,7 +120,8 @@ def print_plans(found: Report) -> None:
         )
         for number, row in enumerate(rows)
     ]
-    considered = f"{found.outcome.considered:,} valid plans, {found.outcome.feasible:,} fit"
+    spaced = "" if found.outcome.every else " (evenly spaced; there are too many to try all)"
+    considered = f"{found.outcome.considered:,} valid plans{spaced}, {found.outcome.feasible:,} fit"
     last = len(axes)
     print_table(
         f"{found.job.name} on {found.site.name}: {considered}",

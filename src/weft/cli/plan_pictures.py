@@ -61,7 +61,8 @@ def _gantt(axes: Axes, found: Report) -> None:
     axes.set_xlabel("ms")
     axes.set_ylabel("stage")
     axes.grid(visible=False)
-    axes.set_title(f"{row['schedule']}: {stages} of {row['pp']} stages, {shown} of {rounds} micro-batches", fontsize=10)
+    name = "zbv, drawn as zero-bubble" if row["schedule"] == "zbv" else row["schedule"]
+    axes.set_title(f"{name}: {stages} of {row['pp']} stages, {shown} of {rounds} micro-batches", fontsize=10)
     axes.legend(handles=[Patch(color=colour, label=kind) for kind, colour in _KINDS.items()], fontsize=7, loc="right")
 
 

@@ -16,6 +16,7 @@ from weft.cli.plan import thousands
 from weft.core.errors import FailedError, UsageError
 from weft.core.provenance import provenance
 from weft.core.quantity import ENERGY, POWER, RATE, SIZE, TIME, significant
+from weft.planning.power import JOULES_PER_KWH
 from weft.planning.rehearsal import Line, rehearse
 from weft.planning.report import Report
 from weft.specs import JobSpec, load_job
@@ -48,7 +49,7 @@ def rehearse_job(
     spec = load_job(job)
     report = api.plan(spec, site)
     record = _measured(folder, spec)
-    lines = [*rehearse(report, measured={} if record is None else figures(record))]
+    lines = [*rehearse(report, measured={} if record is None else figures(record, spec.steps))]
     if begin is not None:
         lines.append(_finish(report, begin))
     if plot is not None:
@@ -78,22 +79,27 @@ def _finish(report: Report, begin: str) -> Line:
     return Line(section, "finish", "ends", "", f"{ends[0]}; nine in ten between {ends[1]} and {ends[2]}")
 
 
-def figures(record: Record) -> dict[str, float]:
-    """Return what a finished run measured, under the names of the rehearsal's lines."""
+def figures(record: Record, steps_asked: int) -> dict[str, float]:
+    """Return what a finished run measured, under the names of the rehearsal's lines.
+
+    Figures of the whole run count only where it was as long as what is rehearsed.
+    """
     result, steps = record.result() or {}, record.steps()
     found: dict[str, float] = {}
     spent = sorted(sum(line["seconds"].values()) for line in steps)
     if spent:
         found["step_s"] = spent[len(spent) // 2]
+    whole = record.job().steps == steps_asked
     wall = sum(record.seconds().values())
-    if wall > 0:
+    if whole and wall > 0:
         found["run_s"] = wall
     for key, name, scale in (("tokens_per_s", "tokens_per_s", 1.0), ("mfu", "mfu", 100.0)):
         if result.get(key) is not None:
             found[name] = scale * float(result[key])
     if result.get("energy_j") is not None and steps:
         found["energy_j_per_step"] = float(result["energy_j"]) / len(steps)
-        found["energy_kwh"] = float(result["energy_j"]) / 3.6e6
+        if whole:
+            found["energy_kwh"] = float(result["energy_j"]) / JOULES_PER_KWH
     return found
 
 

@@ -15,6 +15,8 @@ from weft.specs.site import SiteSpec
 
 FIT_HOURS = 1e9
 HOUR_S, DAY_S = 3600.0, 86400.0
+_HOPELESS = 100.0
+"""Lives of the machine that an interval must not outlast: beyond, no step is ever finished."""
 _LARGEST_SPARES = 1_000_000
 
 
@@ -76,6 +78,8 @@ def daly_share(mttf_s: float, restart_s: float, write_s: float, interval_s: floa
     if math.isinf(mttf_s):
         return interval_s / (interval_s + write_s)
     exponent = (interval_s + write_s) / mttf_s
+    if exponent + restart_s / mttf_s > _HOPELESS:
+        return 0.0
     return interval_s / (mttf_s * math.exp(restart_s / mttf_s) * math.expm1(exponent))
 
 

@@ -105,10 +105,13 @@ def failure_costs(
         lost = min(replicas, max(1, math.ceil(gpus / replica)))
         return Cost(part, 0.0, math.inf if lost == replicas else 0.0, lost, lost / replicas)
 
-    wanted = ("nic link", "t0", "t0-t1 link", "t1")
     names = {"nic link": "NIC link", "t0": "T0 switch", "t0-t1 link": "T0-T1 link", "t1": "T1 switch"}
     shares = {blast.part: float(blast.share) for blast in blasts_of(site.fabric)}
-    costs = [slowed(names[part], shares[part]) for part in wanted if part in shares]
+    # Above a T0 a share is one of that plane's way up, and a NIC has several planes.
+    for part in ("t0-t1 link", "t1"):
+        if part in shares:
+            shares[part] /= site.fabric.planes
+    costs = [slowed(name, shares[part]) for part, name in names.items() if part in shares]
     costs.append(slowed("whole plane", 1 / site.fabric.planes))
     costs += [gone("node", site.node.gpus), gone("scale-up domain", machine.domain_gpus)]
     return tuple(costs)

@@ -23,6 +23,7 @@ RACK_JOULES = 65.0
 # Shares of the range from idle to full power; classes, after arXiv 2508.14318 (compute near the limit, communication
 # close to idle) and arXiv 2412.08602.
 _NOISE = 1e-9
+_FEWEST_SAMPLES = 4
 _COMPUTE, _MEMORY, _NETWORK, _WAIT = 1.0, 0.65, 0.2, 0.05
 
 CRITICAL_BANDS = ((0.1, 1.0, "between areas"), (1.0, 2.5, "between plants"), (7.0, 100.0, "turbine shafts"))
@@ -66,6 +67,10 @@ def samples(phases: tuple[Phase, ...], steps: int, per_second: float) -> Column:
     table = {phase.name: phase for phase in phases} | {"busy": Phase("busy", seconds, mean)}
     edges = np.cumsum([table[name].seconds for name in order])
     period = float(edges[-1])
+    if period * per_second < _FEWEST_SAMPLES:
+        # Steps shorter than the samples are apart: the supply sees their mean.
+        whole = sum(table[name].seconds * table[name].watts for name in order) / period
+        return np.full(math.ceil(steps * period * per_second), whole)
     moments = np.mod((np.arange(math.ceil(steps * period * per_second)) + 0.5) / per_second, period)
     levels = np.array([table[name].watts for name in order])
     return levels[np.minimum(np.searchsorted(edges, moments, side="right"), len(order) - 1)]

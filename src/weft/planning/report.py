@@ -12,6 +12,7 @@ from weft.collectives.costs import Column
 from weft.core.errors import UsageError
 from weft.core.provenance import provenance
 from weft.fabric.bill import bill_of
+from weft.planning.candidates import divisors
 from weft.planning.goodput import Goodput, goodput_of
 from weft.planning.inference import Serving, best_serving
 from weft.planning.machine import Machine, machine_of
@@ -31,13 +32,14 @@ from weft.planning.power import (
     with_lag,
 )
 from weft.planning.run_cost import GPU_HOUR_CENTS, RunCost, run_cost
-from weft.planning.search import Outcome, Scored, divisors, limit_of, scored, search
+from weft.planning.search import Outcome, Scored, limit_of, scored, search
 from weft.planning.step import StepTimes, Workload
 from weft.specs.job import JobSpec, PlanSpec
 from weft.specs.site import SiteSpec
 
 SAMPLES_PER_STEP = 200
-_WAVE_STEPS = 8
+_MOST_PER_SECOND = 500.0
+_WAVE_STEPS, _WAVE_SECONDS = 8, 2.0
 _PROMPT, _OUTPUT = 2048, 512
 _SERVING_PRECISION = "bf16"
 
@@ -109,6 +111,7 @@ class Report:
             "gpus": self.machine.gpus,
             "considered": self.outcome.considered,
             "feasible": self.outcome.feasible,
+            "every_plan": self.outcome.every,
             "plans": [plan_row(best, row, self.machine, self.work) for row in range(len(best))],
             "own_plan": None if self.own is None else plan_row(self.own, 0, self.machine, self.work),
             "memory": self.chosen.memory.row(0),
@@ -121,7 +124,7 @@ class Report:
                  "broken": list(each.verdict.broken)}
                 for each in self.mitigations
             ],
-            "run": asdict(self.run),
+            "run": _finite(asdict(self.run)),
             "axes": [asdict(each) for each in self.axes],
             "failures": [_finite(asdict(each)) for each in self.failures],
             "serving": None if self.serving is None else asdict(self.serving),
@@ -197,8 +200,9 @@ def _report(
     state = work.model.total_parameters * (WEIGHT_BYTES + OPTIMIZER_BYTES) / gpus
     goodput = goodput_of(site, gpus, gpus // int(plan.dp[0]), write_s=state / machine.nic_rate, step_s=step_s)
     phases = phases_of(chosen.times, 0, machine.power_w, machine.idle_power_w)
-    per_second = SAMPLES_PER_STEP / step_s
-    wave = with_lag(samples(phases, _WAVE_STEPS, per_second), per_second)
+    per_second = min(SAMPLES_PER_STEP / step_s, _MOST_PER_SECOND)
+    steps = max(_WAVE_STEPS, math.ceil(_WAVE_SECONDS / step_s))
+    wave = with_lag(samples(phases, steps, per_second), per_second)
     network_w = bill_of(site.fabric).power_mw / 1000 / site.fabric.gpus
     meter = Meter(gpus, site.node.power / 1000 / site.node.gpus + network_w, site.power.pue)
     contract = _contract(site)

@@ -54,7 +54,7 @@ def run_cost(
     gpu_hour_cents: float = GPU_HOUR_CENTS,
 ) -> RunCost:
     """Return what `steps` steps take on `gpus` GPUs that draw `meter_w` together."""
-    seconds = steps * step_s / goodput.share
+    seconds = steps * step_s / goodput.share if goodput.share > 0 else math.inf
     failures = 0.0 if math.isinf(goodput.mttf_s) else seconds / goodput.mttf_s
     # Each failure costs a restart and, evenly spread, up to an interval of lost work.
     each = goodput.restart_s + goodput.interval_s / 2
