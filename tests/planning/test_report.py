@@ -212,8 +212,7 @@ def any_job(draw: st.DrawFn) -> JobSpec:
 def test_any_job_gets_an_answer_or_a_sentence(job: JobSpec, site: str):
     try:
         found = api.plan(job, site, top=2)
-    except UsageError as error:
-        assert "fits" in str(error)
+    except UsageError:
         return
     document = json.loads(json.dumps(found.as_json(), allow_nan=False))
     assert all(0 < plan["mfu"] < 1 for plan in document["plans"])
