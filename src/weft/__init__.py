@@ -11,6 +11,7 @@ from weft.core.version import VERSION
 
 if TYPE_CHECKING:
     from weft.api import compare, design, plan
+    from weft.engines.supervisor import survive
     from weft.specs import JobSpec, load_job
     from weft.specs.job import PlanSpec
     from weft.training.launch import Ranks
@@ -38,6 +39,7 @@ _HOMES = {
     "spread": "weft.training.spread",
     "start": "weft.training.run",
     "plan": "weft.api",
+    "survive": "weft.engines.supervisor",
 }
 
 __all__ = [
@@ -57,6 +59,7 @@ __all__ = [
     "plan",
     "spread",
     "start",
+    "survive",
 ]
 
 

@@ -77,6 +77,12 @@ def stumble(reporter: Reporter, how: str) -> None:
     time.sleep(600)
 
 
+def linger(reporter: Reporter) -> None:
+    """Say that this rank is there and wait."""
+    reporter.send("note", dist.get_rank())
+    time.sleep(600)
+
+
 def train_and_die(job: JobSpec, folder: str, *, resume: bool, reporter: Reporter, after: int) -> dict[str, Any]:
     """Train, and die without a word on every rank after step `after`."""
     finish = Run.finish

@@ -1,4 +1,5 @@
 import os
+import signal
 
 import pytest
 
@@ -28,6 +29,16 @@ def test_one_rank_is_enough():
 def test_a_rank_that_fails_is_heard_and_ends_all(how: str, error: type[Exception], message: str):
     with pytest.raises(error, match=message):
         Ranks("tests.training.ranks:stumble", 3, {"how": how}).run()
+
+
+def test_ctrl_c_before_the_first_step_is_an_interruption():
+    def interrupt(rank: int, kind: str, content: object) -> None:
+        del kind, content
+        if rank == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        Ranks("tests.training.ranks:linger", 2, {}, on_message=interrupt).run()
 
 
 def test_no_rank_is_left_running():

@@ -14,9 +14,10 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from weft.cli.output import JsonFlag, console, print_json, print_table
 from weft.core import quantity
 from weft.core.errors import UsageError
-from weft.core.specfile import validate
+from weft.core.specfile import read_table, validate
+from weft.engines.supervisor import Supervisor
 from weft.specs import JobSpec, load_job
-from weft.training.launch import Ranks
+from weft.specs.faults import FaultsSpec
 from weft.training.mesh import automatic, check
 
 _LINES = 10
@@ -28,11 +29,13 @@ def train(
     resume: Annotated[bool, Parameter(negative="", help="Go on with the newest run of this job.")] = False,
     set: Annotated[tuple[str, ...], Parameter(name="--set", negative="", help="Change a key: KEY=VALUE.")] = (),
     folder: Annotated[Path, Parameter(name="--folder", help="The folder of runs.")] = _RUNS,
+    faults: Annotated[str | None, Parameter(name="--faults", help="Break it on purpose as FILE says.")] = None,
     json: JsonFlag = False,
 ) -> None:  # fmt: skip
     """Train a job on this machine.
 
-    Ctrl-C saves a checkpoint and ends; --resume goes on from the newest one, exactly.
+    Ranks that die, hang or go wrong are replaced and the run goes on; weft runs incidents shows what happened. Ctrl-C
+    saves a checkpoint and ends; --resume goes on from the newest one, exactly.
 
     Parameters
     ----------
@@ -42,13 +45,8 @@ def train(
     """
     spec = planned(changed(load_job(job), set, job))
     with _shown(spec, quiet=json) as show:
-        ranks = Ranks(
-            "weft.training.train:train",
-            spec.plan.ranks if spec.plan != "auto" else 1,
-            {"job": spec, "folder": str(folder), "resume": resume},
-            on_message=lambda _, __, line: show(line),
-        )
-        result = ranks.run()[0]
+        broken = None if faults is None else validate(read_table(faults), FaultsSpec, faults)
+        result = Supervisor(spec, folder, resume=resume, faults=broken, on_line=show).run()
     if json:
         print_json(result)
     else:
@@ -104,10 +102,16 @@ class _Lines:
 
     def __call__(self, line: Mapping[str, Any]) -> None:
         """Print what is new."""
-        if "skipped" in line:
-            self._out.print(f"skipped: {line['skipped']}", markup=False, soft_wrap=True)
+        if "problem" in line:
+            self._out.print(line["problem"], markup=False, soft_wrap=True)
+        elif "incident" in line:
+            self._out.print(_incident(line), markup=False, soft_wrap=True)
         elif "loss" in line and (line["step"] % self._every == 0 or line["step"] == self._steps):
             self._out.print(f"step {line['step']:,} of {self._steps:,}  {_figures(line)}", markup=False)
+
+
+def _incident(line: Mapping[str, Any]) -> str:
+    return f"after step {line['step']:,}: {line['incident'].splitlines()[0]}; recovering"
 
 
 def _ignore(line: Mapping[str, Any]) -> None:
@@ -131,8 +135,10 @@ def _shown(job: JobSpec, *, quiet: bool) -> Iterator[Any]:
         task = progress.add_task(job.name, total=job.steps, figures="starting")
 
         def show(line: Mapping[str, Any]) -> None:
-            if "skipped" in line:
-                progress.console.print(f"skipped: {line['skipped']}", markup=False)
+            if "problem" in line:
+                progress.console.print(line["problem"], markup=False)
+            elif "incident" in line:
+                progress.console.print(_incident(line), markup=False)
             elif "loss" in line:
                 progress.update(task, completed=line["step"], figures=_figures(line))
 
@@ -140,13 +146,12 @@ def _shown(job: JobSpec, *, quiet: bool) -> Iterator[Any]:
 
 
 def _print_result(result: Mapping[str, Any], job: str) -> None:
-    seconds: dict[str, float] = result["seconds"]
+    seconds: dict[str, float] = result["goodput"]["seconds"]
     wall = sum(seconds.values())
     spent = sorted(seconds.items(), key=lambda entry: -entry[1])
     rows = [(kind.replace("_", " "), f"{value:,.2f}", f"{value / wall:.1%}") for kind, value in spent]
-    print_table(
-        "seconds of the average rank", ("class", "seconds", "share"), [*rows, ("wall time", f"{wall:,.2f}", "")]
-    )
+    rows.append(("wall time", f"{wall:,.2f}", ""))
+    print_table("where the time went, recoveries included", ("class", "seconds", "share"), rows)
     loss = "-" if result["final_loss"] is None else f"{result['final_loss']:.4f}"
     how = "measured" if result["energy"]["measured"] else "estimated"
     console().print(
@@ -156,5 +161,13 @@ def _print_result(result: Mapping[str, Any], job: str) -> None:
         markup=False,
         soft_wrap=True,
     )
+    if result["recoveries"]:
+        seconds_lost = sum(one["seconds_lost"] for one in result["incidents"])
+        console().print(
+            f"{len(result['recoveries'])} recoveries, {seconds_lost:,.1f} s lost, goodput"
+            f" {result['goodput']['share']:.1%}; weft runs incidents {result['run']} shows them",
+            markup=False,
+            soft_wrap=True,
+        )
     if result["state"] != "finished":
         console().print(f"a checkpoint is saved; go on with: weft train {job} --resume", markup=False, soft_wrap=True)

@@ -16,6 +16,8 @@ from torch.autograd import Function
 from torch.nn import functional
 from typing_extensions import override
 
+from weft.training.waiting import waiting
+
 _LENGTH = 2
 """Dim of `[batch, heads, length, head]` that is cut."""
 
@@ -43,7 +45,8 @@ class _Gather(Function):
         ctx.group = group
         ranks = group.size()
         parts = torch.empty(ranks, *piece.shape, dtype=piece.dtype, device=piece.device)
-        dist.all_gather_single(parts, piece.contiguous().unsqueeze(0), group=group)
+        with waiting():
+            dist.all_gather_single(parts, piece.contiguous().unsqueeze(0), group=group)
         fronts, backs = zip(*(one.chunk(2, dim=_LENGTH) for one in parts.unbind()), strict=True)
         return torch.cat([*fronts, *reversed(backs)], dim=_LENGTH)
 
@@ -57,7 +60,8 @@ class _Gather(Function):
             [torch.cat([pieces[rank], pieces[2 * ranks - 1 - rank]], dim=_LENGTH) for rank in range(ranks)]
         )
         received = torch.empty_like(send)
-        dist.all_to_all_single(received, send, group=group)
+        with waiting():
+            dist.all_to_all_single(received, send, group=group)
         # Added in the order of ranks: the same bits on every backend.
         total = received[0]
         for rank in range(1, ranks):

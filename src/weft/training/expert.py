@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from weft.training.model import Decoder
 from weft.training.model.experts import ExpertFeed
+from weft.training.waiting import waiting
 
 Run = Callable[[Tensor, Tensor], Tensor]
 
@@ -35,7 +36,8 @@ class _Exchange(Function):
         ctx, rows, sent, received, group = args
         ctx.sizes, ctx.group = (sent, received), group
         out = rows.new_empty(sum(received), *rows.shape[1:])
-        dist.all_to_all_single(out, rows.contiguous(), received, sent, group=group)
+        with waiting():
+            dist.all_to_all_single(out, rows.contiguous(), received, sent, group=group)
         return out
 
     @staticmethod
@@ -44,7 +46,8 @@ class _Exchange(Function):
         sent, received = ctx.sizes
         gradient = grad_outputs[0].contiguous()
         back = gradient.new_empty(sum(sent), *gradient.shape[1:])
-        dist.all_to_all_single(back, gradient, sent, received, group=ctx.group)
+        with waiting():
+            dist.all_to_all_single(back, gradient, sent, received, group=ctx.group)
         return back, None, None, None
 
 
@@ -62,7 +65,8 @@ class _SumBack(Function):
     @override
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         total = grad_outputs[0].clone()
-        dist.all_reduce(total, group=ctx.group)
+        with waiting():
+            dist.all_reduce(total, group=ctx.group)
         return total, None
 
 
@@ -75,7 +79,8 @@ class _Sum(Function):
         ctx, rows, group = args
         del ctx
         total = rows.clone()
-        dist.all_reduce(total, group=group)
+        with waiting():
+            dist.all_reduce(total, group=group)
         return total
 
     @staticmethod
@@ -90,7 +95,8 @@ def _over_experts(group: dist.ProcessGroup, tokens: Tensor, counts: Tensor, run:
     ranks = group.size()
     each = counts.numel() // ranks
     wanted = torch.empty_like(counts)
-    dist.all_to_all_single(wanted, counts.contiguous(), group=group)
+    with waiting():
+        dist.all_to_all_single(wanted, counts.contiguous(), group=group)
     by_source = wanted.view(ranks, each)
     sent, received = counts.view(ranks, each).sum(1).tolist(), by_source.sum(1).tolist()
     arrived = _Exchange.apply(tokens, sent, received, group)

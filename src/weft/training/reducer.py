@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from weft.training.exact import Node, Tree
+from weft.training.seals import Seals
 
 _ALIGN = 16
 """Elements; parameters start at multiples of it in a bucket, so kernels see the same alignment whatever its size."""
@@ -133,6 +134,8 @@ class Bucket:
         self._summed: torch.Tensor | None = None
         self._received: torch.Tensor | None = None
         self.chunk: torch.Tensor | None = None
+        self.seals: Seals | None = None
+        self.name = ""
 
     def begin(self, share: Share, *, exact: bool) -> None:
         """Forget the last step and expect this rank's leaves of `share`."""
@@ -165,12 +168,9 @@ class Bucket:
         """Return whether `parameter`'s gradient at `position` has not been taken yet."""
         return parameter in self._missing[position]
 
-    def pad(self, position: int) -> bool:
-        """Treat parameters that got no gradient at `position` as having got zeros; return whether that fills it."""
-        full = False
-        for parameter in sorted(self._missing[position], key=self.parameters.index):
-            full = self.put(parameter, position, torch.zeros_like(local(parameter.data)))
-        return full
+    def pad(self, parameter: torch.nn.Parameter, position: int) -> bool:
+        """Treat `parameter` as having got zeros at `position`; return whether that fills the bucket."""
+        return self.put(parameter, position, torch.zeros_like(local(parameter.data)))
 
     def _new(self) -> torch.Tensor:
         return torch.zeros(self.elements, device=self.device, dtype=self.dtype)
@@ -181,10 +181,18 @@ class Bucket:
             self._tree.climb(self._held, position, flat, self._add)
         else:
             self._plain = flat if self._plain is None else self._add(self._plain, flat)
+        if self.seals is not None:
+            self.seals.put(next(reversed(self._held.values())) if self._plain is None else self._plain)
         self._left -= 1
         return self._left == 0
 
+    def _unseal(self, *parts: torch.Tensor) -> None:
+        if self.seals is not None:
+            for part in parts:
+                self.seals.check(part, self.name)
+
     def _add(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        self._unseal(left, right)
         left.add_(right)
         self._spare.append(right)
         return left
@@ -197,6 +205,7 @@ class Bucket:
         family = self.family
         mine = ordered(self._held)
         self._held.clear()
+        self._unseal(*mine)
         if family.group is None or family.ranks == 1:
             (flat,) = mine
             self._hand_out(flat.mul_(scale))
@@ -212,6 +221,7 @@ class Bucket:
     def _exchange_plain(self, scale: float) -> None:
         family, flat = self.family, self._plain
         assert flat is not None, "the bucket is full"
+        self._unseal(flat)
         if family.group is not None and family.ranks > 1:
             dist.all_reduce(flat, group=family.group)
         self._hand_out(flat.mul_(scale))
@@ -275,6 +285,11 @@ class Reducer:
             parameter.register_post_accumulate_grad_hook(self.take) for parameter in self._of if parameter.requires_grad
         ]
 
+    def seal(self, seals: Seals) -> None:
+        """Have every sum that waits to be sent watched by `seals`."""
+        for number, bucket in enumerate(self.buckets):
+            bucket.seals, bucket.name = seals, f"gradient sums of bucket {number}"
+
     def _side_stream(self) -> torch.cuda.Stream | None:
         cuda = [bucket.device for bucket in self.buckets if bucket.device.type == "cuda"]
         return torch.cuda.Stream(cuda[0]) if cuda else None
@@ -307,9 +322,8 @@ class Reducer:
         assert self._position is not None, "a leaf is open"
         for parameter in parameters:
             self.take(parameter)
-        for bucket in {self._of[parameter]: None for parameter in parameters}:
-            position = self._position(bucket.parameters[0])
-            if bucket.pad(position):
+            bucket, position = self._of[parameter], self._position(parameter)
+            if bucket.wants(parameter, position) and bucket.pad(parameter, position):
                 self._fill(bucket)
 
     def _fill(self, bucket: Bucket) -> None:

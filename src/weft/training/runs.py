@@ -30,12 +30,13 @@ State = Literal["running", "finished", "interrupted"]
 
 JOB, PROVENANCE, RESULT = "job.toml", "provenance.json", "result.json"
 METRICS, EVALUATIONS, SESSIONS = "metrics.jsonl", "eval.jsonl", "sessions.jsonl"
+INCIDENTS = "incidents.jsonl"
 CHECKPOINTS = "checkpoints"
 _LOCK = ".lock"
 _NUMBERED = re.compile(r"(?P<job>.+)-(?P<number>\d+)")
 _MOST_RUNS = 1_000_000
 # What may change between a run and its resumption: how long, how wide, how often things are kept, and people's words.
-_FREE = ("steps", "description", "team", "priority", "time_limit", "checkpoint", "evaluation", "recovery")
+_FREE = ("steps", "description", "team", "priority", "time_limit", "checkpoint", "evaluation", "recovery", "faults")
 _FREE_PLAN = ("dp", "shard")
 
 
@@ -254,6 +255,10 @@ class Record:
     def sessions(self) -> list[dict[str, Any]]:
         """Return the notes of all processes that worked on it."""
         return self._read(SESSIONS)
+
+    def incidents(self) -> list[dict[str, Any]]:
+        """Return everything that went wrong, in order, with what was done and what it cost."""
+        return self._read(INCIDENTS)
 
     def result(self) -> dict[str, Any] | None:
         """Return how it ended, where it has."""

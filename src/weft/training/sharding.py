@@ -20,6 +20,7 @@ from torch.nn import functional
 from weft.training.exact import Node, Tree
 from weft.training.model import Decoder
 from weft.training.reducer import Share, exchange_tree, local, ordered
+from weft.training.waiting import waiting
 
 
 class TreeReduceScatter(ReduceScatter):
@@ -48,7 +49,8 @@ class TreeReduceScatter(ReduceScatter):
     ) -> None:
         """Take this round's gradients; put the sum out after the last round."""
         received = torch.empty_like(input_tensor)
-        dist.all_to_all_single(received, input_tensor, group=group)
+        with waiting():
+            dist.all_to_all_single(received, input_tensor, group=group)
         for rank, chunk in enumerate(received.view(group.size(), -1)):
             position = self._share.positions[self._first(group) + rank][self._round]
             self._tree.climb(self._held, position, chunk, lambda a, b: a.add_(b))
@@ -74,7 +76,8 @@ class TreeReduceScatter(ReduceScatter):
         whole = -(-output.numel() // replicas.size()) * replicas.size()
         mine = [functional.pad(flat, (0, whole - flat.numel())) for flat in ordered(self._held)]
         received = output.new_empty(sum(len(held) for held in nodes) * (whole // replicas.size()))
-        exchange_tree(self._tree, mine, nodes, replicas, received, 1.0)
+        with waiting():
+            exchange_tree(self._tree, mine, nodes, replicas, received, 1.0)
         output.copy_(mine[0][: output.numel()])
 
 

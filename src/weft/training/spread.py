@@ -29,6 +29,7 @@ from weft.training.recompute import recompute_in
 from weft.training.reducer import Family, Reducer, local
 from weft.training.sharding import ShardReducer, spread_shards
 from weft.training.tensor import spread_tensors
+from weft.training.waiting import waiting
 
 if TYPE_CHECKING:
     from weft.training.run import Run, Step
@@ -43,14 +44,16 @@ class _Total(Function):
         ctx, tensor, group = args
         ctx.group = group
         total = tensor.clone()
-        dist.all_reduce(total, group=group)
+        with waiting():
+            dist.all_reduce(total, group=group)
         return total
 
     @staticmethod
     @override
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         total = grad_outputs[0].clone()
-        dist.all_reduce(total, group=ctx.group)
+        with waiting():
+            dist.all_reduce(total, group=ctx.group)
         return total, None
 
 
@@ -175,6 +178,10 @@ class Spread:
         limit = plan.ep if self._is_expert(parameter) else 1
         return place.cp == 0 and place.dp < limit
 
+    def experts(self) -> list[nn.Parameter]:
+        """Return the parameters that are spread over the expert axis."""
+        return [parameter for parameter in self.parameters() if self._is_expert(parameter)]
+
     def _is_expert(self, parameter: nn.Parameter) -> bool:
         mesh = self.mesh.experts
         data = parameter.data
@@ -229,7 +236,8 @@ class Spread:
             group = self.mesh.groups["ends"]
             assert group is not None, "the other end is elsewhere"
             both = torch.empty(2, *mine[0].shape, dtype=mine[0].dtype, device=self.device)
-            dist.all_gather_single(both, mine[0].contiguous().unsqueeze(0), group=group)
+            with waiting():
+                dist.all_gather_single(both, mine[0].contiguous().unsqueeze(0), group=group)
             mine[0].copy_(both[0] + both[1])
         elif mine:
             mine[0].add_(mine[1])
@@ -240,12 +248,16 @@ class Spread:
         if self.mesh.plan.pp > 1:
             self._run_pipeline(step)
             return
-        parts = self._parts
         for tokens in step.micro_batches():
-            inputs, targets = parts.cut(tokens)
-            loss = parts.loss(self.stages[0](inputs), targets)
+            loss = self.loss(tokens)
             loss.backward()
             step.add(loss)
+
+    def loss(self, tokens: Tensor) -> Tensor:
+        """Return this rank's part of the mean loss of one micro-batch, where there is no pipeline."""
+        parts = self._parts
+        inputs, targets = parts.cut(tokens)
+        return parts.loss(self.stages[0](inputs), targets)
 
     def _run_pipeline(self, step: "Step") -> None:
         parts = self._parts

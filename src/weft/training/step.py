@@ -49,9 +49,12 @@ class Step:
         """Seconds that each replica computed, after `reduce`."""
         self.reduced = False
         self._losses: list[Tensor] = []
+        self._added = 0
         self._begun_s = time.monotonic()
         self._waited_s = 0.0
         run.reducer.begin(self._shares(), 1.0 / sharing.count)
+        if run.guard is not None:
+            run.guard.begin(number, sharing)
 
     def _shares(self) -> dict[str, Share]:
         place = self._run.mesh.place
@@ -67,6 +70,8 @@ class Step:
             with self._run.ledger.spending(TimeClass.INPUT):
                 tokens = self._run.stream.micro_batch(self.number, index).to(self._run.device)
             torch.manual_seed(mix(word, index) >> 1)
+            if self._run.guard is not None:
+                self._run.guard.fed(index, tokens)
             self.open_leaf(order)
             yield tokens
         self._run.reducer.at(None)
@@ -77,12 +82,15 @@ class Step:
             raise UsageError(
                 f"step {self.number} has {len(self.indices)} micro-batches on this rank, one more was added"
             )
+        self._added += 1
         self._losses.append(loss.detach())
         self.close_leaf(self._run.parameters)
 
     def open_leaf(self, order: int) -> None:
         """Say that the gradients which come next are those of this rank's micro-batch number `order`."""
         place = self._run.mesh.place
+        if self._run.guard is not None:
+            self._run.guard.leaf(self.indices[order])
         self._run.reducer.at({kind: self.sharing.positions(kind, place)[order] for kind in ("dense", "experts")})
 
     def close_leaf(self, parameters: Iterable[nn.Parameter]) -> None:
@@ -91,6 +99,7 @@ class Step:
 
     def take_losses(self, losses: list[Tensor]) -> None:
         """Take the losses of all micro-batches at once, from a pipeline; empty on ranks without the last stage."""
+        self._added = len(self.indices)
         self._losses = [loss.detach() for loss in losses]
 
     @contextlib.contextmanager
@@ -107,6 +116,12 @@ class Step:
     def reduce(self) -> None:
         """Sum gradients and loss over all ranks in the fixed order, and clip: parameters hold the result as `.grad`."""
         run = self._run
+        if self._added < len(self.indices):
+            raise UsageError(
+                f"step {self.number} has {len(self.indices)} micro-batches on this rank and {self._added} were added;"
+                " call step.add(loss) after the backward of each"
+            )
+        run.life.computed()
         computed_s = time.monotonic() - self._begun_s - self._waited_s
         with run.ledger.spending(TimeClass.EXPOSED_COMMUNICATION):
             run.reducer.wait()
@@ -120,7 +135,11 @@ class Step:
         count = self._exchange(count, computed_s)
         self.gradient_norm = exact.norm_from_grid(count, float(top), bits)
         self._clip()
+        if run.guard is not None:
+            with run.ledger.spending(TimeClass.VERIFY):
+                run.guard.before_update(self.number, self.sharing, run.stream.micro_batch)
         self.reduced = True
+        run.life.reduced({name: parameter.grad for name, parameter in run.named() if parameter.grad is not None})
 
     def _exchange(self, count: int, computed_s: float) -> int:
         """Share losses, the norm's count, the wish to stop and times; returns the count of all ranks."""

@@ -1,0 +1,59 @@
+"""How large the window is: one file for each algorithm behind three questions, chosen by a number.
+
+An algorithm answers to an acknowledgement, a trimmed packet and a lost one by moving `cwnd`, bytes that may be under
+way; whether a packet may go is the same for all. Compiled code holds no functions in a table of names, so the choice is
+the position in `ALGORITHMS`.
+"""
+
+from typing import Any
+
+from weft.mrc.compiled import rule
+from weft.mrc.congestion.fixed import fixed_start
+from weft.mrc.congestion.nscc import nscc_ack, nscc_loss, nscc_penalty, nscc_start, nscc_trim
+
+ALGORITHMS = ("fixed", "nscc")
+"""Names of the algorithms; a name's place is its number."""
+NSCC = 1
+
+
+@rule
+def cc_start(params: Any, q: Any) -> None:
+    """Give a fresh queue pair its first window."""
+    if params["congestion"] == NSCC:
+        nscc_start(params, q)
+    else:
+        fixed_start(params, q)
+
+
+@rule
+def cc_ack(params: Any, q: Any, now_ps: int, acked: int, delay_ps: int, marked: int) -> None:
+    """Learn of `acked` newly acknowledged bytes, the queueing delay (-1 where not known) and an ECN mark."""
+    if params["congestion"] == NSCC:
+        nscc_ack(params, q, now_ps, acked, delay_ps, marked)
+
+
+@rule
+def cc_trim(params: Any, q: Any, now_ps: int, lost: int) -> None:
+    """Learn that a packet of `lost` bytes was trimmed."""
+    if params["congestion"] == NSCC:
+        nscc_trim(params, q, now_ps, lost)
+
+
+@rule
+def cc_loss(params: Any, q: Any, lost: int) -> None:
+    """Learn that a packet of `lost` bytes is presumed lost."""
+    if params["congestion"] == NSCC:
+        nscc_loss(params, q, lost)
+
+
+@rule
+def cc_penalty(params: Any, q: Any, acked: int, penalty: int) -> None:
+    """Learn that the receiver wants less: `penalty`/128 of `acked` bytes."""
+    if params["congestion"] == NSCC and penalty > 0:
+        nscc_penalty(params, q, acked, penalty)
+
+
+@rule
+def cc_allows(q: Any, size: int) -> bool:
+    """Return whether `size` more bytes may be under way."""
+    return q["inflight_bytes"] + size <= q["cwnd"]

@@ -1,0 +1,295 @@
+"""Entropy values: the four states as an enforced table, the shuffled rotation, replacement and readmission.
+
+An EV names a path: a plane and a choice of uplinks. A queue pair keeps some of every plane in rotation (`ACTIVE`) and
+some ready (`SPARE`); a retired or denied one is `OUT`. Only GOOD EVs carry data. Facts sections 4.1 and 4.2; what they
+leave open is chosen here:
+
+- The shuffle is lazy: at each place of the round one of the EVs not yet used is drawn, which gives every order of a
+  round the same chance at the cost of one draw for each packet.
+- A SKIP EV that the cursor meets turns GOOD and the packet moves on; one packet revives at most one EV, and the others
+  that it meets stay in SKIP.
+- A retired EV whose plane has no spare leaves a gap, unless `min_active` would be undercut: then it stays, in SKIP.
+- A readmitted EV fills the gap of its plane, or waits as a spare.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from weft.mrc.columns import ACTIVE, ASSUMED_BAD, DENIED, GOOD, OUT, SKIP, SPARE
+from weft.mrc.compiled import rule
+from weft.mrc.numbers import draw
+
+MARK, TRIM, UNBLAMED, SILENCE, ALWAYS_SKIP, PASSED, PROBED_CLEAR, PROBED_MARKED, DENY, ALLOW, ARRIVED = range(11)
+"""What can happen to an EV: an ECN mark, a trimmed packet, a loss that is not its fault, silence, the peer's wish never
+to see it again, the cursor passing it, enough probes answered (the last one clear or marked), the controller's word,
+and the arrival of a packet that had been presumed lost on it."""
+INPUT_NAMES = (
+    *("MARK", "TRIM", "UNBLAMED", "SILENCE", "ALWAYS_SKIP", "PASSED", "PROBED_CLEAR", "PROBED_MARKED"),
+    *("DENY", "ALLOW", "ARRIVED"),
+)
+FORBIDDEN = -1
+
+TRANSITIONS = np.array(
+    [
+        # MARK, TRIM, UNBLAMED, SILENCE, ALWAYS_SKIP, PASSED, PROBED_CLEAR, PROBED_MARKED, DENY, ALLOW, ARRIVED
+        [SKIP, SKIP, GOOD, ASSUMED_BAD, ASSUMED_BAD, GOOD, GOOD, SKIP, DENIED, GOOD, GOOD],
+        [SKIP, SKIP, SKIP, ASSUMED_BAD, ASSUMED_BAD, GOOD, SKIP, SKIP, DENIED, SKIP, SKIP],
+        [ASSUMED_BAD] * 5 + [FORBIDDEN, GOOD, SKIP, DENIED, ASSUMED_BAD, GOOD],
+        [DENIED] * 5 + [FORBIDDEN, DENIED, DENIED, DENIED, GOOD, DENIED],
+    ],
+    np.int64,
+)
+"""Next state by state (GOOD, SKIP, ASSUMED_BAD, DENIED) and input; the cursor never meets the last two states."""
+
+_MOST_COUNTED = 100
+
+
+@rule
+def fill_evs(s: Any, i: int, paths: int, stride: int, scratch: Any) -> None:
+    """Give queue pair `i` its EVs: in every plane the same number of paths, drawn without order and without repeats.
+
+    The value of an EV is `plane` x `stride` + path: the dense number that `weft.fabric` gives it, where a plane has
+    `stride` paths. `paths` is less than that where both ends share a T0. Where a plane has fewer paths than EVs are
+    wanted, all of them are active first and what remains is spare. `scratch` holds at least `paths` numbers.
+    """
+    params = s.params[0]
+    q = s.qp[i]
+    planes = params["planes"]
+    per_plane = params["evs"] // planes
+    active = min(params["active"] // planes, paths)
+    used = min(per_plane, paths)
+    q["active"] = 0
+    q["cursor"] = 0
+    for plane in range(planes):
+        for path in range(paths):
+            scratch[path] = path
+        row = s.planes[i, plane]
+        row["target"] = active
+        row["active"] = active
+        row["spare"] = used - active
+        for k in range(per_plane):
+            e = plane * per_plane + k
+            ev = s.evs[i, e]
+            ev["plane"] = plane
+            ev["losses"] = 0
+            ev["probes"] = 0
+            if k >= used:
+                ev["value"] = -1
+                ev["state"] = DENIED
+                ev["role"] = OUT
+                continue
+            j = k + draw(q["word"], q["draws"], paths - k)
+            q["draws"] += 1
+            scratch[k], scratch[j] = scratch[j], scratch[k]
+            ev["value"] = plane * stride + scratch[k]
+            ev["state"] = GOOD
+            ev["role"] = SPARE
+            if k < active:
+                ev["role"] = ACTIVE
+                s.rotation[i, q["active"]] = e
+                q["active"] += 1
+
+
+@rule
+def usable(s: Any, i: int, plane: int, room: int) -> bool:
+    """Return whether packets may go to `plane`: up here, up at the peer, and its port in `room` can take one."""
+    q = s.qp[i]
+    return (q["local_up"] & q["peer_up"] & room) >> plane & 1 == 1
+
+
+@rule
+def reachable(s: Any, i: int) -> bool:
+    """Return whether there is any EV in rotation whose plane is up."""
+    found = False
+    for plane in range(s.params[0]["planes"]):
+        found = found or (s.planes[i, plane]["active"] > 0 and usable(s, i, plane, -1))
+    return found
+
+
+@rule
+def _next_in_round(s: Any, i: int) -> int:
+    """Return the next EV of the rotation, drawing its place in this round."""
+    q = s.qp[i]
+    if q["cursor"] >= q["active"]:
+        q["cursor"] = 0
+    at = q["cursor"]
+    q["cursor"] = at + 1
+    if s.params[0]["shuffle"]:
+        other = at + draw(q["word"], q["draws"], q["active"] - at)
+        q["draws"] += 1
+        found = s.rotation[i, other]
+        s.rotation[i, other] = s.rotation[i, at]
+        s.rotation[i, at] = found
+    return s.rotation[i, at]
+
+
+@rule
+def pick_ev(s: Any, i: int, avoid: int, room: int) -> int:
+    """Return the EV for the next packet, or -1 where none can be used; never `avoid` while there is another."""
+    q = s.qp[i]
+    revived = False
+    fallback = -1
+    for _ in range(2 * q["active"]):
+        e = _next_in_round(s, i)
+        ev = s.evs[i, e]
+        if not usable(s, i, ev["plane"], room):
+            continue
+        if ev["state"] == SKIP:
+            if not revived:
+                ev["state"] = TRANSITIONS[SKIP, PASSED]
+                revived = True
+            continue
+        if e == avoid:
+            fallback = e
+            continue
+        return e
+    if fallback >= 0:
+        q["reused_ev"] += 1
+    return fallback
+
+
+@rule
+def ev_event(s: Any, i: int, e: int, event: int) -> int:
+    """Apply one input to EV `e` and return its new state; retires, replaces and readmits as the table says."""
+    params = s.params[0]
+    ev = s.evs[i, e]
+    old = ev["state"]
+    if ev["value"] == -1:
+        return old
+    new = TRANSITIONS[old, event]
+    assert new >= 0, "the cursor met an EV that is not in rotation"
+    if new == SKIP and not params["skip"]:
+        new = GOOD
+    if new == ASSUMED_BAD and old != ASSUMED_BAD and not params["retire"]:
+        return old
+    if old <= SKIP and new > SKIP:
+        if ev["role"] == ACTIVE and not _leave_rotation(s, i, e, event == DENY):
+            s.qp[i]["refused"] += 1
+            ev["state"] = SKIP
+            return SKIP
+        _leave(s, i, e, new)
+    elif old > SKIP and new <= SKIP:
+        _return(s, i, e, old)
+    elif old == ASSUMED_BAD and new == DENIED:
+        s.qp[i]["bad"] -= 1
+    ev["state"] = new
+    return new
+
+
+@rule
+def deny(s: Any, i: int, value: int, denied: int) -> int:
+    """Carry out the controller's word on the EV with the bits `value`: 1 denies, 0 allows; return how many it met."""
+    met = 0
+    for e in range(s.params[0]["evs"]):
+        if s.evs[i, e]["value"] == value:
+            ev_event(s, i, e, DENY if denied else ALLOW)
+            met += 1
+    return met
+
+
+@rule
+def ev_silent(s: Any, i: int, e: int) -> int:
+    """Blame EV `e` for a packet that vanished, and return its new state.
+
+    Where switches do not trim, a loss may be a full queue: the EV is skipped once, and retired only after several
+    losses with nothing delivered between.
+    """
+    params = s.params[0]
+    ev = s.evs[i, e]
+    ev["losses"] = min(ev["losses"] + 1, _MOST_COUNTED)
+    if ev["losses"] >= params["losses_to_retire"]:
+        return ev_event(s, i, e, SILENCE)
+    return ev_event(s, i, e, MARK)
+
+
+@rule
+def _leave(s: Any, i: int, e: int, new: int) -> None:
+    """Take an EV that is not in rotation any more out of use."""
+    q = s.qp[i]
+    ev = s.evs[i, e]
+    if ev["role"] == SPARE:
+        s.planes[i, ev["plane"]]["spare"] -= 1
+    ev["role"] = OUT
+    ev["probes"] = 0
+    if new == ASSUMED_BAD:
+        q["retired"] += 1
+        q["bad"] += 1
+
+
+@rule
+def _leave_rotation(s: Any, i: int, e: int, forced: bool) -> bool:
+    """Give the place of EV `e` to a spare, or close the gap; return whether that was possible."""
+    q = s.qp[i]
+    params = s.params[0]
+    plane = s.evs[i, e]["plane"]
+    at = 0
+    while s.rotation[i, at] != e:
+        at += 1
+    spare = _find_spare(s, i, plane)
+    if spare >= 0:
+        s.rotation[i, at] = spare
+        taken = s.evs[i, spare]
+        taken["role"] = ACTIVE
+        s.planes[i, taken["plane"]]["spare"] -= 1
+        s.planes[i, taken["plane"]]["active"] += 1
+    elif forced or q["active"] > params["min_active"]:
+        _close_gap(s, i, at)
+    else:
+        return False
+    s.planes[i, plane]["active"] -= 1
+    # It is neither in rotation nor a spare now; `_leave` or `_return` says what it becomes.
+    s.evs[i, e]["role"] = OUT
+    return True
+
+
+@rule
+def _close_gap(s: Any, i: int, at: int) -> None:
+    """Remove place `at`, keeping those used in this round before the cursor and the others behind it."""
+    q = s.qp[i]
+    last = q["active"] - 1
+    if at < q["cursor"]:
+        q["cursor"] -= 1
+        s.rotation[i, at] = s.rotation[i, q["cursor"]]
+        at = q["cursor"]
+    s.rotation[i, at] = s.rotation[i, last]
+    q["active"] = last
+
+
+@rule
+def _find_spare(s: Any, i: int, plane: int) -> int:
+    """Return a spare EV of `plane` (of any plane where same-plane backup is off), or -1."""
+    params = s.params[0]
+    q = s.qp[i]
+    if params["same_plane"] and s.planes[i, plane]["spare"] == 0:
+        return -1
+    evs = params["evs"]
+    start = draw(q["word"], q["draws"], evs)
+    q["draws"] += 1
+    for k in range(evs):
+        e = (start + k) % evs
+        ev = s.evs[i, e]
+        if ev["role"] == SPARE and (ev["plane"] == plane or not params["same_plane"]):
+            return e
+    return -1
+
+
+@rule
+def _return(s: Any, i: int, e: int, old: int) -> None:
+    """Bring an EV back: into the gap of its plane, or among the spares."""
+    q = s.qp[i]
+    ev = s.evs[i, e]
+    plane = s.planes[i, ev["plane"]]
+    ev["losses"] = 0
+    ev["probes"] = 0
+    if old == ASSUMED_BAD:
+        q["bad"] -= 1
+        q["readmitted"] += 1
+    if plane["active"] < plane["target"] and q["active"] < s.params[0]["active"]:
+        s.rotation[i, q["active"]] = e
+        q["active"] += 1
+        plane["active"] += 1
+        ev["role"] = ACTIVE
+    else:
+        plane["spare"] += 1
+        ev["role"] = SPARE

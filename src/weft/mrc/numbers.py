@@ -1,0 +1,75 @@
+"""Arithmetic that the rules share: packet sequence numbers, mixed bits, bit positions.
+
+Inside the rules a packet is known by its sequence number, a counter that never wraps; the wire carries the low 24 bits,
+the PSN. `seq_near` turns a PSN back into the sequence number closest to one that is known, which is unambiguous
+because a window (at most 255 x 128 packets) is far smaller than half the PSN space.
+"""
+
+import numpy as np
+
+from weft.mrc.compiled import rule
+
+PSN_MASK = 0xFFFFFF
+_PSN_SPACE = 0x1000000
+_PSN_HALF = 0x800000
+LOW32 = 0xFFFFFFFF
+
+# De Bruijn's sequence for 32 bits: the top five bits of a shifted copy name the shift.
+_DE_BRUIJN = 0x077CB531
+_POSITIONS = np.zeros(32, np.int64)
+for _shift in range(32):
+    _POSITIONS[((_DE_BRUIJN << _shift) & LOW32) >> 27] = _shift
+
+
+@rule
+def psn_of(seq: int) -> int:
+    """Return the 24 bits that stand for sequence number `seq` on the wire."""
+    return seq & PSN_MASK
+
+
+@rule
+def seq_near(psn: int, near: int) -> int:
+    """Return the sequence number with the low bits `psn` that is nearest to `near`."""
+    ahead = (psn - near) & PSN_MASK
+    if ahead >= _PSN_HALF:
+        ahead -= _PSN_SPACE
+    return near + ahead
+
+
+@rule
+def lowest_bit(word: int) -> int:
+    """Return the position of the lowest set bit of a 32-bit `word` that is not 0."""
+    single = word & -word
+    return _POSITIONS[((single * _DE_BRUIJN) & LOW32) >> 27]
+
+
+@rule
+def _times(high: int, low: int, by_high: int, by_low: int) -> tuple[int, int]:
+    """Return the low 64 bits of a product of two 64-bit numbers, all in 32-bit halves."""
+    product = low * by_low
+    return ((product >> 32) + high * by_low + low * by_high) & LOW32, product & LOW32
+
+
+@rule
+def mix32(word: int, counter: int) -> int:
+    """Return the upper 32 of the 64 bits that `weft.core.seeds.mix` makes of (word, counter).
+
+    In 32-bit halves, so that signed 64-bit arithmetic gives the same bits as unbounded integers do.
+    """
+    word = int(word)
+    step = int(counter) + 1
+    high, low = _times((step >> 32) & LOW32, step & LOW32, 0x9E3779B9, 0x7F4A7C15)
+    low += word & LOW32
+    high = (high + ((word >> 32) & LOW32) + (low >> 32)) & LOW32
+    low &= LOW32
+    low, high = low ^ (((low >> 30) | (high << 2)) & LOW32), high ^ (high >> 30)
+    high, low = _times(high, low, 0xBF58476D, 0x1CE4E5B9)
+    low, high = low ^ (((low >> 27) | (high << 5)) & LOW32), high ^ (high >> 27)
+    high, low = _times(high, low, 0x94D049BB, 0x133111EB)
+    return high ^ (high >> 31)
+
+
+@rule
+def draw(word: int, counter: int, below: int) -> int:
+    """Return number `counter` of the even draws from 0 to `below` - 1 that `word` gives; `below` under 2^31."""
+    return (mix32(word, counter) * int(below)) >> 32

@@ -1,0 +1,69 @@
+"""The way back: on which EVs a receiver sends its SACKs and NACKs.
+
+One EV for each plane, out of the table of the pair's own sending half. SACKs rotate over the planes that are up. An EV
+is trusted because something that was sent on it was answered: data SACKs refresh the plane's reverse EV (in `acks`);
+where the pair receives but sends nothing, one EV probe in a round trip on an EV drawn at random does (facts section
+4.3, from P1 section 2.4). So a dead way back costs a share of the SACKs for a few round trips, never all of them.
+"""
+
+from typing import Any
+
+from weft.mrc.columns import DENIED, EV_PROBE, NOTHING
+from weft.mrc.compiled import rule
+from weft.mrc.evs import usable
+from weft.mrc.numbers import draw
+
+REVERSE_ID = 0x8000
+"""The bit that tells ids of reverse probes from those of the sending half."""
+_ID_MASK = 0x7FFF
+_RECENT_ROUND_TRIPS = 8
+
+
+@rule
+def reverse_ev(s: Any, r: Any, i: int, room: int) -> int:
+    """Return the EV for the next SACK or NACK, planes in turn, or -1 where no plane is up."""
+    q = r.qp[i]
+    planes = s.params[0]["planes"]
+    for _ in range(planes):
+        q["reverse_at"] = (q["reverse_at"] + 1) % planes
+        plane = q["reverse_at"]
+        if usable(s, i, plane, room) and s.planes[i, plane]["reverse"] >= 0:
+            return s.planes[i, plane]["reverse"]
+    return -1
+
+
+@rule
+def next_reverse_probe(s: Any, r: Any, i: int, now_ps: int, room: int, out: Any) -> int:
+    """Fill `out` with a probe of a random EV where one is due and return EV_PROBE, or return NOTHING."""
+    params = s.params[0]
+    sender = s.qp[i]
+    q = r.qp[i]
+    quiet = sender["una"] == sender["end"]
+    receiving = q["heard_ps"] >= 0 and now_ps - q["heard_ps"] <= _RECENT_ROUND_TRIPS * params["base_rtt_ps"]
+    if not quiet or not receiving or now_ps < q["reverse_probe_ps"]:
+        return NOTHING
+    q["reverse_probe_ps"] = now_ps + params["base_rtt_ps"]
+    e = draw(q["word"], q["reverse_draws"], params["evs"])
+    q["reverse_draws"] += 1
+    ev = s.evs[i, e]
+    if ev["state"] == DENIED or not usable(s, i, ev["plane"], room):
+        return NOTHING
+    q["reverse_probe_id"] = (q["reverse_probe_id"] + 1) & _ID_MASK
+    q["reverse_probe_ev"] = e
+    out["kind"] = EV_PROBE
+    out["ev"] = e
+    out["value"] = ev["value"]
+    out["plane"] = ev["plane"]
+    out["id"] = q["reverse_probe_id"] | REVERSE_ID
+    out["port_status"] = sender["local_up"]
+    return EV_PROBE
+
+
+@rule
+def on_reverse_answer(s: Any, r: Any, i: int, number: int) -> None:
+    """Take in the answer to a reverse probe: its EV becomes the way back in its plane."""
+    q = r.qp[i]
+    e = q["reverse_probe_ev"]
+    if e >= 0 and number == (q["reverse_probe_id"] | REVERSE_ID):
+        q["reverse_probe_ev"] = -1
+        s.planes[i, s.evs[i, e]["plane"]]["reverse"] = e

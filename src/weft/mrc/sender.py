@@ -1,0 +1,245 @@
+"""The requester: takes writes, cuts them into packets and says which one goes next and on which EV.
+
+`post` takes a message, `next_data` gives the next packet, lost ones first; acknowledgements come back through `acks`,
+time through `control.on_timer`. Nothing is sent here: the caller puts what stands in the `SEND` row on the wire.
+"""
+
+from typing import Any
+
+from weft.mrc.columns import DATA, FREE, KEPT, NEVER, NOTHING
+from weft.mrc.compiled import rule
+from weft.mrc.congestion import cc_allows, cc_start
+from weft.mrc.evs import fill_evs, pick_ev, reachable
+from weft.mrc.numbers import psn_of
+from weft.mrc.recovery import link_flying, seq_of, unlink_lost
+from weft.mrc.wire.packets import FIRST, LAST, LAST_IMMEDIATE, MIDDLE, ONLY, ONLY_IMMEDIATE
+
+POSTED, POST_EMPTY, POST_TOO_LONG, POST_QUEUE_FULL, POST_IMMEDIATES_FULL, POST_CLOSED = 0, 1, 2, 3, 4, 5
+"""What `post` answers."""
+LONGEST_MESSAGE = 2**32 - 1
+"""Bytes of the longest message (facts section 1)."""
+_MOST_TRIES = 100
+_MSN_MASK = 0xFFFF
+_PER_MPR = 128
+
+
+@rule
+def start_sender(s: Any, i: int, word: int, first_seq: int, paths: int, stride: int, scratch: Any) -> None:
+    """Make queue pair `i` ready: its chance, its first sequence number, its EVs (see `fill_evs`)."""
+    params = s.params[0]
+    q = s.qp[i]
+    q["word"] = word
+    q["draws"] = 0
+    q["una"] = first_seq
+    q["next"] = first_seq
+    q["end"] = first_seq
+    q["granted"] = params["window"]
+    for slot in range(params["slot_mask"] + 1):
+        p = s.packets[i, slot]
+        p["state"] = FREE
+        p["ev"] = -1
+        p["before"] = -1
+    q["oldest"] = -1
+    q["newest"] = -1
+    q["lost_first"] = -1
+    q["lost_last"] = -1
+    q["passed_ps"] = -NEVER
+    q["passed_order"] = -1
+    q["spread_ps"] = params["spread_ps"]
+    q["spread_at_ps"] = -NEVER
+    q["heard_ps"] = -1
+    q["active_ps"] = -1
+    q["stalled_ps"] = NEVER
+    q["probe_sent_ps"] = -1
+    q["ev_probe_ev"] = -1
+    q["local_up"] = (1 << params["planes"]) - 1
+    q["peer_up"] = (1 << params["planes"]) - 1
+    q["told"] = q["local_up"]
+    q["tell_sent_ps"] = -NEVER
+    q["ports_due_ps"] = NEVER
+    for plane in range(params["planes"]):
+        row = s.planes[i, plane]
+        row["due_ps"] = NEVER
+        row["up"] = 1
+        row["reverse"] = -1
+    fill_evs(s, i, paths, stride, scratch)
+    for e in range(params["evs"]):
+        ev = s.evs[i, e]
+        if s.planes[i, ev["plane"]]["reverse"] < 0 and ev["value"] >= 0:
+            s.planes[i, ev["plane"]]["reverse"] = e
+    cc_start(params, q)
+
+
+@rule
+def post(s: Any, i: int, address: int, key: int, length: int, immediate: int) -> int:
+    """Take one write of `length` bytes to `address`, with an immediate where that is not -1; return its fate."""
+    params = s.params[0]
+    q = s.qp[i]
+    if q["error"] != 0:
+        return POST_CLOSED
+    if length <= 0:
+        return POST_EMPTY
+    if length > LONGEST_MESSAGE:
+        return POST_TOO_LONG
+    if q["msg_end"] - q["msg_first"] >= params["messages"]:
+        return POST_QUEUE_FULL
+    if immediate >= 0:
+        if q["immediates"] >= params["immediates"]:
+            return POST_IMMEDIATES_FULL
+        q["immediates"] += 1
+    m = s.messages[i, q["msg_end"] & params["message_mask"]]
+    packets = (length + params["payload"] - 1) // params["payload"]
+    m["first"] = q["end"]
+    m["packets"] = packets
+    m["address"] = address
+    m["key"] = key
+    m["length"] = length
+    m["immediate"] = immediate
+    m["msn"] = q["msn"]
+    q["msn"] = (q["msn"] + 1) & _MSN_MASK
+    q["msg_end"] += 1
+    q["end"] += packets
+    return POSTED
+
+
+@rule
+def packet_length(params: Any, m: Any, seq: int) -> int:
+    """Return the payload of packet `seq` of message `m`."""
+    return min(params["payload"], m["length"] - (seq - m["first"]) * params["payload"])
+
+
+@rule
+def window_open(s: Any, i: int) -> bool:
+    """Return whether a new packet fits the receiver's window."""
+    q = s.qp[i]
+    return q["next"] < q["end"] and q["next"] < q["una"] + q["granted"]
+
+
+@rule
+def next_data(s: Any, i: int, now_ps: int, room: int, out: Any) -> int:
+    """Fill `out` with the next data packet and return DATA, or return NOTHING.
+
+    `room` has a bit for each plane whose port can take a packet now.
+    """
+    q = s.qp[i]
+    if q["error"] != 0:
+        return NOTHING
+    if q["lost_first"] >= 0:
+        return _send_again(s, i, q["lost_first"], now_ps, room, out)
+    if not window_open(s, i):
+        return NOTHING
+    params = s.params[0]
+    index = q["msg_next"] & params["message_mask"]
+    m = s.messages[i, index]
+    seq = q["next"]
+    size = packet_length(params, m, seq) + params["overhead"]
+    if not cc_allows(q, size):
+        return NOTHING
+    e = pick_ev(s, i, -1, room)
+    if e < 0:
+        return _no_path(s, i, now_ps)
+    slot = seq & params["slot_mask"]
+    p = s.packets[i, slot]
+    p["message"] = index
+    p["bytes"] = size
+    p["tries"] = 0
+    p["before"] = -1
+    p["gone"] = KEPT
+    q["next"] += 1
+    if q["next"] == m["first"] + m["packets"]:
+        q["msg_next"] += 1
+    _transmit(s, i, slot, e, now_ps)
+    _describe(s, i, slot, out)
+    return DATA
+
+
+@rule
+def _send_again(s: Any, i: int, slot: int, now_ps: int, room: int, out: Any) -> int:
+    """Send a lost packet again on a fresh EV, never on the one that it was lost on."""
+    q = s.qp[i]
+    p = s.packets[i, slot]
+    if not cc_allows(q, p["bytes"]):
+        return NOTHING
+    e = pick_ev(s, i, p["before"], room)
+    if e < 0:
+        return _no_path(s, i, now_ps)
+    unlink_lost(s, i, slot)
+    q["resent"] += 1
+    _transmit(s, i, slot, e, now_ps)
+    _describe(s, i, slot, out)
+    return DATA
+
+
+@rule
+def _no_path(s: Any, i: int, now_ps: int) -> int:
+    """Note since when no path at all can be used; a port that is merely busy is no such case."""
+    q = s.qp[i]
+    if q["stalled_ps"] == NEVER and not reachable(s, i):
+        q["stalled_ps"] = now_ps
+    return NOTHING
+
+
+@rule
+def _transmit(s: Any, i: int, slot: int, e: int, now_ps: int) -> None:
+    """Note one transmission of the packet in `slot` on EV `e`."""
+    q = s.qp[i]
+    p = s.packets[i, slot]
+    p["ev"] = e
+    p["sent_ps"] = now_ps
+    p["order"] = q["order"]
+    p["tries"] = min(p["tries"] + 1, _MOST_TRIES)
+    q["order"] += 1
+    q["sent"] += 1
+    q["active_ps"] = now_ps
+    q["stalled_ps"] = NEVER
+    link_flying(s, i, slot)
+
+
+@rule
+def _describe(s: Any, i: int, slot: int, out: Any) -> None:
+    """Write what goes on the wire for the packet in `slot` into `out`."""
+    params = s.params[0]
+    p = s.packets[i, slot]
+    m = s.messages[i, p["message"]]
+    ev = s.evs[i, p["ev"]]
+    seq = seq_of(s, i, slot)
+    last = seq == m["first"] + m["packets"] - 1
+    with_immediate = last and m["immediate"] >= 0
+    out["kind"] = DATA
+    out["seq"] = seq
+    out["psn"] = psn_of(seq)
+    out["ev"] = p["ev"]
+    out["value"] = ev["value"]
+    out["plane"] = ev["plane"]
+    out["opcode"] = _opcode(seq == m["first"], last, with_immediate)
+    out["address"] = m["address"] + (seq - m["first"]) * params["payload"]
+    out["key"] = m["key"]
+    out["length"] = packet_length(params, m, seq)
+    out["immediate"] = m["immediate"] if with_immediate else -1
+    out["msn"] = m["msn"]
+    out["retransmission"] = 1 if p["tries"] > 1 else 0
+    out["ack_request"] = 1 if last or p["tries"] > 1 else 0
+    out["bytes"] = p["bytes"]
+
+
+@rule
+def _opcode(first: bool, last: bool, with_immediate: bool) -> int:
+    """Return the opcode for a packet's place in its message."""
+    if first and last:
+        return ONLY_IMMEDIATE if with_immediate else ONLY
+    if last:
+        return LAST_IMMEDIATE if with_immediate else LAST
+    return FIRST if first else MIDDLE
+
+
+@rule
+def idle(s: Any, i: int) -> bool:
+    """Return whether everything that was posted has been acknowledged."""
+    return s.qp[i]["una"] == s.qp[i]["end"]
+
+
+@rule
+def grant(s: Any, i: int, mpr: int) -> None:
+    """Take the receive window of `mpr` x 128 packets that the peer announces, within what the columns hold."""
+    if mpr > 0:
+        s.qp[i]["granted"] = min(mpr * _PER_MPR, s.params[0]["window"])

@@ -1,0 +1,201 @@
+"""EV states on every (state, input), the rotation, replacement, the floor and readmission."""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft.mrc import columns, evs
+from weft.mrc.columns import ACTIVE, ASSUMED_BAD, DENIED, EV_STATE_NAMES, GOOD, SKIP, SPARE
+from weft.mrc.invariants import check_evs
+from weft.mrc.sender import start_sender
+from weft.mrc.settings import settings
+from weft.specs.transport import MrcSpec
+
+# What facts section 4.2 says, written out a second time by hand: input by state.
+EXPECTED = {
+    "GOOD": "SKIP SKIP GOOD BAD BAD GOOD GOOD SKIP DENIED GOOD GOOD",
+    "SKIP": "SKIP SKIP SKIP BAD BAD GOOD SKIP SKIP DENIED SKIP SKIP",
+    "ASSUMED_BAD": "BAD BAD BAD BAD BAD - GOOD SKIP DENIED BAD GOOD",
+    "DENIED": "DENIED DENIED DENIED DENIED DENIED - DENIED DENIED DENIED GOOD DENIED",
+}
+CODES = {"GOOD": GOOD, "SKIP": SKIP, "BAD": ASSUMED_BAD, "DENIED": DENIED, "-": evs.FORBIDDEN}
+
+
+def made(
+    planes: int = 2, active: Any = 8, backup: Any = 4, min_active: Any = 2, paths: int = 16, seed: int = 1, **more: Any
+):
+    spec = MrcSpec.model_validate({"ev": {"active": active, "backup": backup, "min_active": min_active}, **more})
+    s = columns.make_sender(settings(spec, planes=planes, rate_bps=10**11), 1)
+    start_sender(s, 0, seed, 0, paths, 128, np.zeros(max(paths, 1), np.int64))
+    check_evs(s, 0)
+    return s
+
+
+@pytest.mark.parametrize("state", EV_STATE_NAMES)
+@pytest.mark.parametrize("event", range(len(evs.INPUT_NAMES)), ids=lambda event: evs.INPUT_NAMES[event])
+def test_every_state_answers_every_input(state: str, event: int) -> None:
+    new = CODES[EXPECTED[state].split()[event]]
+    assert evs.TRANSITIONS[EV_STATE_NAMES.index(state), event] == new
+    s = made()
+    e = int(s.rotation[0, 0])
+    into = {"GOOD": (), "SKIP": (evs.MARK,), "ASSUMED_BAD": (evs.SILENCE,), "DENIED": (evs.DENY,)}[state]
+    for step in into:
+        evs.ev_event(s, 0, e, step)
+    if new == evs.FORBIDDEN:
+        with pytest.raises(AssertionError, match="not in rotation"):
+            evs.ev_event(s, 0, e, event)
+    else:
+        assert evs.ev_event(s, 0, e, event) == new
+        check_evs(s, 0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 11), st.integers(0, 10)), max_size=60), st.integers(0, 2**40))
+def test_any_inputs_keep_every_ev_in_one_place(steps: Any, seed: int) -> None:
+    s = made(seed=seed)
+    for e, event in steps:
+        if event == evs.PASSED:
+            evs.pick_ev(s, 0, -1, -1)
+        else:
+            evs.ev_event(s, 0, e, event)
+        check_evs(s, 0)
+
+
+@given(st.integers(1, 8), st.integers(1, 64), st.integers(0, 32), st.integers(1, 100), st.integers(0, 2**40))
+def test_planes_get_the_same_number_of_distinct_paths(
+    planes: int, active: Any, backup: Any, paths: int, seed: int
+) -> None:
+    s = made(planes=planes, active=active, backup=backup, min_active=1, paths=paths, seed=seed)
+    rotation = s.evs[0][s.rotation[0, : s.qp[0]["active"]]]
+    assert len(set(Counter(rotation["plane"].tolist()).values())) == 1
+    values = s.evs[0]["value"][s.evs[0]["value"] >= 0].tolist()
+    assert len(set(values)) == len(values)
+    assert all(value % 128 < paths for value in values)
+
+
+def test_every_round_uses_every_ev_once_in_another_order() -> None:
+    s = made(active=64, backup=0, paths=64)
+    rounds = [[int(evs.pick_ev(s, 0, -1, -1)) for _ in range(64)] for _ in range(4)]
+    assert all(sorted(one) == list(range(64)) for one in rounds)
+    assert len({tuple(one) for one in rounds}) == 4
+
+
+def test_an_unshuffled_rotation_repeats_itself() -> None:
+    s = made(active=8, backup=0, shuffle=False)
+    rounds = [[int(evs.pick_ev(s, 0, -1, -1)) for _ in range(8)] for _ in range(3)]
+    assert rounds[0] == rounds[1] == rounds[2]
+
+
+def test_a_marked_ev_is_passed_over_once_and_marks_do_not_add_up() -> None:
+    s = made(active=4, backup=0, shuffle=False)
+    for _ in range(3):
+        evs.ev_event(s, 0, 0, evs.MARK)
+    first = [int(evs.pick_ev(s, 0, -1, -1)) for _ in range(3)]
+    assert 0 not in first
+    assert int(evs.pick_ev(s, 0, -1, -1)) == 0
+
+
+def test_one_packet_revives_at_most_one_ev() -> None:
+    s = made(active=4, backup=0, shuffle=False)
+    rotation = s.rotation[0, :4].tolist()
+    for e in rotation[:3]:
+        evs.ev_event(s, 0, e, evs.MARK)
+    assert evs.pick_ev(s, 0, -1, -1) == rotation[3]
+    assert [int(s.evs[0, e]["state"]) for e in rotation] == [GOOD, SKIP, SKIP, GOOD]
+
+
+def test_all_marked_still_sends() -> None:
+    s = made(active=8, backup=0)
+    for e in range(8):
+        evs.ev_event(s, 0, e, evs.MARK)
+    assert evs.pick_ev(s, 0, -1, -1) >= 0
+    assert (s.evs[0]["state"] == SKIP).sum() == 7
+
+
+def test_a_retired_ev_is_replaced_in_its_own_plane() -> None:
+    s = made()
+    e = int(s.rotation[0, 3])
+    plane = int(s.evs[0, e]["plane"])
+    spares = [k for k in range(12) if s.evs[0, k]["role"] == SPARE and s.evs[0, k]["plane"] == plane]
+    evs.ev_event(s, 0, e, evs.SILENCE)
+    assert int(s.rotation[0, 3]) in spares
+    assert s.planes[0, plane]["active"] == s.planes[0, plane]["target"]
+
+
+def test_silence_never_empties_the_rotation() -> None:
+    s = made(min_active=3)
+    for _ in range(50):
+        for e in range(12):
+            evs.ev_silent(s, 0, e)
+    check_evs(s, 0)
+    assert s.qp[0]["active"] == 3
+    assert s.qp[0]["refused"] > 0
+    assert evs.pick_ev(s, 0, -1, -1) >= 0
+
+
+def test_the_controller_may_deny_below_the_floor() -> None:
+    s = made(min_active=3)
+    for e in range(12):
+        evs.ev_event(s, 0, e, evs.DENY)
+    assert s.qp[0]["active"] == 0
+    assert evs.pick_ev(s, 0, -1, -1) == -1
+    for e in range(12):
+        evs.ev_event(s, 0, e, evs.ALLOW)
+    check_evs(s, 0)
+    assert s.qp[0]["active"] == 8
+
+
+def test_a_readmitted_ev_fills_the_gap_of_its_plane_or_waits() -> None:
+    s = made(backup=0)
+    evs.ev_event(s, 0, 0, evs.SILENCE)
+    assert s.qp[0]["active"] == 7
+    evs.ev_event(s, 0, 0, evs.PROBED_CLEAR)
+    assert (s.qp[0]["active"], s.evs[0, 0]["role"]) == (8, ACTIVE)
+    s = made()
+    e = int(s.rotation[0, 0])
+    evs.ev_event(s, 0, e, evs.SILENCE)
+    evs.ev_event(s, 0, e, evs.PROBED_MARKED)
+    assert (s.evs[0, e]["role"], s.evs[0, e]["state"]) == (SPARE, SKIP)
+
+
+def test_without_trimming_only_losses_in_a_row_retire() -> None:
+    s = made(trimming=False)
+    assert [int(evs.ev_silent(s, 0, 0)) for _ in range(3)] == [SKIP, SKIP, ASSUMED_BAD]
+    s = made(trimming=False)
+    evs.ev_silent(s, 0, 0)
+    evs.ev_silent(s, 0, 0)
+    s.evs[0, 0]["losses"] = 0  # what a delivery does
+    assert evs.ev_silent(s, 0, 0) == SKIP
+
+
+def test_a_busy_port_is_passed_over() -> None:
+    s = made()
+    picked = {int(s.evs[0, evs.pick_ev(s, 0, -1, 0b10)]["plane"]) for _ in range(20)}
+    assert picked == {1}
+
+
+@given(st.integers(0, 7), st.integers(0, 2**40))
+def test_the_avoided_ev_is_not_taken_while_there_is_another(avoid: Any, seed: int) -> None:
+    s = made(backup=0, seed=seed)
+    assert all(evs.pick_ev(s, 0, avoid, -1) != avoid for _ in range(30))
+    assert s.qp[0]["reused_ev"] == 0
+
+
+def test_switched_off_mechanisms_do_nothing() -> None:
+    s = made(retire=False, skip=False)
+    assert evs.ev_event(s, 0, 0, evs.SILENCE) == GOOD
+    assert evs.ev_event(s, 0, 0, evs.MARK) == GOOD
+
+
+def test_the_controller_names_paths_by_their_bits() -> None:
+    s = made()
+    value = int(s.evs[0, 5]["value"])
+    assert evs.deny(s, 0, value, 1) == 1
+    assert s.evs[0, 5]["state"] == DENIED
+    check_evs(s, 0)
+    assert evs.deny(s, 0, value, 0) == 1
+    assert s.evs[0, 5]["state"] == GOOD
+    assert evs.deny(s, 0, 10**6, 1) == 0
