@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from weft.core.version import VERSION
 
 if TYPE_CHECKING:
-    from weft.api import compare, design
+    from weft.api import compare, design, plan
     from weft.engines.supervisor import survive
     from weft.specs import JobSpec, load_job
     from weft.specs.job import PlanSpec
@@ -38,6 +38,7 @@ _HOMES = {
     "load_job": "weft.specs",
     "spread": "weft.training.spread",
     "start": "weft.training.run",
+    "plan": "weft.api",
     "survive": "weft.engines.supervisor",
 }
 
@@ -55,6 +56,7 @@ __all__ = [
     "design",
     "learning_rate",
     "load_job",
+    "plan",
     "spread",
     "start",
     "survive",

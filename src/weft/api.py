@@ -6,13 +6,19 @@
 `weft` loads this module when one of its names is first used, so that `import weft` alone costs nothing.
 """
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
 from weft.core import quantity
 from weft.core.errors import UsageError
 from weft.core.units import BitsPerSecond
 from weft.fabric.design import Design, candidates, describe
-from weft.specs import SiteSpec, load_site
+from weft.specs import JobSpec, SiteSpec, load_job, load_site
 
-__all__ = ["compare", "design"]
+if TYPE_CHECKING:
+    from weft.planning.report import Report
+
+__all__ = ["compare", "design", "plan"]
 
 _TEMPLATE_SITE = "gb200-8x100g-131k"
 _LARGEST_GPUS = 4_000_000
@@ -32,6 +38,30 @@ def compare(
         raise UsageError(f"{gpus:,} GPUs are more than weft designs for; ask for at most {_LARGEST_GPUS:,}")
     template = load_site(_TEMPLATE_SITE).fabric
     return candidates(template, gpus, _rate(nic, "nic"), _rate(switch, "switch"), planes)
+
+
+def plan(
+    job: str | JobSpec,
+    site: str | SiteSpec,
+    *,
+    top: int = 10,
+    fixed: Mapping[str, str] | None = None,
+    precision: Literal["bf16", "fp8"] = "bf16",
+    what_if: str | None = None,
+) -> "Report":
+    """Return the best plans of a job on a site and what the chosen one takes.
+
+    `fixed` holds choices ({"tp": "8"}); `what_if` changes the site or the job first ("planes=4").
+    """
+    from weft.planning.plans import Practice
+    from weft.planning.report import plan_job
+    from weft.planning.what_if import changed
+
+    place = load_site(site) if isinstance(site, str) else site
+    task = load_job(job) if isinstance(job, str) else job
+    if what_if is not None:
+        place, task = changed(place, task, what_if)
+    return plan_job(place, task, practice=Practice(fp8=precision == "fp8"), fixed=fixed, top=top)
 
 
 def _rate(text: str, option: str) -> BitsPerSecond:

@@ -31,6 +31,8 @@ class GpuSpec(Spec):
     """Power when nothing runs."""
     source: str
     """Where these figures come from."""
+    like: str | None = None
+    """A type of the catalogue whose efficiency it shares, where its own kind is not in it."""
 
 
 class NodeSpec(Spec):
