@@ -28,7 +28,13 @@ def console() -> "Console":
     """Return a console on standard output."""
     from rich.console import Console
 
-    return Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    class PipeConsole(Console):
+        """A console that leaves a reader who has gone to `main`, instead of ending with status 1."""
+
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    return PipeConsole(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
 
 
 def print_json(document: Mapping[str, Any] | Sequence[Any]) -> None:
