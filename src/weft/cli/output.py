@@ -27,10 +27,12 @@ _SHORT_NAME = 24
 def console() -> "Console":
     """Return a console on standard output."""
     from rich.console import Console
+    from typing_extensions import override
 
     class PipeConsole(Console):
         """A console that leaves a reader who has gone to `main`, instead of ending with status 1."""
 
+        @override
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError
 
