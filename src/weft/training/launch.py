@@ -54,10 +54,12 @@ class Reporter:
         self._pipe = pipe
         self._lock = threading.Lock()
 
-    def send(self, kind: str, content: Any) -> None:
-        """Say something; a parent that has gone is no reason to fail."""
+    def send(self, kind: str, content: Any) -> bool:
+        """Say something and return whether there is a parent to hear it; one that has gone is no reason to fail."""
         with self._lock, contextlib.suppress(OSError):
             self._pipe.send((kind, content))
+            return True
+        return False
 
 
 Target = Callable[..., Any]

@@ -130,7 +130,9 @@ class Step:
         self.gradient_norm = exact.norm_from_grid(count, float(top), bits)
         self._clip()
         self.reduced = True
-        run.life.reduced({name: parameter.grad for name, parameter in run.named() if parameter.grad is not None})
+        run.life.reduced(
+            lambda: {name: parameter.grad for name, parameter in run.named() if parameter.grad is not None}
+        )
 
     def _exchange(self, count: int, computed_s: float) -> int:
         """Share losses, the norm's count, the wish to stop and times; returns the count of all ranks."""
