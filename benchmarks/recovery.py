@@ -196,6 +196,18 @@ def torchft_worker() -> None:
             note(rank, manager.current_step(), manager.num_participants())
 
 
+def lighthouse() -> None:
+    """Be torchft's lighthouse, in a process of its own: it talks a lot."""
+    from torchft.coordination import LighthouseServer  # pyrefly: ignore [missing-import]
+
+    house = LighthouseServer(bind="127.0.0.1:0", min_replicas=1, join_timeout_ms=1000, heartbeat_timeout_ms=1000)
+    part = Path(os.environ["RECOVERY_LOG"]).with_suffix(".address.part")
+    # What it binds to is not always what can be reached.
+    part.write_text(house.address().replace("0.0.0.0", "127.0.0.1"), encoding="utf-8")  # noqa: S104 - read, not bound
+    part.replace(part.with_suffix(""))
+    signal.pause()
+
+
 class Contest:
     """One contestant's processes and what they have written."""
 
@@ -299,12 +311,12 @@ def measure_torchrun(folder: Path) -> dict[str, float]:
 
 def measure_torchft(folder: Path) -> dict[str, float]:
     """Measure torchft: its survivors' first step, and the first step with a new fourth replica."""
-    from torchft.coordination import LighthouseServer  # pyrefly: ignore [missing-import]
-
-    os.environ.setdefault("RUST_LOG", "error")
-    house = LighthouseServer(bind="127.0.0.1:0", min_replicas=1, join_timeout_ms=1000, heartbeat_timeout_ms=1000)
     contest = Contest(folder)
-    address = house.address().replace("0.0.0.0", "127.0.0.1")  # noqa: S104 - an address that is read, not bound
+    contest.start(own_command("lighthouse"))
+    place = contest.log.with_suffix(".address")
+    while not place.exists():
+        time.sleep(0.05)
+    address = place.read_text(encoding="utf-8")
 
     def start(rank: int) -> None:
         contest.start(own_command("torchft"), REPLICA=str(rank), TORCHFT_LIGHTHOUSE=address)
@@ -320,7 +332,6 @@ def measure_torchft(folder: Path) -> dict[str, float]:
         return {"first new step": first.at_s - at_s, "all ranks back": back.at_s - at_s}
     finally:
         contest.end()
-        house.shutdown()
 
 
 def rounds(repeats: int) -> Iterator[tuple[str, dict[str, float]]]:
@@ -336,14 +347,17 @@ def rounds(repeats: int) -> Iterator[tuple[str, dict[str, float]]]:
                 yield name, measure(Path(folder))
 
 
+WORKERS = {"weft": weft_worker, "torchrun": torchrun_worker, "torchft": torchft_worker, "lighthouse": lighthouse}
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description="Time from SIGKILL of a rank to the next step.")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--worker", choices=("weft", "torchrun", "torchft"))
+    parser.add_argument("--worker", choices=tuple(WORKERS))
     options = parser.parse_args()
     if options.worker:
-        {"weft": weft_worker, "torchrun": torchrun_worker, "torchft": torchft_worker}[options.worker]()
+        WORKERS[options.worker]()
         return
     found: dict[str, list[dict[str, float]]] = {}
     for name, seconds in rounds(options.repeats):

@@ -40,14 +40,41 @@ def test_the_example_survives_a_kill_with_the_same_bits(tmp_path: Path):
     assert outputs[1].count("survived: ") == 1
 
 
+@pytest.mark.slow
+def test_nothing_is_left_running_when_the_supervisor_itself_is_killed(tmp_path: Path):
+    job = tmp_path / "job.toml"
+    job.write_text('extends = "own-loop"\nsteps = 100000\n')
+    process = started(job, tmp_path / "runs")
+    until_it_steps(process, tmp_path / "runs")
+    below = descendants(process.pid)
+    assert len(below) >= 5
+    process.kill()
+    process.communicate()
+    deadline = time.monotonic() + 60
+    while any(Path(f"/proc/{pid}").exists() for pid in below):
+        assert time.monotonic() < deadline, "processes outlived their supervisor"
+        time.sleep(0.1)
+
+
+def started(job: Path, folder: Path) -> "subprocess.Popen[str]":
+    command = [sys.executable, str(SURVIVES), str(job), str(folder)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def until_it_steps(process: "subprocess.Popen[str]", folder: Path) -> None:
+    metrics = folder / "own-loop-1" / "metrics.jsonl"
+    while process.poll() is None and (not metrics.exists() or metrics.read_text().count("\n") < 5):
+        time.sleep(0.01)
+
+
+def descendants(pid: int) -> list[int]:
+    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit() and pid in ancestors(path)]
+
+
 def run(job: Path, folder: Path, *, kill: bool) -> str:
-    process = subprocess.Popen(
-        [sys.executable, str(SURVIVES), str(job), str(folder)], stdout=subprocess.PIPE, text=True
-    )
+    process = started(job, folder)
     if kill:
-        metrics = folder / "own-loop-1" / "metrics.jsonl"
-        while process.poll() is None and (not metrics.exists() or metrics.read_text().count("\n") < 5):
-            time.sleep(0.01)
+        until_it_steps(process, folder)
         os.kill(a_rank_of(process.pid), signal.SIGKILL)
     output, _ = process.communicate(timeout=100)
     assert process.returncode == 0
@@ -56,8 +83,7 @@ def run(job: Path, folder: Path, *, kill: bool) -> str:
 
 def a_rank_of(pid: int) -> int:
     """Return one process that has a heart: a grandchild with the threads of a rank."""
-    below = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit() and pid in ancestors(path)]
-    threads = {one: names(one) for one in below}
+    threads = {one: names(one) for one in descendants(pid)}
     return next(one for one, found in threads.items() if "heart" in found or len(found) > 3)
 
 

@@ -52,7 +52,7 @@ def test_weights_are_damaged_after_the_named_step_and_once():
     tensors = {"a": torch.ones(3), "b": torch.ones(3)}
     for done in range(4):
         faults.begin(done)
-        faults.at("weights", tensors)
+        faults.at("weights", lambda: tensors)
         assert differing(tensors["b"], torch.ones(3)) == (1 if done >= 1 else 0)
     assert torch.equal(tensors["a"], torch.ones(3))
     assert said == [0]

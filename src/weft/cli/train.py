@@ -19,6 +19,7 @@ from weft.engines.supervisor import Supervisor
 from weft.specs import JobSpec, load_job
 from weft.specs.faults import FaultsSpec
 from weft.training.mesh import automatic, check
+from weft.training.runs import check_root
 
 _LINES = 10
 _RUNS = Path("runs")
@@ -44,6 +45,7 @@ def train(
 
     """
     spec = planned(changed(load_job(job), set, job))
+    check_root(folder)
     with _shown(spec, quiet=json) as show:
         broken = None if faults is None else validate(read_table(faults), FaultsSpec, faults)
         result = Supervisor(spec, folder, resume=resume, faults=broken, on_line=show).run()

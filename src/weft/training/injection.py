@@ -30,7 +30,7 @@ _ENDING = ("kill", "stop", "lose-rank")
 class Injector:
     """The faults of one rank."""
 
-    def __init__(self, faults: Sequence[Fault], say: Callable[[int], None]) -> None:
+    def __init__(self, faults: Sequence[Fault], say: Callable[[int], object]) -> None:
         """Carry `faults` out, and `say` the number of each just before it comes true."""
         self._faults = list(faults)
         self._say = say
@@ -96,10 +96,10 @@ class Injector:
             damage(fault, changed)
         return changed
 
-    def at(self, place: str, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Damage one of `tensors`, lying at `place`, where a fault says so."""
+    def at(self, place: str, find: Callable[[], Mapping[str, torch.Tensor]]) -> None:
+        """Damage one of the tensors that `find` returns, lying at `place`, where a fault says so."""
         for fault in self._faults:
-            if fault.place == place and self._is_due(fault) and tensors:
+            if fault.place == place and self._is_due(fault) and (tensors := find()):
                 self._tell(fault)
                 with torch.no_grad():
                     damage(fault, tensors[_chosen(fault, sorted(tensors))])

@@ -61,8 +61,14 @@ class Reporter:
 
     def send(self, kind: str, content: Any) -> None:
         """Say something; a parent that has gone is no reason to fail."""
+        self.heard(kind, content)
+
+    def heard(self, kind: str, content: Any) -> bool:
+        """Say something and return whether there is a parent to hear it."""
         with self._lock, contextlib.suppress(OSError):
             self._pipe.send((kind, content))
+            return True
+        return False
 
 
 Target = Callable[..., Any]
@@ -86,7 +92,7 @@ def _rank_main(target: str | Target, setting: Setting, pipe: Connection, argumen
         if setting.orders is not None:
             from weft.training import lifeline
 
-            lifeline.begin(setting.orders, setting.generation, reporter.send)
+            lifeline.begin(setting.orders, setting.generation, reporter.heard)
         result = _named(target)(reporter=reporter, **arguments)
         reporter.send("done", result)
         status = 0

@@ -4,6 +4,7 @@ A process has one, `current()`. Without a supervisor it leads nowhere and every 
 loop needs not ask. What follows from what a rank says here is decided in `cluster.survival`.
 """
 
+import os
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -21,7 +22,8 @@ _BEAT_S = 0.25
 _BEGUN, _REDUCING, _FINISHED = range(3)
 
 State = Callable[[], dict[str, Any]]
-Say = Callable[[str, Any], None]
+Say = Callable[[str, Any], bool]
+"""Says something of a kind; returns whether anybody can still hear it."""
 
 
 class Lifeline:
@@ -41,7 +43,9 @@ class Lifeline:
 
     def _beat(self) -> None:
         while not self._ended.wait(_BEAT_S):
-            self._say("beat", self._place)
+            if not self._say("beat", self._place):
+                # The supervisor is gone: nobody would ever end this process.
+                os._exit(1)
 
     def opened(self, folder: str) -> None:
         """Say which run folder was taken."""
@@ -73,15 +77,15 @@ class Lifeline:
         self._injector.slow_down()
         self._place = (self._place[0], _REDUCING)
 
-    def reduced(self, gradients: Mapping[str, torch.Tensor]) -> None:
+    def reduced(self, gradients: Callable[[], Mapping[str, torch.Tensor]]) -> None:
         """Damage a summed gradient where a fault says so."""
         self._injector.at("reduced", gradients)
 
     def updated(self, state: State) -> None:
         """Damage weights or optimizer where a fault says so."""
         self._place = (self._place[0], _FINISHED)
-        self._injector.at("weights", state().get("model", {}))
-        self._injector.at("optimizer", state().get("optimizer", {}))
+        self._injector.at("weights", lambda: state().get("model", {}))
+        self._injector.at("optimizer", lambda: state().get("optimizer", {}))
 
     def finished(self, done: int, state: State, *, must: bool) -> None:
         """Say that a step is done, and take a snapshot where it is due or a must."""
@@ -107,8 +111,10 @@ class Lifeline:
         self._ended.set()
 
 
-def _nothing(kind: str, content: Any) -> None:
+def _nothing(kind: str, content: Any) -> bool:
     """Say it to nobody."""
+    del kind, content
+    return True
 
 
 _current = Lifeline(Orders((0,), {}, 0, ()), 0, None)

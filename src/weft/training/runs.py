@@ -398,6 +398,16 @@ def _lines(path: Path) -> Sequence[tuple[dict[str, Any], int]]:
     return found
 
 
+def check_root(root: Path) -> None:
+    """Refuse a folder of runs that can not be made or written into, before anything is started."""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"runs can not be kept in {root}: {error.strerror}; name another folder") from None
+    if not os.access(root, os.W_OK):
+        raise UsageError(f"runs can not be kept in {root}: it can not be written to; name another folder")
+
+
 def _new_folder(root: Path, job: str) -> Path:
     try:
         root.mkdir(parents=True, exist_ok=True)

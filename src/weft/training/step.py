@@ -139,7 +139,9 @@ class Step:
             with run.ledger.spending(TimeClass.VERIFY):
                 run.guard.before_update(self.number, self.sharing, run.stream.micro_batch)
         self.reduced = True
-        run.life.reduced({name: parameter.grad for name, parameter in run.named() if parameter.grad is not None})
+        run.life.reduced(
+            lambda: {name: parameter.grad for name, parameter in run.named() if parameter.grad is not None}
+        )
 
     def _exchange(self, count: int, computed_s: float) -> int:
         """Share losses, the norm's count, the wish to stop and times; returns the count of all ranks."""

@@ -101,6 +101,7 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(field: Any, un
         {"kind": "flip", "place": "checkpoint", "step": 11},
         {"kind": "slow", "rank": 1, "step": 11, "lasts": 1, "factor": 50},
         {"kind": "kill", "rank": 0, "step": 12},
+        rule=Rule(least_ps=Picoseconds(60 * PICOSECONDS_PER_SECOND)),
     )
     (incident,) = result["incidents"]
     assert (incident["restored_from"], incident["restored_step"]) == ("checkpoint", 4)

@@ -385,7 +385,7 @@ class Supervisor:
         assert generation is not None
         self.records.begin(action.cause, len(generation.children))
         self.records.turn(State.FENCING)
-        if self._on_line is not None:
+        if self._on_line is not None and not action.cause.fatal:
             self._on_line({"incident": action.cause.text, "kind": action.cause.kind, "step": action.cause.step})
         generation.end(self._hear)
         self._generation = None

@@ -18,7 +18,7 @@ from weft.training.tiers.piece import Piece
 from weft.training.tiers.placement import placement
 from weft.training.tiers.tensors import as_bytes, digest, pieces_of
 
-Say = Callable[[str, Any], None]
+Say = Callable[[str, Any], bool]
 
 
 class Snapshots:
