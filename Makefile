@@ -10,7 +10,7 @@ export PYTHONPATH := $(CURDIR)/src
 PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
 
-.PHONY: help setup demo test test-slow test-root check format bench docs clean
+.PHONY: help setup demo test test-slow test-root check format bench verify docs clean
 
 help:  ## Say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -63,6 +63,10 @@ format: $(STAMP)  ## Put the sources into the house format
 
 bench: $(STAMP)  ## Run the benchmarks; each prints ratios measured in one run
 	@for program in benchmarks/*.py; do echo "bench: $$program"; $(BIN)/python $$program || exit 1; done
+
+verify: $(STAMP)  ## Check published results against the simulator and write docs/verification.md (minutes)
+	@$(PIP) install --editable '.[sim]'
+	@PYTHONPATH=$(CURDIR)/src:$(CURDIR) $(BIN)/python -m verification
 
 docs: $(STAMP)  ## Build the documentation into build/docs
 	@$(PIP) install --group docs

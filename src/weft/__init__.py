@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from weft.core.version import VERSION
 
 if TYPE_CHECKING:
-    from weft.api import compare, design, plan
+    from weft.api import compare, design, plan, simulate
     from weft.engines.supervisor import survive
     from weft.specs import JobSpec, load_job
     from weft.specs.job import PlanSpec
@@ -39,6 +39,7 @@ _HOMES = {
     "spread": "weft.training.spread",
     "start": "weft.training.run",
     "plan": "weft.api",
+    "simulate": "weft.api",
     "survive": "weft.engines.supervisor",
 }
 
@@ -57,6 +58,7 @@ __all__ = [
     "learning_rate",
     "load_job",
     "plan",
+    "simulate",
     "spread",
     "start",
     "survive",

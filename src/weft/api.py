@@ -6,19 +6,21 @@
 `weft` loads this module when one of its names is first used, so that `import weft` alone costs nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from weft.core import quantity
 from weft.core.errors import UsageError
 from weft.core.units import BitsPerSecond
 from weft.fabric.design import Design, candidates, describe
-from weft.specs import JobSpec, SiteSpec, load_job, load_site
+from weft.specs import JobSpec, ScenarioSpec, SiteSpec, load_job, load_scenario, load_site
 
 if TYPE_CHECKING:
+    from weft.netsim.results import Report as SimulationReport
+    from weft.netsim.simulate import Watch
     from weft.planning.report import Report
 
-__all__ = ["compare", "design", "plan"]
+__all__ = ["compare", "design", "plan", "simulate"]
 
 _TEMPLATE_SITE = "gb200-8x100g-131k"
 _LARGEST_GPUS = 4_000_000
@@ -62,6 +64,32 @@ def plan(
     if what_if is not None:
         place, task = changed(place, task, what_if)
     return plan_job(place, task, practice=Practice(fp8=precision == "fp8"), fixed=fixed, top=top)
+
+
+def simulate(
+    scenario: str | ScenarioSpec,
+    transports: Sequence[str] = (),
+    seed: int | None = None,
+    *,
+    fast: bool | None = None,
+    watch: "Watch | None" = None,
+    say: Callable[[str], None] | None = None,
+) -> "tuple[SimulationReport, ...]":
+    """Run a scenario packet by packet and return one report for each transport.
+
+    `scenario` is a built-in name, a path or a loaded scenario; `fast` compiles the protocol's rules (decided by the
+    size of the traffic where absent); `watch` is told of progress, `say` what takes long.
+    """
+    from weft.netsim.simulate import run, set_up, transports_of
+
+    spec = load_scenario(scenario) if isinstance(scenario, str) else scenario
+    setup = set_up(spec, load_site(spec.site), seed)
+    reports: list[SimulationReport] = []
+    for transport in transports_of(setup, tuple(transports)):
+        reports.append(run(setup, transport, fast=fast, watch=watch, say=say))
+        if reports[-1].interrupted:
+            break
+    return tuple(reports)
 
 
 def _rate(text: str, option: str) -> BitsPerSecond:

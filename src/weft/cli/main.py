@@ -34,6 +34,7 @@ def _group(name: str, help_line: str) -> App:
 
 app.command("weft.cli.design:design", name="design", help="Compare fabrics for a number of GPUs, or describe a site's.")
 app.command("weft.cli.explain:explain", name="explain", help="Show why a design decision works, with a site's numbers.")
+app.command("weft.cli.simulate:simulate", name="simulate", help="Run a scenario, packet by packet.")
 
 app.command("weft.cli.rehearse:rehearse_job", name="rehearse", help="Say what a job would do on a site, on one page.")
 app.command("weft.cli.plan:app", name="plan", help="Find the best plans of a job on a site and what they cost.")

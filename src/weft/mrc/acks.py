@@ -215,8 +215,10 @@ def on_nack(s: Any, i: int, reply: Any, now_ps: int) -> None:
     p = s.packets[i, seq & s.params[0]["slot_mask"]]
     if seq < q["una"] or p["state"] != IN_FLIGHT or e != p["ev"]:
         return
-    # Its header reached the peer, so it tells about those sent before it like an acknowledgement does.
-    note_passed(q, p["sent_ps"], p["order"])
+    if not trimmed:
+        # It reached the peer, so it tells about those sent before it like an acknowledgement does. A trimmed header
+        # does not: it travels in the control class and overtakes whole packets that wait in the same queues.
+        note_passed(q, p["sent_ps"], p["order"])
     declare_lost(s, i, seq & s.params[0]["slot_mask"], RETURNED)
     if trimmed:
         q["backoff"] = 0

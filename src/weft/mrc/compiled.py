@@ -17,6 +17,7 @@ RuleT = TypeVar("RuleT", bound=Callable[..., Any])
 
 _RULES: dict[str, FunctionType] = {}
 _COMPILED: dict[FunctionType, Any] = {}
+_KEPT: list[str] = []
 
 
 def rule(function: RuleT) -> RuleT:
@@ -29,6 +30,18 @@ def rule(function: RuleT) -> RuleT:
 def rules() -> dict[str, FunctionType]:
     """Return every rule registered so far, by its full name."""
     return dict(_RULES)
+
+
+def keep_compiled(folder: str) -> None:
+    """Let numba keep what it compiles from now on in `folder`, and take it from there.
+
+    Numba notices an edit of a rule but not of a rule that it calls: name the folder by a digest of all sources.
+    """
+    from numba import config
+
+    # The module makes its variables when it is loaded, so that nothing can be known of them before.
+    config.__dict__["CACHE_DIR"] = folder
+    _KEPT.append(folder)
 
 
 def compiled(function: Callable[..., Any]) -> Any:
@@ -44,7 +57,7 @@ def compiled(function: Callable[..., Any]) -> Any:
     copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__)
     copy.__module__, copy.__qualname__ = function.__module__, function.__qualname__
     # Rules make no arrays, so nothing is to be counted or freed; counting references would cost more than the rules do.
-    options: dict[str, Any] = {"nogil": True, "_nrt": False}
+    options: dict[str, Any] = {"nogil": True, "_nrt": False, "cache": bool(_KEPT)}
     made: Any = numba.njit(copy, **options)
     _COMPILED[function] = made
     for name in function.__code__.co_names:

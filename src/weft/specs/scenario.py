@@ -4,45 +4,202 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from weft.core.spec import Check, Duration, Size, Spec
+from weft.core import quantity
+from weft.core.spec import Check, Duration, Quantity, Spec
 from weft.core.units import Bytes, Picoseconds
+from weft.specs.rivals import TransportsSpec
 from weft.specs.site import Name, Share
+
+FlowSize = Annotated[Bytes, Quantity(quantity.SIZE, at_least=1)]
+Nic = Annotated[int, Field(ge=0)]
+Uplinks = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False)]
+_MICROSECOND = 10**6
+
+
+class FlowSpec(Spec):
+    """One write of some bytes from one NIC to another."""
+
+    name: str = ""
+    """How later flows and reports call it; its number where absent."""
+    source: Nic
+    """Number of the NIC that sends."""
+    destination: Nic
+    """Number of the NIC that receives."""
+    size: FlowSize
+    """Bytes."""
+    at: Duration = Picoseconds(0)
+    """When it may begin at the earliest."""
+    after: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """Names of flows that must have arrived before it begins; `at` then counts from there."""
+    uplinks: Uplinks = ()
+    """Only these uplinks of the T0 carry it; any where absent."""
+
+    checks: ClassVar[tuple[Check, ...]] = (
+        Check(
+            ("destination", "source"),
+            lambda s: (
+                f"the flow goes from NIC {s.source} to itself; name another destination"
+                if s.source == s.destination
+                else None
+            ),
+        ),
+    )
+
+
+class PartSizeSpec(Spec):
+    """One size out of a mixture."""
+
+    size: FlowSize
+    """Bytes of such a flow."""
+    share: Annotated[float, Field(gt=0, le=1)]
+    """Share of the flows that have it."""
+
+
+def _sizes_are_whole(spec: Any) -> str | None:
+    total = sum(part.share for part in spec.sizes)
+    close = 1e-6
+    return None if not spec.sizes or abs(total - 1) < close else f"the shares add up to {total:g}; make them 1"
+
+
+def _flows_fit_the_pattern(spec: Any) -> str | None:
+    if (spec.pattern == "flows") == bool(spec.flows):
+        return None
+    return "flows and pattern = 'flows' go together; write both or neither"
+
+
+def _pair_is_two(spec: Any) -> str | None:
+    if spec.pattern == "pair" and spec.source == spec.destination:
+        return f"the pair is NIC {spec.source} and itself; name another destination"
+    return None
 
 
 class TrafficSpec(Spec):
     """Who sends what to whom."""
 
-    pattern: Literal["pair", "permutation", "incast", "all-to-all"] = "permutation"
-    """Shape of the traffic."""
-    size: Size = Bytes(8 * 2**20)
+    pattern: Literal["pair", "permutation", "incast", "all-to-all", "poisson", "flows"] = "permutation"
+    """Shape of the traffic: one pair; everybody to one other; many to one, with a victim beside it; everybody to
+    everybody; flows at random times between random NICs; or the flows listed below."""
+    size: FlowSize = Bytes(8 * 2**20)
     """Bytes of one flow."""
+    sizes: Annotated[tuple[PartSizeSpec, ...], Field(strict=False)] = ()
+    """Sizes to draw from instead."""
     hosts: Annotated[int, Field(ge=2)] | None = None
-    """Hosts that take part; all where absent."""
+    """NICs that take part, from number 0 on; all where absent."""
+    source: Nic = 0
+    """Pair: who sends."""
+    destination: Nic = 1
+    """Pair, incast: who receives."""
+    across: bool = False
+    """Permutation, incast: whether every flow goes to another T0."""
+    senders: Annotated[int, Field(ge=1)] = 7
+    """Incast: how many send to one."""
+    victim: bool = False
+    """Incast: whether one more flow goes to another NIC beside the receiver, which the incast should not hurt."""
+    load: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """Poisson: share of every NIC's rate that is offered on average."""
+    lasts: Duration = Picoseconds(100 * _MICROSECOND)
+    """Poisson: how long flows keep coming."""
+    at: Duration = Picoseconds(0)
+    """When it begins."""
+    queue_pairs: Annotated[int, Field(ge=1, le=64)] = 1
+    """Queue pairs that each flow is cut over."""
+    uplinks: Uplinks = ()
+    """Only these uplinks of every T0 carry it; any where absent."""
+    flows: Annotated[tuple[FlowSpec, ...], Field(strict=False)] = ()
+    """The flows themselves, for pattern = "flows"."""
+
+    checks: ClassVar[tuple[Check, ...]] = (
+        Check(("sizes",), _sizes_are_whole),
+        Check(("flows", "pattern"), _flows_fit_the_pattern),
+        Check(("destination", "source", "pattern"), _pair_is_two),
+    )
+
+
+_NEED_AMOUNT = {"loss": "packets lost", "slow": "the rate that is left"}
+
+
+def _amount_fits(spec: Any) -> str | None:
+    what = _NEED_AMOUNT.get(spec.kind)
+    if what is not None and spec.amount is None:
+        return f"a fault of kind {spec.kind!r} needs an amount, the share of {what}; add amount = 0.01"
+    if spec.kind == "slow" and spec.amount == 0:
+        return "a link that is slowed down to nothing is dead; write kind = 'link-down'"
+    return None
+
+
+def _flap_fits(spec: Any) -> str | None:
+    if spec.kind == "flap" and (spec.period is None or spec.period <= 0):
+        return "a flap needs a period, from one going down to the next; add period = '1 ms'"
+    return None
 
 
 class FaultSpec(Spec):
     """Something that breaks, and when."""
 
     kind: Literal["link-down", "switch-down", "port-down", "optic-down", "black-hole", "loss", "slow", "flap"]
-    """What happens."""
+    """What happens. A black hole swallows everything while its links stay up; a NIC sees its own link go down, and
+    only that."""
     target: str
-    """Name of the link, port, optic or switch, as `weft fabric` prints it."""
+    """Name of the link, switch, optic or NIC, as `weft fabric` prints it: "link1-p0-i2-u3", "t1-p0-i3", "nic-i5"."""
     at: Duration = Picoseconds(0)
     """When it begins."""
     lasts: Duration | None = None
     """How long; for good where absent."""
     amount: Share | None = None
-    """Share of packets lost, or of the rate that is left, where the kind needs one."""
+    """Share of packets lost, or of the rate that is left; of a flap's period, the share for which it is down (0.5)."""
+    period: Duration | None = None
+    """Flap: from one going down to the next."""
+
+    checks: ClassVar[tuple[Check, ...]] = (
+        Check(("amount", "kind"), _amount_fits),
+        Check(("period", "kind"), _flap_fits),
+    )
+
+
+class QueuesSpec(Spec):
+    """When switches mark, trim and drop, in bandwidth-delay products of one plane (UEC 1.0 section 3.6.17)."""
+
+    ecn_low: Annotated[float, Field(ge=0)] = 0.2
+    """Bytes behind a leaving packet from which it is marked at times."""
+    ecn_high: Annotated[float, Field(ge=0)] = 0.8
+    """Bytes behind a leaving packet from which it is always marked."""
+    trim: Annotated[float, Field(gt=0)] = 1.0
+    """Bytes that a data queue holds; what comes on top is trimmed."""
+    trim_last_hop: Annotated[float, Field(gt=0)] = 1.5
+    """The same on the last hop to a NIC."""
+    control: Annotated[float, Field(gt=0)] = 1.0
+    """Bytes that a control queue holds; what comes on top is dropped."""
+    drop: Annotated[float, Field(gt=0)] = 2.0
+    """Bytes that a data queue holds where nothing is trimmed; what comes on top is dropped."""
 
     checks: ClassVar[tuple[Check, ...]] = (
         Check(
-            ("amount", "kind"),
-            lambda s: (
-                f"a fault of kind {s.kind!r} needs an amount between 0 and 1; add amount = 0.01"
-                if s.kind in ("loss", "slow") and s.amount is None
-                else None
-            ),
+            ("ecn_low", "ecn_high"),
+            lambda s: None if s.ecn_low <= s.ecn_high else "ecn_low lies above ecn_high; swap them",
         ),
+    )
+
+
+class NetworkSpec(Spec):
+    """What a simulator needs to know of the network beyond the site file."""
+
+    host_delay: Duration = Picoseconds(4_400_000)
+    """From a packet's last bit at a NIC to the NIC acting on it. Default: what the network's own 0.68 us leave of the
+    5.09 us published for two NICs at one T0 (arXiv 2605.04333 section 5.2.1)."""
+    queues: QueuesSpec = QueuesSpec()
+    """Switch queues."""
+
+
+class MeasureSpec(Spec):
+    """What is recorded, and for how long."""
+
+    bin: Duration = Picoseconds(10 * _MICROSECOND)
+    """Width of the bins of everything that is recorded over time."""
+    until: Duration | None = None
+    """When the run ends at the latest; when all flows are over where absent."""
+
+    checks: ClassVar[tuple[Check, ...]] = (
+        Check(("bin",), lambda s: None if s.bin > 0 else "a bin of no width holds nothing; write bin = '10 us'"),
     )
 
 
@@ -59,12 +216,24 @@ class ScenarioSpec(Spec):
     """One sentence for people."""
     site: str
     """Built-in name or path of the site."""
+    gpus: Annotated[int, Field(ge=2)] | None = None
+    """Build the site's fabric with this many GPUs only; switches keep their radix, and every pair its paths."""
     traffic: TrafficSpec | None = None
     """What is sent."""
+    background: TrafficSpec | None = None
+    """What is sent besides and not counted in the completion times."""
     job: str | None = None
     """Built-in name or path of a job whose step is sent instead."""
+    transport: TransportsSpec = TransportsSpec()
+    """How it is sent."""
+    network: NetworkSpec = NetworkSpec()
+    """What it is sent over."""
     faults: tuple[FaultSpec, ...] = Field((), strict=False)
     """What breaks."""
+    denied: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """Links and switches that the operator has denied: no EV of MRC that crosses one is used."""
+    measure: MeasureSpec = MeasureSpec()
+    """What is recorded."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Root of everything random."""
 

@@ -1,0 +1,153 @@
+"""`weft simulate`: run a scenario, packet by packet, and say how it went."""
+
+import csv
+import sys
+from contextlib import contextmanager
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from weft import api
+from weft.cli.output import JsonFlag, PlotFile, console, print_json, print_table, save_plot
+from weft.core.errors import FailedError, UsageError
+from weft.core.quantity import RATE, TIME
+from weft.netsim.results import Report
+from weft.netsim.simulate import Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FlowsFile = Annotated[
+    Path | None, Parameter(name="--flows", help="Write how every flow went into FILE (.parquet or .csv).")
+]
+
+
+def simulate(
+    scenario: str,
+    /,
+    *,
+    transport: Annotated[
+        str | None, Parameter(help="Transports to run, by comma: mrc, uet, random; the scenario's where absent.")
+    ] = None,
+    seed: Annotated[int | None, Parameter(help="Root of everything random; the scenario's where absent.")] = None,
+    flows: FlowsFile = None,
+    json: JsonFlag = False,
+    plot: PlotFile = None,
+) -> None:
+    """Run SCENARIO, packet by packet, and print completion times, rates, losses and recovery.
+
+    Parameters
+    ----------
+    scenario
+        Built-in name or path of a scenario file.
+
+    """
+    names = tuple(name.strip() for name in transport.split(",")) if transport else ()
+    if flows is not None and flows.suffix not in (".parquet", ".csv"):
+        raise UsageError(f"--flows {flows}: write a name that ends in .parquet or .csv")
+    with _progress() as (watch, say):
+        reports = api.simulate(scenario, names, seed, watch=watch, say=say)
+    if flows is not None:
+        _write_flows(flows, reports)
+    if plot is not None:
+        from weft.cli.pictures_netsim import draw_reports
+
+        save_plot(plot, lambda figure: draw_reports(figure, reports), (9.0, 7.0))
+    if json:
+        documents = [report.as_json() for report in reports]
+        print_json(documents[0] if len(documents) == 1 else documents)
+    else:
+        _print(reports)
+    if any(report.interrupted for report in reports):
+        raise KeyboardInterrupt
+    failed = sum(report.as_json()["failed"] for report in reports)
+    if failed:
+        raise FailedError(f"{failed} flows failed; --flows FILE.csv names each with its error")
+
+
+@contextmanager
+def _progress() -> "Iterator[tuple[Watch | None, Any]]":
+    """Give what shows progress on a terminal; a pipe gets none."""
+    if not sys.stderr.isatty():
+        yield None, None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    errors = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
+    tasks: dict[str, Any] = {}
+    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=errors, transient=True) as progress:
+
+        def watch(name: str, done: int, total: int) -> None:
+            if name not in tasks:
+                tasks[name] = progress.add_task(name, total=total)
+            progress.update(tasks[name], completed=done)
+
+        yield watch, lambda text: errors.print(f"[dim]{text}[/]")
+
+
+def _print(reports: tuple[Report, ...]) -> None:
+    first = reports[0]
+    table = [_row(report) for report in reports]
+    columns = ("transport", "flows", "fct mean", "p99", "max", "to ideal", "goodput a NIC", "resent", "trimmed",
+               "marked", "packet-hops", "CPU")  # fmt: skip
+    title = f"{first.scenario}: {first.hosts:,} NICs, {first.planes} planes; ideal {TIME.about(first.ideal_ps)}"
+    print_table(title, columns, table)
+    rows = [
+        (report.transport, fault.kind, fault.target, TIME.about(fault.at_ps), f"{fault.data_lost:,}",
+         f"{fault.pairs:,} of {len(report.pairs):,}", _longest(fault.recovery_ps))
+        for report in reports
+        for fault in report.faults
+    ]  # fmt: skip
+    if rows:
+        columns = ("transport", "fault", "of", "at", "data lost", "queue pairs", "longest recovery")
+        print_table("what faults did", columns, rows, words=(0, 1, 2))
+    for report in reports:
+        slowest = report.slowest()
+        if slowest is not None:
+            took = "did not complete" if slowest.completion_ps is None else TIME.about(slowest.completion_ps)
+            failure = f" ({slowest.failure})" if slowest.failure else ""
+            text = f"{report.transport}: slowest flow {slowest.name} {took}{failure}; trace {report.hash()}"
+            console().print(text, markup=False, soft_wrap=True)
+
+
+def _row(report: Report) -> tuple[str, ...]:
+    found = report.as_json()
+    times = found["fct_us"]
+    known = times["max"] is not None
+    us = [f"{times[name]:.1f} us" if known else "-" for name in ("mean", "p99", "max")]
+    ratio = f"{times['max'] * 10**6 / report.ideal_ps:.3f}" if known else "-"
+    return (
+        report.transport, f"{found['completed']:,} of {found['flows']:,}", *us, ratio,
+        RATE.about(found["goodput_bps_per_nic"]), f"{found['retransmitted']:,}", f"{found['trimmed']:,}",
+        f"{found['marked']:,}", f"{found['packet_hops']:,}", f"{found['cpu_s']:.1f} s",
+    )  # fmt: skip
+
+
+def _longest(recovery_ps: tuple[int, ...]) -> str:
+    return TIME.about(max(recovery_ps)) if recovery_ps else "-"
+
+
+def _write_flows(target: Path, reports: tuple[Report, ...]) -> None:
+    rows = [{"transport": report.transport, **asdict(flow)} for report in reports for flow in report.flows]
+    part = target.with_name(f".{target.name}.part")
+    try:
+        if target.suffix == ".parquet":
+            if find_spec("polars") is None:
+                raise UsageError("Parquet needs polars, which is not installed; name a .csv file instead")
+            import polars
+
+            polars.DataFrame(rows).write_parquet(part)
+        else:
+            with part.open("w", newline="") as file:
+                writer = csv.DictWriter(file, list(rows[0]))
+                writer.writeheader()
+                writer.writerows(rows)
+        part.replace(target)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise FailedError(f"{target} can not be written: {error.strerror}") from None

@@ -1,0 +1,47 @@
+"""Where compiled rules are kept between runs: a folder named by a digest of every source that they are made from."""
+
+import hashlib
+import os
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+from weft.core.errors import UsageError
+from weft.mrc.compiled import keep_compiled
+
+_SOURCES = ("mrc", "netsim")
+_DIGITS = 16
+
+
+def sources_digest() -> str:
+    """Return a digest of all sources of the protocol and the simulators, and of the compiler's version."""
+    from importlib.metadata import version
+
+    package = Path(__file__).parents[1]
+    digest = hashlib.sha256(version("numba").encode())
+    for folder in _SOURCES:
+        for file in sorted((package / folder).rglob("*.py")):
+            digest.update(str(file.relative_to(package)).encode() + b"\0" + file.read_bytes() + b"\0")
+    return digest.hexdigest()[:_DIGITS]
+
+
+def can_compile() -> bool:
+    """Return whether the compiler is installed."""
+    return find_spec("numba") is not None
+
+
+def prepare(folder: Path | None = None, say: Callable[[str], None] | None = None) -> None:
+    """Make ready to compile: keep compiled rules below `folder` where it can be written; `say` when that is new."""
+    if not can_compile():
+        raise UsageError("compiled rules need numba; install weft[sim], or leave them plain")
+    root = Path.home() / ".cache" / "weft" if folder is None else folder
+    home = root / f"rules-{sources_digest()}"
+    known = home.is_dir()
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        home = None
+    if home is not None and os.access(home, os.W_OK):
+        keep_compiled(str(home))
+    if say is not None and not known:
+        say("compiling the protocol's rules; this takes about a minute, once")

@@ -1,0 +1,473 @@
+"""What the NICs of a simulated fabric do with MRC's rules, slot by slot, themselves as rules over columns.
+
+Two questions, each asked once in a slot for everybody: `take_in` (what arrived) and `send_out` (what goes out). They
+run plain or compiled like the rules below them, so the reference and the compiled engine share them. The way of a
+packet between two NICs is not their business.
+
+A queue pair here carries data one way: its sending half sits at the source; its receiving half, with a sending half of
+its own that only answers and probes, at the destination. "Half" number 2i is the first, 2i + 1 the second.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from weft.mrc.acks import on_nack, on_sack
+from weft.mrc.columns import (
+    DATA,
+    EV_PROBE,
+    GOOD,
+    NACK,
+    NEVER,
+    NOTHING,
+    PORT_STATUS,
+    PROBE,
+    REPLY,
+    SACK,
+    SEND,
+)
+from weft.mrc.compiled import rule
+from weft.mrc.control import next_control, next_deadline, on_ev_probe_answer, on_timer
+from weft.mrc.evs import DENY, ev_event, usable
+from weft.mrc.ports import on_port_answer, on_port_status, port_changed
+from weft.mrc.receiver import (
+    ACCEPTED,
+    on_probe,
+    receive,
+    receive_trimmed,
+    refusal,
+    take_sack,
+)
+from weft.mrc.reverse import next_reverse_probe, on_reverse_answer, reverse_ev
+from weft.mrc.sender import next_data, post
+
+EV_ANSWER, PORT_ANSWER = 7, 8
+"""Kinds of packets besides those of `weft.mrc.columns`: the answers to endpoint operations."""
+KINDS = 9
+TURN, RECYCLE, DRAW = 0, 1, 2
+"""How a sending half chooses EVs: in turn (MRC, UET oblivious and bitmap), unmarked ones again first, or at random."""
+TRIMMED_LAST_HOP = 2
+"""What stands in an arrival whose payload was cut off on the last hop; 1 for any other hop."""
+ARRIVED, ACKNOWLEDGED, FAILED = 0, 1, 2
+"""Kinds of rows in `events`: a receiver has everything, a sender knows it, a queue pair has failed."""
+
+_FIELDS = dict.fromkeys((*(SEND.names or ()), *(REPLY.names or ())))
+HEADER = np.dtype([("pair", "i8"), ("half", "i8"), *((name, "i8") for name in _FIELDS)])
+"""What a packet under way says, whatever its kind; `half` is 1 where the destination's half sent it."""
+
+ROW, PAIR, HALF, ROUTE, SIZE, KIND, HOST, TIME = range(8)
+"""Columns of `out`: header row, queue pair, half that sends, EV bits that route it, bytes, kind, NIC, time."""
+OUT_COLUMNS = 8
+_RECENT_ROUND_TRIPS = 8
+
+
+class Halves(NamedTuple):
+    """The columns of all queue pairs of a run, and what ties them to NICs."""
+
+    s: Any
+    """Sending halves at the sources."""
+    b: Any
+    """Sending halves at the destinations, which carry no data."""
+    r: Any
+    """Receiving halves at the destinations."""
+    nic: Any
+    """NIC of every half."""
+    deadline: Any
+    """When every half has something to do by itself."""
+    goal: Any
+    """Sequence numbers by which the current flow has arrived (column 0) and is acknowledged (column 1)."""
+    first: Any
+    """Where the halves of a NIC begin in `of_nic`; one more entry than NICs."""
+    of_nic: Any
+    """The halves of every NIC, sending ones and receiving ones."""
+    turn: Any
+    """Whose turn it is at every NIC."""
+    ring: Any
+    """EVs whose packets came back unmarked, for `RECYCLE`: one row a pair."""
+    ring_at: Any
+    """Where the ring of a pair begins and how many it holds."""
+    sizes: Any
+    """Bytes of every kind of control packet; of a data packet, its header."""
+    spray: Any
+    """How EVs are chosen, one number."""
+
+
+class Sheet(NamedTuple):
+    """Where the headers of packets under way stand, and what a slot brings forth."""
+
+    pool: Any
+    """Headers."""
+    free: Any
+    """Free rows of the pool as a stack; its height stands in entry 0."""
+    out: Any
+    """Packets that a call sends, one row each."""
+    events: Any
+    """Kind, pair and time of what a call completes."""
+    count: Any
+    """Rows used of `out` and of `events`."""
+
+
+@rule
+def take_row(sheet: Any) -> int:
+    """Take a free row of the pool."""
+    height = sheet.free[0]
+    assert height > 0, "the pool of headers is used up"
+    sheet.free[0] = height - 1
+    return sheet.free[height]
+
+
+@rule
+def give_row(sheet: Any, row: int) -> None:
+    """Give a row back."""
+    sheet.free[0] += 1
+    sheet.free[sheet.free[0]] = row
+
+
+@rule
+def _emit(h: Any, sheet: Any, row: int, i: int, half: int, route: int, size: int, time_ps: int) -> None:
+    """Put the packet whose header stands in `row` on the wire, on the path that EV bits `route` name."""
+    at = sheet.count[0]
+    out = sheet.out
+    out[at, ROW] = row
+    out[at, PAIR] = i
+    out[at, HALF] = half
+    out[at, ROUTE] = route
+    out[at, SIZE] = size
+    out[at, KIND] = sheet.pool[row]["kind"]
+    out[at, HOST] = h.nic[2 * i + half]
+    out[at, TIME] = time_ps
+    sheet.pool[row]["pair"] = i
+    sheet.pool[row]["half"] = half
+    sheet.count[0] = at + 1
+
+
+@rule
+def _event(sheet: Any, kind: int, i: int, time_ps: int) -> None:
+    """Note what was completed."""
+    at = sheet.count[1]
+    sheet.events[at, 0] = kind
+    sheet.events[at, 1] = i
+    sheet.events[at, 2] = time_ps
+    sheet.count[1] = at + 1
+
+
+@rule
+def _answer(h: Any, sheet: Any, row: int, i: int, half: int, plane: int, time_ps: int) -> None:
+    """Send the control packet in `row` from a half, back on a path that is known to work, or lose it."""
+    if half == 1:
+        e = reverse_ev(h.b, h.r, i, -1)
+        route = h.b.evs[i, e]["value"] if e >= 0 else -1
+    else:
+        e = -1
+        for k in range(h.s.params[0]["planes"]):
+            other = (plane + k) % h.s.params[0]["planes"]
+            if e < 0 and usable(h.s, i, other, -1):
+                e = h.s.planes[i, other]["reverse"]
+        route = h.s.evs[i, e]["value"] if e >= 0 else -1
+    if route < 0:
+        give_row(sheet, row)
+        return
+    _emit(h, sheet, row, i, half, route, h.sizes[sheet.pool[row]["kind"]], time_ps)
+
+
+@rule
+def _set_deadline(h: Any, half: int) -> None:
+    """Work out when a half has something to do by itself."""
+    i = half >> 1
+    if half & 1 == 0:
+        h.deadline[half] = next_deadline(h.s, i)
+        return
+    due_ps = next_deadline(h.b, i)
+    q = h.r.qp[i]
+    recent_ps = q["heard_ps"] + _RECENT_ROUND_TRIPS * h.b.params[0]["base_rtt_ps"]
+    if q["heard_ps"] >= 0 and q["reverse_probe_ps"] <= recent_ps:
+        due_ps = min(due_ps, q["reverse_probe_ps"])
+    h.deadline[half] = due_ps
+
+
+@rule
+def take_in(h: Any, sheet: Any, arrivals: Any, count: int) -> int:
+    """Take in what arrived at all NICs in one slot; return the bytes placed.
+
+    A row of `arrivals` is: header row, whether marked, whether trimmed (and where), time. Its last column is set to 1
+    where a data packet was new.
+    """
+    placed = 0
+    for k in range(count):
+        row, marked, trimmed, time_ps = arrivals[k, 0], arrivals[k, 1], arrivals[k, 2], arrivals[k, 3]
+        head = sheet.pool[row]
+        i = head["pair"]
+        kind = head["kind"]
+        if kind == DATA:
+            fresh = _take_data(h, sheet, head, marked, trimmed, time_ps)
+            arrivals[k, 4] = fresh
+            placed += fresh * head["length"]
+            _set_deadline(h, 2 * i + 1)
+        elif kind in (SACK, NACK):
+            _take_reply(h, sheet, head, time_ps)
+            _set_deadline(h, 2 * i)
+        elif kind == PROBE:
+            on_probe(h.r, i, head["id"], time_ps)
+            _send_sacks(h, sheet, i, time_ps)
+        else:
+            _take_endpoint(h, sheet, head, marked, time_ps)
+        give_row(sheet, row)
+    return placed
+
+
+@rule
+def _take_data(h: Any, sheet: Any, head: Any, marked: int, trimmed: int, time_ps: int) -> int:
+    """Take in one data packet, answer it, and return 1 where its bytes are new."""
+    i = head["pair"]
+    row = take_row(sheet)
+    reply = sheet.pool[row]
+    fresh = 0
+    if trimmed:
+        due = receive_trimmed(h.r, i, head["psn"], head["value"], 1 if trimmed == TRIMMED_LAST_HOP else 0, reply)
+    else:
+        verdict = receive(
+            h.r, i, head["psn"], head["value"], marked, head["retransmission"], head["ack_request"], head["length"],
+            head["immediate"], time_ps,
+        )  # fmt: skip
+        fresh = 1 if verdict == ACCEPTED else 0
+        due = refusal(h.r, i, verdict, head["psn"], head["value"], reply)
+    if due != NOTHING:
+        _answer(h, sheet, row, i, 1, 0, time_ps)
+    else:
+        give_row(sheet, row)
+    _send_sacks(h, sheet, i, time_ps)
+    if h.r.qp[i]["expected"] >= h.goal[i, 0]:
+        h.goal[i, 0] = NEVER
+        _event(sheet, ARRIVED, i, time_ps)
+    return fresh
+
+
+@rule
+def _send_sacks(h: Any, sheet: Any, i: int, time_ps: int) -> None:
+    """Send every SACK that is due."""
+    row = take_row(sheet)
+    while take_sack(h.r, i, sheet.pool[row]) != NOTHING:
+        _answer(h, sheet, row, i, 1, 0, time_ps)
+        row = take_row(sheet)
+    give_row(sheet, row)
+
+
+@rule
+def _take_reply(h: Any, sheet: Any, head: Any, time_ps: int) -> None:
+    """Take in a SACK or a NACK."""
+    i = head["pair"]
+    q = h.s.qp[i]
+    failed = q["error"] != 0
+    if head["kind"] == NACK:
+        on_nack(h.s, i, head, time_ps)
+    else:
+        if h.spray[0] == RECYCLE and head["verdict"] == 0 and head["probe_response"] == 0:
+            _recycle(h, i, head["value"])
+        on_sack(h.s, i, head, time_ps)
+        if q["una"] >= h.goal[i, 1]:
+            h.goal[i, 1] = NEVER
+            _event(sheet, ACKNOWLEDGED, i, time_ps)
+    if q["error"] != 0 and not failed:
+        _event(sheet, FAILED, i, time_ps)
+
+
+@rule
+def _recycle(h: Any, i: int, value: int) -> None:
+    """Keep an EV whose packet came back unmarked, where the ring has room."""
+    room = h.ring.shape[1]
+    held = h.ring_at[i, 1]
+    if held < room and value >= 0:
+        h.ring[i, (h.ring_at[i, 0] + held) % room] = value
+        h.ring_at[i, 1] = held + 1
+
+
+@rule
+def _take_endpoint(h: Any, sheet: Any, head: Any, marked: int, time_ps: int) -> None:
+    """Take in an endpoint operation or the answer to one."""
+    i = head["pair"]
+    half = head["half"]
+    kind = head["kind"]
+    if kind in (EV_PROBE, PORT_STATUS):
+        if kind == PORT_STATUS and half == 0:
+            on_port_status(h.b, i, head["port_status"])
+        elif kind == PORT_STATUS:
+            on_port_status(h.s, i, head["port_status"])
+        row = take_row(sheet)
+        reply = sheet.pool[row]
+        reply["kind"] = EV_ANSWER if kind == EV_PROBE else PORT_ANSWER
+        reply["id"] = head["id"]
+        reply["verdict"] = marked
+        _answer(h, sheet, row, i, 1 - half, head["plane"], time_ps)
+    elif kind == PORT_ANSWER:
+        if half == 1:
+            on_port_answer(h.s, i, head["id"])
+        else:
+            on_port_answer(h.b, i, head["id"])
+    elif half == 1:
+        on_ev_probe_answer(h.s, i, head["id"], head["verdict"])
+    else:
+        on_reverse_answer(h.b, h.r, i, head["id"])
+    _set_deadline(h, 2 * i)
+    _set_deadline(h, 2 * i + 1)
+
+
+@rule
+def send_out(h: Any, sheet: Any, start_ps: int, phase: Any, room: Any) -> None:
+    """Let every NIC send what it may in the slot that begins at `start_ps`.
+
+    `room` holds the bytes that every port (NIC, plane) can still take, `phase` how far into the slot a NIC begins.
+    """
+    for nic in range(len(h.turn)):
+        if h.first[nic + 1] > h.first[nic]:
+            _send_control(h, sheet, nic, start_ps)
+            _send_data(h, sheet, nic, start_ps + phase[nic], room)
+
+
+@rule
+def _send_control(h: Any, sheet: Any, nic: int, now_ps: int) -> None:
+    """Let time pass for the halves of a NIC whose deadline has come, and send the control packets that are due."""
+    for k in range(h.first[nic], h.first[nic + 1]):
+        half = h.of_nic[k]
+        if h.deadline[half] > now_ps:
+            continue
+        i = half >> 1
+        side = half & 1
+        if side == 0:
+            failed = h.s.qp[i]["error"] != 0
+            on_timer(h.s, i, now_ps)
+            if h.s.qp[i]["error"] != 0 and not failed:
+                _event(sheet, FAILED, i, now_ps)
+        else:
+            on_timer(h.b, i, now_ps)
+        row = take_row(sheet)
+        while _next_control(h, i, side, now_ps, sheet.pool[row]) != NOTHING:
+            head = sheet.pool[row]
+            _emit(h, sheet, row, i, side, head["value"], h.sizes[head["kind"]], now_ps)
+            row = take_row(sheet)
+        give_row(sheet, row)
+        _set_deadline(h, half)
+        if h.deadline[half] <= now_ps:
+            # What is due can not be sent: every plane is down. It is asked again a little later.
+            h.deadline[half] = now_ps + h.s.params[0]["base_rtt_ps"]
+
+
+@rule
+def _next_control(h: Any, i: int, side: int, now_ps: int, out: Any) -> int:
+    """Fill `out` with the next control packet of a half that is due."""
+    if side == 0:
+        return next_control(h.s, i, now_ps, -1, out)
+    found = next_control(h.b, i, now_ps, -1, out)
+    if found != NOTHING:
+        return found
+    return next_reverse_probe(h.b, h.r, i, now_ps, -1, out)
+
+
+@rule
+def _send_data(h: Any, sheet: Any, nic: int, now_ps: int, room: Any) -> None:
+    """Send data of a NIC's halves in turn, a packet each, while its ports have room."""
+    first = h.first[nic]
+    halves = h.first[nic + 1] - first
+    planes = h.s.params[0]["planes"]
+    free = 0
+    for plane in range(planes):
+        if room[nic, plane] > 0:
+            free |= 1 << plane
+    at = h.turn[nic]
+    quiet = 0
+    while free != 0 and quiet < halves:
+        half = h.of_nic[first + at]
+        at = (at + 1) % halves
+        quiet += 1
+        if half & 1:
+            continue
+        i = half >> 1
+        row = take_row(sheet)
+        head = sheet.pool[row]
+        if _next_packet(h, i, now_ps, free, head) == NOTHING:
+            give_row(sheet, row)
+            continue
+        quiet = 0
+        size = head["length"] + h.sizes[DATA]
+        _emit(h, sheet, row, i, 0, head["value"], size, now_ps)
+        _set_deadline(h, half)
+        room[nic, head["plane"]] -= size
+        if room[nic, head["plane"]] <= 0:
+            free &= ~(1 << head["plane"])
+    h.turn[nic] = at
+
+
+@rule
+def _next_packet(h: Any, i: int, now_ps: int, free: int, head: Any) -> int:
+    """Fill `head` with the next data packet of pair `i`, its EV chosen as the transport does."""
+    s = h.s
+    if h.spray[0] == DRAW:
+        # At the beginning of a round every EV is as likely as any other.
+        s.qp[i]["cursor"] = 0
+        return next_data(s, i, now_ps, free, head)
+    if h.spray[0] == RECYCLE and h.ring_at[i, 1] > 0:
+        at = _position(s, i, h.ring[i, h.ring_at[i, 0]])
+        if at < 0 or s.evs[i, s.rotation[i, at]]["state"] != GOOD:
+            _drop_recycled(h, i)
+        elif usable(s, i, s.evs[i, s.rotation[i, at]]["plane"], free):
+            return _next_recycled(h, i, at, now_ps, free, head)
+    return next_data(s, i, now_ps, free, head)
+
+
+@rule
+def _next_recycled(h: Any, i: int, at: int, now_ps: int, free: int, head: Any) -> int:
+    """Send on the EV at place `at` of the rotation out of turn: it stands last for one call, which draws it surely."""
+    s = h.s
+    q = s.qp[i]
+    last = q["active"] - 1
+    cursor = q["cursor"]
+    s.rotation[i, at], s.rotation[i, last] = s.rotation[i, last], s.rotation[i, at]
+    q["cursor"] = last
+    found = next_data(s, i, now_ps, free, head)
+    q["cursor"] = cursor
+    s.rotation[i, at], s.rotation[i, last] = s.rotation[i, last], s.rotation[i, at]
+    if found != NOTHING:
+        _drop_recycled(h, i)
+    return found
+
+
+@rule
+def _drop_recycled(h: Any, i: int) -> None:
+    """Take the oldest EV out of the ring."""
+    h.ring_at[i, 0] = (h.ring_at[i, 0] + 1) % h.ring.shape[1]
+    h.ring_at[i, 1] -= 1
+
+
+@rule
+def _position(s: Any, i: int, value: int) -> int:
+    """Return where in the rotation the EV with these bits stands, or -1."""
+    for at in range(s.qp[i]["active"]):
+        if s.evs[i, s.rotation[i, at]]["value"] == value:
+            return at
+    return -1
+
+
+@rule
+def post_message(h: Any, i: int, length: int) -> int:
+    """Give pair `i` a message to send."""
+    return post(h.s, i, 0, 0, length, -1)
+
+
+@rule
+def change_port(h: Any, nic: int, plane: int, up: int, now_ps: int) -> None:
+    """Tell the halves of a NIC that its port of `plane` went up or down."""
+    for k in range(h.first[nic], h.first[nic + 1]):
+        half = h.of_nic[k]
+        if half & 1:
+            port_changed(h.b, half >> 1, plane, up, now_ps)
+        else:
+            port_changed(h.s, half >> 1, plane, up, now_ps)
+        _set_deadline(h, half)
+
+
+@rule
+def deny(h: Any, i: int, half: int, e: int) -> None:
+    """Deny EV `e` of a half, as an operator's denylist does."""
+    if half:
+        ev_event(h.b, i, e, DENY)
+    else:
+        ev_event(h.s, i, e, DENY)

@@ -1,0 +1,194 @@
+"""The fabric as a simulator sees it: ports in one direction, each with a rate, a delay and queue limits.
+
+A link has two ports: number 2 x link sends upwards, 2 x link + 1 downwards. A path is the tuple of ports that a packet
+crosses, by the arithmetic of `fabric.paths`, which is what the static SRv6 tables do where nothing has failed; a packet
+that meets a failure is lost there. Nothing here moves.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from weft.core.units import PICOSECONDS_PER_SECOND, Picoseconds, transfer_ps
+from weft.fabric.limits import PICOSECONDS_PER_MILLIMETRE
+from weft.fabric.paths import links_on_path
+from weft.fabric.shape import Shape
+from weft.fabric.topology import Topology, build
+from weft.mrc.columns import SACK
+from weft.specs.fabric import FabricSpec
+from weft.specs.scenario import NetworkSpec
+
+_BITS_PER_BYTE = 8
+
+
+@dataclass(frozen=True)
+class Frames:
+    """How large a transport's packets are on the wire."""
+
+    payload: int
+    """Bytes of data in a full packet."""
+    header: int
+    """Bytes around them, preamble and gap included; also what is left of a trimmed packet."""
+    control: Mapping[int, int]
+    """Bytes of every kind of control packet."""
+
+    @property
+    def acknowledgement(self) -> int:
+        """Return the bytes of an acknowledgement."""
+        return self.control[SACK]
+
+    @property
+    def full(self) -> int:
+        """Return the bytes of the largest frame."""
+        return self.payload + self.header
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Where the queues of one port act, in bytes."""
+
+    ecn_low: int
+    """Marks begin; -1 where the port never marks."""
+    ecn_high: int
+    """Every packet is marked."""
+    data: int
+    """Most that the data queue holds."""
+    control: int
+    """Most that the control queue holds."""
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A fabric, ready for packets of one transport."""
+
+    topology: Topology
+    """What is wired to what."""
+    fabric: FabricSpec
+    """What it was built from."""
+    spec: NetworkSpec
+    """Delays and queue limits."""
+    frames: Frames
+    """Sizes on the wire."""
+    trimming: bool
+    """Whether full queues trim."""
+    ecn_last_hop: bool
+    """Whether the last hop to a NIC marks."""
+
+    @cached_property
+    def shape(self) -> Shape:
+        """Return the arithmetic of the wiring."""
+        shape = self.topology.shape
+        assert shape is not None, "simulated fabrics are built, not imported"
+        return shape
+
+    @cached_property
+    def ports(self) -> int:
+        """Return the number of ports, two for each link."""
+        return 2 * len(self.topology.links)
+
+    @cached_property
+    def slot_ps(self) -> Picoseconds:
+        """Return the length of a slot: the time of the largest frame on the fastest link."""
+        return transfer_ps(self.frames.full, int(self.topology.links.rate_bps.max()))
+
+    @cached_property
+    def delay_ps(self) -> tuple[int, ...]:
+        """Return, for every port, the time from a packet's last bit leaving to the node at the far end acting on it."""
+        links = self.topology.links
+        cable = [round(int(length) * PICOSECONDS_PER_MILLIMETRE) for length in links.length_mm]
+        into_switch = self.fabric.parts.switch.latency
+        into_nic = self.spec.host_delay
+        delays: list[int] = []
+        for link, wire_ps in enumerate(cable):
+            below = into_nic if links.lower[link] < self.topology.nics else into_switch
+            delays += [wire_ps + into_switch, wire_ps + below]
+        return tuple(delays)
+
+    @cached_property
+    def last_hop(self) -> tuple[bool, ...]:
+        """Return, for every port, whether it leads to a NIC."""
+        return tuple(leads for low in self.topology.links.lower for leads in (False, bool(low < self.topology.nics)))
+
+    @cached_property
+    def first_hop(self) -> tuple[bool, ...]:
+        """Return, for every port, whether it is a NIC's own."""
+        return tuple(own for low in self.topology.links.lower for own in (bool(low < self.topology.nics), False))
+
+    @cached_property
+    def stage(self) -> tuple[int, ...]:
+        """Return, for every port, its place on the longest way: 0 out of a NIC, the highest into one."""
+        top = 2 * self.shape.tiers - 1
+        return tuple(place for stage in self.topology.links.stage.tolist() for place in (stage, top - stage))
+
+    @cached_property
+    def plane_bdp(self) -> int:
+        """Return the bytes that one plane holds in a round trip."""
+        return self.fabric.port_rate * self.round_trip_ps // (_BITS_PER_BYTE * PICOSECONDS_PER_SECOND)
+
+    def limits(self, port: int) -> Limits:
+        """Return where the queues of a port act; a NIC's own port neither marks nor trims."""
+        queues, bdp = self.spec.queues, self.plane_bdp
+        last = self.last_hop[port]
+        if self.first_hop[port]:
+            return Limits(-1, -1, 2**62, 2**62)
+        marks = self.ecn_last_hop or not last
+        holds = queues.drop if not self.trimming else queues.trim_last_hop if last else queues.trim
+        return Limits(
+            round(queues.ecn_low * bdp) if marks else -1,
+            round(queues.ecn_high * bdp) if marks else -1,
+            round(holds * bdp),
+            round(queues.control * bdp),
+        )
+
+    def path(self, source: int, destination: int, plane: int, way: int) -> tuple[int, ...]:
+        """Return the ports from NIC to NIC on path number `way` of `plane`."""
+        links = links_on_path(self.shape, source, destination, plane * self.shape.paths + way)
+        half = len(links) // 2
+        return tuple(2 * link if place < half else 2 * link + 1 for place, link in enumerate(links))
+
+    def one_way_ps(self, path: tuple[int, ...], size: int) -> int:
+        """Return the time of one packet of `size` bytes over an empty path, to the NIC acting on it."""
+        rates = self.topology.links.rate_bps
+        return sum(self.delay_ps[port] + transfer_ps(size, int(rates[port // 2])) for port in path)
+
+    @cached_property
+    def round_trip_ps(self) -> int:
+        """Return the time of a full packet and its acknowledgement over the longest empty path."""
+        path = self.path(0, self.topology.nics - 1, 0, 0)
+        return self.one_way_ps(path, self.frames.full) + self.one_way_ps(path, self.frames.acknowledgement)
+
+    def ideal_ps(self, source: int, destination: int, size: int) -> int:
+        """Return the least time from the first bit of a flow to its last acknowledgement with the network to itself."""
+        path = self.path(source, destination, 0, 0)
+        packets = -(-size // self.frames.payload)
+        wire_bytes = size + packets * self.frames.header
+        nic_bps = self.fabric.nic_rate
+        last = min(size, self.frames.payload) + self.frames.header
+        # The last packet of each plane leaves when all bytes have been spread evenly over the planes.
+        leave_ps = max(0, int(transfer_ps(wire_bytes, nic_bps)) - int(transfer_ps(last, self.fabric.port_rate)))
+        return leave_ps + self.one_way_ps(path, last) + self.one_way_ps(path, self.frames.acknowledgement)
+
+
+def network(fabric: FabricSpec, spec: NetworkSpec, frames: Frames, *, trimming: bool, ecn_last_hop: bool) -> Network:
+    """Return the fabric of `fabric` for packets of these frames."""
+    return Network(build(fabric), fabric, spec, frames, trimming, ecn_last_hop)
+
+
+def grants(rate_bps: int, slot_ps: int, slot: int) -> int:
+    """Return the whole bytes that a port of `rate_bps` has been granted up to the end of slot number `slot`."""
+    return rate_bps * slot_ps * (slot + 1) // (_BITS_PER_BYTE * PICOSECONDS_PER_SECOND)
+
+
+def order_keys(word: int, slot: int, uids: "np.ndarray") -> "np.ndarray":
+    """Return the keys that order what arrives in one slot: `weft.core.seeds.mix` of the slot and each packet's number.
+
+    For one slot the mixing is one to one, so that two packets never have the same key.
+    """
+    with np.errstate(over="ignore"):
+        counter = uids + np.uint64((slot << 44) & (2**64 - 1)) + np.uint64(1)
+        z = np.uint64(word) + np.uint64(0x9E3779B97F4A7C15) * counter
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return z ^ (z >> np.uint64(31))

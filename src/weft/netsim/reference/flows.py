@@ -1,0 +1,159 @@
+"""Flows over queue pairs: which may begin, which messages they become, and when they are over."""
+
+import heapq
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from weft.netsim.hosts import ACKNOWLEDGED, ARRIVED
+from weft.netsim.traffic import Flow
+from weft.netsim.transports.base import Endpoints, Event, Pair
+
+LARGEST_MESSAGE = 2**30
+"""Longer flows are cut into messages of this many bytes; a message may have up to 2^32 - 1."""
+
+
+@dataclass
+class Progress:
+    """How far one flow has got."""
+
+    began_ps: int = -1
+    """When its first message was posted."""
+    arrived_ps: int = -1
+    """When its last byte had arrived."""
+    acknowledged_ps: int = -1
+    """When its sender knew."""
+    failure: str = ""
+    """Name of the error that ended it."""
+    unsent: int = 0
+    """Bytes that no message has been posted for."""
+    waits_for: int = 0
+    """Flows that have to arrive before it begins."""
+
+
+@dataclass
+class _Queue:
+    """The flows of one queue pair, in order of their beginning."""
+
+    unposted: deque[int] = field(default_factory=deque)
+    arriving: deque[int] = field(default_factory=deque)
+    acknowledging: deque[int] = field(default_factory=deque)
+    packets: int = 0
+    ends: dict[int, int] = field(default_factory=dict)
+
+
+class FlowBoard:
+    """All flows of a run."""
+
+    def __init__(self, flows: Sequence[Flow], payload: int) -> None:
+        self.flows = tuple(flows)
+        self.payload = payload
+        ends = sorted({(f.source, f.destination, f.lane, f.uplinks) for f in flows})
+        self.pairs = tuple(Pair(*end) for end in ends)
+        number = {end: i for i, end in enumerate(ends)}
+        self.pair_of = [number[f.source, f.destination, f.lane, f.uplinks] for f in flows]
+        self.progress = [Progress(unsent=f.size, waits_for=len(f.after)) for f in flows]
+        self._followers: list[list[int]] = [[] for _ in flows]
+        for i, flow in enumerate(flows):
+            for before in flow.after:
+                self._followers[before].append(i)
+        self._queues = [_Queue() for _ in self.pairs]
+        self._full: set[int] = set()
+        self._starts = [(f.at_ps, i) for i, f in enumerate(flows) if not f.after]
+        heapq.heapify(self._starts)
+        self.open = sum(f.counted for f in flows)
+        """Counted flows that are not over."""
+
+    def next_start_ps(self) -> int | None:
+        """Return when the next flow begins, as far as that is known."""
+        return self._starts[0][0] if self._starts else None
+
+    def start(self, now_ps: int, endpoints: Endpoints) -> bool:
+        """Begin every flow whose time has come; return whether there was one."""
+        began = False
+        while self._starts and self._starts[0][0] <= now_ps:
+            at_ps, i = heapq.heappop(self._starts)
+            pair = self.pair_of[i]
+            queue = self._queues[pair]
+            self.progress[i].began_ps = at_ps
+            queue.packets += -(-self.flows[i].size // self.payload)
+            queue.ends[i] = queue.packets
+            for waiting in (queue.unposted, queue.arriving, queue.acknowledging):
+                waiting.append(i)
+            if endpoints.failure(pair):
+                self._fail(pair, endpoints.failure(pair))
+            else:
+                self._aim(pair, endpoints)
+                self._post(pair, endpoints)
+            began = True
+        return began
+
+    def _aim(self, pair: int, endpoints: Endpoints) -> None:
+        """Tell the endpoints by which packets the flows at the heads of the queue are over."""
+        queue = self._queues[pair]
+        arriving = queue.ends[queue.arriving[0]] if queue.arriving else -1
+        acknowledging = queue.ends[queue.acknowledging[0]] if queue.acknowledging else -1
+        endpoints.set_goals(pair, arriving, acknowledging)
+
+    def _post(self, pair: int, endpoints: Endpoints) -> None:
+        """Post messages of the pair's flows in turn, as long as it takes them."""
+        queue = self._queues[pair]
+        whole = LARGEST_MESSAGE // self.payload * self.payload
+        while queue.unposted:
+            progress = self.progress[queue.unposted[0]]
+            length = min(progress.unsent, whole)
+            if not endpoints.post(pair, length):
+                self._full.add(pair)
+                return
+            progress.unsent -= length
+            if progress.unsent == 0:
+                queue.unposted.popleft()
+        self._full.discard(pair)
+
+    def on_events(self, events: Sequence[Event], endpoints: Endpoints) -> None:
+        """Take in what was completed."""
+        for event in events:
+            queue = self._queues[event.pair]
+            arrived, acknowledged = endpoints.reached(event.pair)
+            if event.kind == ARRIVED:
+                while queue.arriving and queue.ends[queue.arriving[0]] <= arrived:
+                    self._arrived(queue.arriving.popleft(), event.time_ps)
+                self._aim(event.pair, endpoints)
+            elif event.kind == ACKNOWLEDGED:
+                while queue.acknowledging and queue.ends[queue.acknowledging[0]] <= acknowledged:
+                    i = queue.acknowledging.popleft()
+                    self.progress[i].acknowledged_ps = event.time_ps
+                    self.open -= self.flows[i].counted
+                self._aim(event.pair, endpoints)
+            else:
+                self._fail(event.pair, endpoints.failure(event.pair))
+
+    def repost(self, endpoints: Endpoints) -> None:
+        """Post what did not fit before."""
+        for pair in sorted(self._full):
+            self._post(pair, endpoints)
+
+    def _arrived(self, i: int, time_ps: int) -> None:
+        self.progress[i].arrived_ps = time_ps
+        for follower in self._followers[i]:
+            progress = self.progress[follower]
+            progress.waits_for -= 1
+            if progress.waits_for == 0:
+                heapq.heappush(self._starts, (time_ps + self.flows[follower].at_ps, follower))
+
+    def _fail(self, pair: int, failure: str) -> None:
+        """End every flow of a pair that has failed, and every flow that waits for one of them."""
+        queue = self._queues[pair]
+        ended = list(queue.acknowledging)
+        self._full.discard(pair)
+        queue.unposted.clear()
+        queue.arriving.clear()
+        queue.acknowledging.clear()
+        while ended:
+            i = ended.pop()
+            if self.progress[i].failure:
+                continue
+            self.progress[i].failure = failure
+            self.open -= self.flows[i].counted
+            if self.progress[i].arrived_ps < 0:
+                ended += self._followers[i]

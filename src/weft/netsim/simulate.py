@@ -1,0 +1,213 @@
+"""From a scenario to reports: builds the network, draws the traffic, resolves the faults, runs each transport."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from weft.core.errors import UsageError
+from weft.core.provenance import provenance
+from weft.core.seeds import Seed
+from weft.fabric.shape import shape_of
+from weft.fabric.topology import build
+from weft.netsim import compiling
+from weft.netsim.faults import changes_of, named_links
+from weft.netsim.network import Network
+from weft.netsim.reference.flows import FlowBoard
+from weft.netsim.reference.world import World
+from weft.netsim.results import FaultResult, FlowResult, Report, Series
+from weft.netsim.traffic import Flow, flows_of
+from weft.netsim.transports import transport_named
+from weft.netsim.transports.base import Transport
+from weft.specs.fabric import FabricSpec
+from weft.specs.scenario import ScenarioSpec
+from weft.specs.site import SiteSpec
+
+MOST_PACKETS = 50_000_000
+"""Data packets that the reference takes on; more would run for days."""
+MOST_LINKS = 4_000_000
+"""Links that the reference takes on."""
+COMPILE_FROM = 20_000
+"""Data packets from which compiling the protocol's rules pays."""
+
+Watch = Callable[[str, int, int], None]
+"""Told of progress: the transport, bytes received so far and bytes in all."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A scenario with everything resolved that all its transports share."""
+
+    scenario: ScenarioSpec
+    """What was asked."""
+    fabric: FabricSpec
+    """The fabric, cut down where the scenario says so."""
+    seed: Seed
+    """Root of everything random."""
+    flows: tuple[Flow, ...]
+    """Who sends what to whom."""
+
+
+def set_up(scenario: ScenarioSpec, site: SiteSpec, seed: int | None = None) -> Setup:
+    """Return the scenario on its site, or raise with what is wrong about it."""
+    fabric = site.fabric
+    if scenario.gpus is not None:
+        if scenario.gpus > fabric.gpus:
+            raise UsageError(f"gpus is {scenario.gpus:,}, but {site.name} has {fabric.gpus:,}; write fewer")
+        fabric = fabric.model_copy(update={"gpus": scenario.gpus})
+    shape = shape_of(fabric)
+    if sum(shape.links) > MOST_LINKS:
+        raise UsageError(
+            f"{site.name} has {sum(shape.links):,} links, more than this simulator holds ({MOST_LINKS:,}); "
+            "add gpus = 1024 to the scenario to build only a part of it"
+        )
+    root = Seed(scenario.seed if seed is None else seed)
+    flows = flows_of(scenario, shape, fabric.nic_rate, root)
+    packets = sum(-(-flow.size // fabric.packet) for flow in flows)
+    if scenario.measure.until is not None:
+        most = scenario.measure.until * fabric.nic_rate // (8 * 10**12 * fabric.packet) + 1
+        packets = min(packets, most * len({flow.source for flow in flows}))
+    if packets > MOST_PACKETS:
+        raise UsageError(
+            f"the traffic is {packets:,} packets, more than this simulator takes on ({MOST_PACKETS:,}); "
+            "make it smaller, or end it with measure.until"
+        )
+    return Setup(scenario, fabric, root, flows)
+
+
+def run(
+    setup: Setup,
+    transport: Transport,
+    *,
+    fast: bool | None = None,
+    cache: Path | None = None,
+    watch: Watch | None = None,
+    say: Callable[[str], None] | None = None,
+) -> Report:
+    """Run one transport; `fast` compiles the protocol's rules, or decides by the size of the traffic where absent."""
+    network, world = prepare(setup, transport, fast=fast, cache=cache, say=say)
+    total = sum(flow.size for flow in setup.flows if flow.counted)
+
+    def seen(world: World) -> None:
+        if watch is not None:
+            watch(transport.name, int(world.endpoints.received().sum()), total)
+
+    interrupted = False
+    wall, processor = time.perf_counter(), time.process_time()
+    try:
+        world.run(seen)
+    except KeyboardInterrupt:
+        interrupted = True
+    took = time.perf_counter() - wall, time.process_time() - processor
+    return _report(setup, network, transport, world, interrupted=interrupted, took=took)
+
+
+def prepare(
+    setup: Setup,
+    transport: Transport,
+    *,
+    fast: bool | None = None,
+    cache: Path | None = None,
+    say: Callable[[str], None] | None = None,
+) -> tuple[Network, World]:
+    """Return the network and the world of one run, at time 0."""
+    scenario, fabric = setup.scenario, setup.fabric
+    topology = build(fabric)
+    network = Network(
+        topology, fabric, scenario.network, transport.frames(fabric.packet), transport.trimming, transport.ecn_last_hop
+    )
+    changes = changes_of(scenario.faults, topology)
+    board = FlowBoard(setup.flows, fabric.packet)
+    if fast is None:
+        fast = compiling.can_compile() and sum(-(-f.size // fabric.packet) for f in setup.flows) > COMPILE_FROM
+    if fast:
+        compiling.prepare(cache, say)
+    endpoints = transport.open(network, board.pairs, setup.seed.branch("transport"), fast=fast)
+    world = World(
+        network, endpoints, board, setup.seed.branch("network"), changes=changes, faults=len(scenario.faults),
+        bin_ps=scenario.measure.bin, until_ps=scenario.measure.until,
+    )  # fmt: skip
+    return network, world
+
+
+def transports_of(setup: Setup, names: Sequence[str] = ()) -> tuple[Transport, ...]:
+    """Return the transports of a scenario, or those called `names`."""
+    topology = build(setup.fabric)
+    denied = frozenset(
+        link for name in setup.scenario.denied for link in named_links(topology, name, ("link", "switch", "optic"))
+    )
+    wanted = names or setup.scenario.transport.use
+    return tuple(transport_named(name, setup.scenario.transport, denied) for name in wanted)
+
+
+def _report(
+    setup: Setup, network: Network, transport: Transport, world: World, *, interrupted: bool, took: tuple[float, float]
+) -> Report:
+    board, records = world.board, world.records
+    flows = tuple(
+        FlowResult(flow.name, flow.source, flow.destination, flow.size, p.began_ps, p.arrived_ps, p.acknowledged_ps,
+                   p.failure, flow.counted)
+        for flow, p in zip(setup.flows, board.progress, strict=True)
+    )  # fmt: skip
+    faults = tuple(
+        FaultResult(
+            spec.kind, spec.target, spec.at, found.lost, found.data_lost, len(found.first_ps),
+            tuple(sorted(at - found.first_ps[pair] for pair, at in found.recovered_ps.items())), len(found.open),
+        )
+        for spec, found in zip(setup.scenario.faults, records.faults, strict=True)
+    )  # fmt: skip
+    return Report(
+        scenario=setup.scenario.name,
+        transport=transport.name,
+        hosts=network.shape.hosts,
+        planes=network.shape.planes,
+        slot_ps=world.slot_ps,
+        ideal_ps=ideal_ps(network, setup.flows),
+        flows=flows,
+        pairs=tuple((pair.source, pair.destination) for pair in board.pairs),
+        counters=world.endpoints.counters(),
+        trimmed=records.trimmed,
+        marked=records.marked,
+        dropped=records.dropped,
+        lost=records.lost,
+        injected=records.injected,
+        delivered=records.delivered,
+        in_flight=world.in_flight,
+        packet_hops=records.hops,
+        faults=faults,
+        series=Series(
+            tuple(records.bin_ends_ps),
+            np.array(records.received).reshape(-1, len(board.pairs)),
+            np.array(records.queue_peaks).reshape(-1, records.stages),
+        ),
+        trace=records.trace,
+        end_ps=world.slot * world.slot_ps,
+        provenance=provenance(
+            {"scenario": setup.scenario.as_written(), "fabric": setup.fabric.as_written(), "transport": transport.name},
+            setup.seed.root,
+        ),
+        interrupted=interrupted,
+        wall_s=took[0],
+        cpu_s=took[1],
+    )
+
+
+def ideal_ps(network: Network, flows: Sequence[Flow]) -> int:
+    """Return a bound below which the slowest counted flow can not complete: alone, or sharing its NICs at best."""
+    counted = [flow for flow in flows if flow.counted]
+    if not counted:
+        return 0
+    alone = max(network.ideal_ps(flow.source, flow.destination, flow.size) for flow in counted)
+    if any(flow.after or flow.at_ps != counted[0].at_ps for flow in counted):
+        return alone
+    for end in ("source", "destination"):
+        load: dict[int, int] = {}
+        for flow in counted:
+            nic = getattr(flow, end)
+            load[nic] = load.get(nic, 0) + flow.size
+        nic, size = max(load.items(), key=lambda item: item[1])
+        ends = next((f.source, f.destination) for f in counted if getattr(f, end) == nic)
+        alone = max(alone, network.ideal_ps(*ends, size))
+    return alone

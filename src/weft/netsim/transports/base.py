@@ -1,0 +1,142 @@
+"""The base of all transports: what a simulator asks of one, and nothing else.
+
+A `Transport` says how its packets look and what it wants of switches, and opens `Endpoints`: all NICs of a run. A
+simulator gives them what arrived, takes what they send, and moves packets between the two.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from weft.core.seeds import Seed
+from weft.netsim.network import Frames, Network
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A queue pair that carries data from one NIC to another."""
+
+    source: int
+    """NIC that sends."""
+    destination: int
+    """NIC that receives."""
+    lane: int = 0
+    """Number among the queue pairs of the same two NICs."""
+    uplinks: tuple[int, ...] = ()
+    """Paths that it may take; all where empty."""
+
+
+Sent = Sequence[int]
+"""One packet that a NIC puts on the wire: where its header stands (given back on arrival or by `drop`), its queue pair,
+0 from source to destination or 1 back, what names its path (`Endpoints.route` tells which), bytes on the wire, kind
+(`weft.mrc.columns.DATA` for data), the NIC, and when it is handed to the port."""
+
+
+class Event(NamedTuple):
+    """Something that a flow waits for."""
+
+    kind: int
+    """`ARRIVED`, `ACKNOWLEDGED` or `FAILED` of `weft.netsim.hosts`."""
+    pair: int
+    """The queue pair."""
+    time_ps: int
+    """When."""
+
+
+Arrival = tuple[int, int, int, int]
+"""One packet at its NIC: where its header stands, whether it is marked, whether it is trimmed (1, or 2 where that was
+the last hop), and when the NIC acts on it."""
+
+
+class Outcome(NamedTuple):
+    """What a call to `Endpoints` brought forth."""
+
+    sent: Sequence[Sent]
+    """Packets for the wire."""
+    events: Sequence[Event]
+    """What was completed."""
+    fresh: Sequence[int] = ()
+    """For every arrival, 1 where it brought new data."""
+
+
+class Endpoints(Protocol):
+    """All NICs of a run."""
+
+    def take_in(self, arrivals: Sequence[Arrival]) -> Outcome:
+        """Take in what arrived in one slot, in order."""
+        ...
+
+    def send_out(self, start_ps: int, phase: Any, room: Any) -> Outcome:
+        """Send what may go in the slot that begins at `start_ps`."""
+        ...
+
+    def post(self, pair: int, length: int) -> bool:
+        """Give a pair a message; return whether it had room for it."""
+        ...
+
+    def set_goals(self, pair: int, arrived: int, acknowledged: int) -> None:
+        """Say after how many packets an `ARRIVED` and an `ACKNOWLEDGED` are wanted; -1 for none."""
+        ...
+
+    def reached(self, pair: int) -> tuple[int, int]:
+        """Return how many packets have arrived without a gap, and for how many the sender knows it."""
+        ...
+
+    def route(self, pair: int, half: int, route: int) -> tuple[int, ...]:
+        """Return the ports of the path that a packet's route names."""
+        ...
+
+    def drop(self, row: int) -> None:
+        """Forget a packet that was lost on the way."""
+        ...
+
+    def change_port(self, nic: int, plane: int, *, up: bool, now_ps: int) -> None:
+        """Tell a NIC that one of its ports went up or down."""
+        ...
+
+    def deadline_ps(self) -> int:
+        """Return when any NIC has something to do by itself."""
+        ...
+
+    def sequence(self, row: int) -> int:
+        """Return the packet number in its pair that a data packet carries."""
+        ...
+
+    def received(self) -> Any:
+        """Return the bytes that each pair has received so far."""
+        ...
+
+    def failure(self, pair: int) -> str:
+        """Return the name of the error that a pair ended in, or nothing."""
+        ...
+
+    def counters(self) -> Mapping[str, Any]:
+        """Return every counter as a column over pairs."""
+        ...
+
+
+class Transport(Protocol):
+    """A transport by its name."""
+
+    @property
+    def name(self) -> str:
+        """Return its name."""
+        ...
+
+    @property
+    def trimming(self) -> bool:
+        """Return whether its switches trim."""
+        ...
+
+    @property
+    def ecn_last_hop(self) -> bool:
+        """Return whether the last hop to a NIC marks."""
+        ...
+
+    def frames(self, payload: int) -> Frames:
+        """Return how large its packets are around `payload` bytes."""
+        ...
+
+    def open(self, network: Network, pairs: Sequence[Pair], seed: Seed, *, fast: bool) -> Endpoints:
+        """Return the endpoints of `pairs`; `fast` compiles their rules."""
+        ...

@@ -1,0 +1,48 @@
+"""Random spraying: every packet on a path drawn at random, under a window that never moves."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from weft.core.seeds import Seed
+from weft.netsim.hosts import DRAW
+from weft.netsim.network import Frames, Network
+from weft.netsim.transports.base import Endpoints, Pair
+from weft.netsim.transports.mrc import Mrc, path_as_given
+from weft.netsim.transports.sprayed import SprayedEndpoints, fitted
+from weft.specs.rivals import RandomSpec
+from weft.specs.transport import CongestionSpec, EvSpec, MrcSpec
+
+
+@dataclass(frozen=True)
+class RandomSpray:
+    """Paths at random, a fixed window; packets and recovery are MRC's, but no EV is skipped or retired."""
+
+    spec: RandomSpec
+    """Its parameters."""
+    fit: bool = True
+    """Whether its times are scaled to the fabric's round trip."""
+    ecn_last_hop: bool = False
+    """Whether the last hop marks; nobody looks at marks here."""
+    name: str = "random"
+    """Its name."""
+
+    @property
+    def trimming(self) -> bool:
+        """Return whether its switches trim."""
+        return self.spec.trimming
+
+    def frames(self, payload: int) -> Frames:
+        """Return how large its packets are around `payload` bytes."""
+        return Mrc(MrcSpec()).frames(payload)
+
+    def open(self, network: Network, pairs: Sequence[Pair], seed: Seed, *, fast: bool) -> Endpoints:
+        """Return the endpoints of `pairs`."""
+        base = MrcSpec(
+            ev=EvSpec(active=self.spec.evs, backup=0, min_active=1),
+            congestion=CongestionSpec(algorithm="fixed", max_window=self.spec.window),
+            trimming=self.spec.trimming,
+            retire=False,
+            skip=False,
+        )
+        spec = fitted(base, network.round_trip_ps) if self.fit else base
+        return SprayedEndpoints(network, pairs, spec, seed, spray=DRAW, ways=path_as_given, fast=fast)

@@ -1,0 +1,66 @@
+"""Ultra Ethernet's transport: NSCC with spraying over hashed entropy values; no path is ever blamed for silence."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from weft.core.seeds import Seed, mix
+from weft.mrc.columns import EV_PROBE, NACK, PORT_STATUS, PROBE, SACK
+from weft.netsim.hosts import EV_ANSWER, PORT_ANSWER, RECYCLE, TURN
+from weft.netsim.network import Frames, Network
+from weft.netsim.transports.base import Endpoints, Pair
+from weft.netsim.transports.sprayed import SprayedEndpoints, fitted
+from weft.specs.rivals import UetSpec
+from weft.specs.transport import EvSpec, MrcSpec
+
+_CONTROL = (SACK, NACK, PROBE, EV_PROBE, PORT_STATUS, EV_ANSWER, PORT_ANSWER)
+_HASH_BITS = 32
+
+
+@dataclass(frozen=True)
+class Uet:
+    """UET with sender-based control."""
+
+    spec: UetSpec
+    """Its parameters."""
+    fit: bool = True
+    """Whether its times are scaled to the fabric's round trip."""
+    ecn_last_hop: bool = True
+    """Whether the last hop marks: everywhere, as UEC recommends."""
+    name: str = "uet"
+    """Its name."""
+
+    @property
+    def trimming(self) -> bool:
+        """Return whether its switches trim."""
+        return self.spec.trimming
+
+    def frames(self, payload: int) -> Frames:
+        """Return how large its packets are around `payload` bytes."""
+        return Frames(payload, self.spec.header, dict.fromkeys(_CONTROL, self.spec.control))
+
+    def open(self, network: Network, pairs: Sequence[Pair], seed: Seed, *, fast: bool) -> Endpoints:
+        """Return the endpoints of `pairs`."""
+        mixed = self.spec.spray == "mixed"
+        base = MrcSpec(
+            ev=EvSpec(active=self.spec.evs, backup=0, min_active=1),
+            loss=self.spec.loss,
+            window=self.spec.window,
+            congestion=self.spec.congestion,
+            trimming=self.spec.trimming,
+            retire=False,
+            skip=self.spec.spray != "oblivious",
+        )
+        spec = fitted(base, network.round_trip_ps) if self.fit else base
+        word = seed.branch("hash").word()
+        paths = network.shape.paths
+
+        def hashed(half: int, pair: Pair, way: int) -> int:
+            """Return the path that switches hash an entropy value of one direction of a pair to."""
+            if pair.uplinks:
+                return pair.uplinks[(mix(word, (half << 16) + way) >> _HASH_BITS) * len(pair.uplinks) >> _HASH_BITS]
+            return (mix(word, (half << 16) + way) >> _HASH_BITS) * paths >> _HASH_BITS
+
+        return SprayedEndpoints(
+            network, pairs, spec, seed, spray=RECYCLE if mixed else TURN, ways=hashed,
+            ev_paths=max(1, self.spec.evs // network.shape.planes), fast=fast,
+        )  # fmt: skip

@@ -1,0 +1,104 @@
+"""What an experiment finds: numbers beside what was expected, each with whether they agree, and a picture."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from weft.core.units import BitsPerSecond, Picoseconds
+from weft.netsim.results import Report
+from weft.netsim.simulate import run, set_up, transports_of
+from weft.specs import load_site
+from weft.specs.scenario import ScenarioSpec
+from weft.specs.site import SiteSpec
+
+US = 10**6
+GBPS = 10**9
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One number."""
+
+    what: str
+    """What was measured."""
+    expected: str
+    """What it should be, and by whom."""
+    found: str
+    """What it is."""
+    holds: bool
+    """Whether they agree."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """The outcome of one experiment."""
+
+    name: str
+    """Short name: "S2"."""
+    title: str
+    """What it is about."""
+    setting: str
+    """How it was done, and where that differs from the published one."""
+    findings: tuple[Finding, ...]
+    """What was found."""
+    draw: Callable[[Figure], None] | None = field(default=None, compare=False)
+    """Draws it, where a picture says more."""
+    remark: str = ""
+    """What does not match, and why."""
+
+    @property
+    def holds(self) -> bool:
+        """Return whether everything agrees."""
+        return all(finding.holds for finding in self.findings)
+
+
+def within(what: str, value: float, low: float, high: float, unit: str = "", source: str = "") -> Finding:
+    """Return the finding that a value lies in a range."""
+    said = f"{low:g} to {high:g}{unit and ' ' + unit}{source and ', ' + source}"
+    return Finding(what, said, f"{value:.4g}{unit and ' ' + unit}", low <= value <= high)
+
+
+def site_of(planes: int = 8, *, gpus: int = 512, radix: int | None = None, rate_gbps: int | None = None) -> SiteSpec:
+    """Return the 8 x 100G site of the paper with fewer GPUs, or cut otherwise; every pair keeps its paths."""
+    site = load_site("gb200-8x100g-131k")
+    rate = BitsPerSecond((rate_gbps or 800 // planes) * GBPS)
+    fabric = site.fabric.model_copy(
+        update={
+            "gpus": gpus,
+            "planes": planes,
+            "port_rate": rate,
+            "nic_rate": BitsPerSecond(rate * planes),
+            "radix": radix or int(site.fabric.parts.switch.capacity // rate),
+        }
+    )
+    return site.model_copy(update={"fabric": fabric})
+
+
+def scenario(
+    traffic: dict[str, Any], *, until_us: float | None = None, bin_us: float = 10, **more: Any
+) -> ScenarioSpec:
+    """Return a scenario from plain values, as a file would hold them."""
+    measure = {"bin": f"{round(bin_us * 1000)} ns"}
+    if until_us is not None:
+        measure["until"] = f"{round(until_us * 1000)} ns"
+    table = {"name": "verification", "site": "laptop", "traffic": traffic, "measure": measure, **more}
+    return ScenarioSpec.model_validate(table)
+
+
+def simulate(spec: ScenarioSpec, site: SiteSpec, transport: str = "mrc", seed: int = 1) -> Report:
+    """Run one transport with compiled rules."""
+    setup = set_up(spec, site, seed)
+    (chosen,) = transports_of(setup, (transport,))
+    return run(setup, chosen, fast=True)
+
+
+def rates_gbps(report: Report, pairs: list[int] | None = None) -> Any:
+    """Return the rate of new payload in each bin."""
+    return report.series.rates_bps(pairs) / GBPS
+
+
+def ends_us(report: Report) -> Any:
+    """Return the ends of the bins."""
+    return [Picoseconds(end) / US for end in report.series.ends_ps]
