@@ -43,7 +43,7 @@ test: $(STAMP)  ## Run the tests (fast ones; under ten minutes on two cores)
 	@$(PYTEST) -n $(WORKERS) -m "not slow and not root"
 
 test-slow: $(STAMP)  ## Run the tests that take long
-	@$(PYTEST) -n $(WORKERS) -m "slow and not root"
+	@$(PYTEST) -n $(WORKERS) --timeout 900 -m "slow and not root"
 
 test-root: $(STAMP)  ## Run the tests that need root and iproute2 (network namespaces)
 	@$(PYTEST) -m root

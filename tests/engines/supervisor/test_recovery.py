@@ -93,6 +93,7 @@ def test_when_both_copies_are_damaged_the_older_snapshot_serves(field: Any, undi
 
 
 @SLOW
+@pytest.mark.timeout(900)
 def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(field: Any, undisturbed: Undisturbed):
     result = field.run(
         field.job(steps=12, recovery={"snapshots": 0}, checkpoint={"every": 4}),
@@ -101,7 +102,8 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(field: Any, un
         {"kind": "flip", "place": "checkpoint", "step": 11},
         {"kind": "slow", "rank": 1, "step": 11, "lasts": 1, "factor": 50},
         {"kind": "kill", "rank": 0, "step": 12},
-        rule=Rule(least_ps=Picoseconds(60 * PICOSECONDS_PER_SECOND)),
+        # The pause is long on a busy machine, and no hang.
+        rule=Rule(least_ps=Picoseconds(600 * PICOSECONDS_PER_SECOND)),
     )
     (incident,) = result["incidents"]
     assert (incident["restored_from"], incident["restored_step"]) == ("checkpoint", 4)
