@@ -26,7 +26,7 @@ def _across(pairs: int, down: int, size: str, fan: int = 1) -> dict[str, Any]:
 
 def s14() -> Experiment:
     """Cold start with dead links, with and without a denylist."""
-    site, share, pairs = site_of(), 0.0025, 48
+    site, share, pairs = site_of(gpus=304), 0.0025, 48
     count = round(share * 2 * 256 * 8)
     drawn = np.random.default_rng(7).choice(2 * 256 * 8, size=count, replace=False)
     dead = [f"link1-p{n // 512}-i{n // 256 % 2}-u{n % 256}" for n in drawn.tolist()]
@@ -140,7 +140,7 @@ def s16() -> Experiment:
 
 def balance() -> Experiment:
     """A permutation at full load, with the paths of radix-512 switches."""
-    site = site_of()
+    site = site_of(gpus=512)
     traffic = {"pattern": "permutation", "across": True, "size": "8 MiB"}
     runs = {
         "skip on": simulate(scenario(traffic), site),

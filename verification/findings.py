@@ -60,7 +60,7 @@ def within(what: str, value: float, low: float, high: float, unit: str = "", sou
     return Finding(what, said, f"{value:.4g}{unit and ' ' + unit}", low <= value <= high)
 
 
-def site_of(planes: int = 8, *, gpus: int = 512, radix: int | None = None, rate_gbps: int | None = None) -> SiteSpec:
+def site_of(planes: int = 8, *, gpus: int = 260, radix: int | None = None, rate_gbps: int | None = None) -> SiteSpec:
     """Return the 8 x 100G site of the paper with fewer GPUs, or cut otherwise; every pair keeps its paths."""
     site = load_site("gb200-8x100g-131k")
     rate = BitsPerSecond((rate_gbps or 800 // planes) * GBPS)

@@ -22,8 +22,8 @@ COMMANDS: dict[str, list[list[str]]] = {
     "rehearse": [["rehearse", SITE, JOB], ["rehearse", SITE, JOB, "--json"]],
     "site": [["site", "show", SITE]],
 }
-WITHOUT_FILES = {"completion", "schema", "train", "runs"}
-"""Commands that take neither, and training, which has a test of its own."""
+WITHOUT_FILES = {"completion", "schema", "train", "runs", "simulate"}
+"""Commands that take neither (a scenario names its site), and training, which has a test of its own."""
 
 
 @pytest.mark.parametrize("arguments", [line for lines in COMMANDS.values() for line in lines], ids=" ".join)

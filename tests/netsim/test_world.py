@@ -6,10 +6,11 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.netsim.worlds import check_report, fault, flows, pair, run_world, scenario, simulate, small_site
+from tests.netsim.worlds import US, check_report, fault, flows, pair, run_world, scenario, simulate, small_site
 
 from weft.core.errors import LimitReachedError
 from weft.core.seeds import mix
+from weft.core.units import Bytes, Picoseconds
 from weft.fabric.srv6 import Addressing
 from weft.fabric.tables import Tables
 from weft.fabric.topology import build
@@ -49,10 +50,10 @@ def test_a_lone_flow_takes_the_ideal_time():
 @pytest.mark.parametrize(
     "traffic",
     [
-        TrafficSpec(pattern="permutation", size="64 KiB"),
-        TrafficSpec(pattern="incast", size="64 KiB", senders=5, victim=True),
-        TrafficSpec(pattern="all-to-all", size="8 KiB"),
-        TrafficSpec(pattern="poisson", size="10 kB", load=0.4, lasts="20 us"),
+        TrafficSpec.model_construct(pattern="permutation", size=Bytes(65536)),
+        TrafficSpec.model_construct(pattern="incast", size=Bytes(65536), senders=5, victim=True),
+        TrafficSpec.model_construct(pattern="all-to-all", size=Bytes(8192)),
+        TrafficSpec.model_construct(pattern="poisson", size=Bytes(10_000), load=0.4, lasts=Picoseconds(20 * US)),
         flows((0, 5, 1), (0, 5, 4097), (5, 0, 100_000), (3, 4, 1)),
     ],
     ids=["permutation", "incast", "all-to-all", "poisson", "flows"],
@@ -63,19 +64,21 @@ def test_every_byte_arrives_once_by_every_transport(transport: str, traffic: Tra
 
 
 def test_flows_wait_for_the_flows_they_name():
-    traffic = TrafficSpec(
-        pattern="flows",
-        flows=[
-            {"name": "a", "source": 0, "destination": 5, "size": "64 KiB"},
-            {"name": "b", "source": 5, "destination": 2, "size": "4 KiB", "after": ["a"], "at": "3 us"},
-        ],
+    traffic = TrafficSpec.model_validate(
+        {
+            "pattern": "flows",
+            "flows": [
+                {"name": "a", "source": 0, "destination": 5, "size": "64 KiB"},
+                {"name": "b", "source": 5, "destination": 2, "size": "4 KiB", "after": ["a"], "at": "3 us"},
+            ],
+        }
     )
     first, second = simulate(scenario(traffic)).flows
     assert second.began_ps == first.arrived_ps + 3_000_000
 
 
 def test_background_is_carried_but_not_waited_for():
-    spec = scenario(pair(size=4096), background=TrafficSpec(pattern="permutation", size="1 MiB"))
+    spec = scenario(pair(size=4096), background=TrafficSpec.model_construct(pattern="permutation", size=Bytes(2**20)))
     report = simulate(spec)
     assert report.as_json()["flows"] == 1
     assert any(flow.acknowledged_ps < 0 for flow in report.flows if not flow.counted)
@@ -83,7 +86,7 @@ def test_background_is_carried_but_not_waited_for():
 
 def test_an_incast_is_trimmed_and_completes():
     site = small_site(gpus=16, radix=16, planes=1)
-    traffic = TrafficSpec(pattern="incast", size="256 KiB", senders=8, across=True)
+    traffic = TrafficSpec.model_construct(pattern="incast", size=Bytes(2**18), senders=8, across=True)
     report = simulate(scenario(traffic), site)
     assert report.trimmed > 0
     assert report.total("resent") >= report.trimmed
@@ -91,13 +94,19 @@ def test_an_incast_is_trimmed_and_completes():
 
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another():
-    spec = scenario(TrafficSpec(pattern="permutation", size="64 KiB"), faults=(fault("loss", "t1-p0-i1", amount=0.1),))
+    spec = scenario(
+        TrafficSpec.model_construct(pattern="permutation", size=Bytes(65536)),
+        faults=(fault("loss", "t1-p0-i1", amount=0.1),),
+    )
     again = [simulate(spec, seed=seed).hash() for seed in (1, 1, 2)]
     assert again[0] == again[1] != again[2]
 
 
 def test_nothing_depends_on_the_order_in_which_ports_and_packets_are_visited(monkeypatch: pytest.MonkeyPatch):
-    spec = scenario(TrafficSpec(pattern="permutation", size="64 KiB"), faults=(fault("loss", "t1-p0-i1", amount=0.1),))
+    spec = scenario(
+        TrafficSpec.model_construct(pattern="permutation", size=Bytes(65536)),
+        faults=(fault("loss", "t1-p0-i1", amount=0.1),),
+    )
     plain = simulate(spec).hash()
     arrive = World._arrive
 
@@ -171,7 +180,7 @@ def test_a_flow_longer_than_any_message_is_cut():
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_compiled_rules_give_the_same_run(transport: str, tmp_path):
     spec = scenario(
-        TrafficSpec(pattern="permutation", size="128 KiB"),
+        TrafficSpec.model_construct(pattern="permutation", size=Bytes(2**17)),
         faults=(fault("black-hole", "t1-p0-i1", 5, 60), fault("port-down", "link0-p1-i3", 10, 30)),
     )
     setup = set_up(spec, small_site())

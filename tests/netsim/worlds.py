@@ -3,6 +3,7 @@
 from weft.core.units import BitsPerSecond, Picoseconds
 from weft.mrc.invariants import check_receiver, check_sender
 from weft.netsim.simulate import Setup, prepare, run, set_up, transports_of
+from weft.netsim.transports.sprayed import SprayedEndpoints
 from weft.specs import load_site
 from weft.specs.scenario import FaultSpec, FlowSpec, MeasureSpec, ScenarioSpec, TrafficSpec
 
@@ -91,6 +92,7 @@ def run_world(spec, site=None, transport: str = "mrc", seed: int = 0):
     (chosen,) = transports_of(setup, (transport,))
     _, world = prepare(setup, chosen, fast=False)
     world.run()
+    assert isinstance(world.endpoints, SprayedEndpoints)
     for i in range(len(world.board.pairs)):
         check_sender(world.endpoints.halves.s, i)
         check_receiver(world.endpoints.halves.r, i)

@@ -9,18 +9,21 @@ from pathlib import Path
 from weft.core.errors import UsageError
 from weft.mrc.compiled import keep_compiled
 
-_SOURCES = ("mrc", "netsim")
+_RULES = ("mrc", "netsim/hosts.py")
+"""What rules are made of, below the package: their own files, and every constant that they freeze."""
 _DIGITS = 16
 
 
 def sources_digest() -> str:
-    """Return a digest of all sources of the protocol and the simulators, and of the compiler's version."""
+    """Return a digest of all sources that compiled rules are made from, and of the compiler's version."""
     from importlib.metadata import version
 
     package = Path(__file__).parents[1]
     digest = hashlib.sha256(version("numba").encode())
-    for folder in _SOURCES:
-        for file in sorted((package / folder).rglob("*.py")):
+    for place in _RULES:
+        for file in sorted([package / place, *(package / place).rglob("*.py")]):
+            if file.is_dir():
+                continue
             digest.update(str(file.relative_to(package)).encode() + b"\0" + file.read_bytes() + b"\0")
     return digest.hexdigest()[:_DIGITS]
 
