@@ -7,7 +7,7 @@ Status 0: done; 1: it failed; 2: it was asked wrongly; 130: interrupted.
 import os
 import sys
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, UnusedCliTokensError
 from rich.console import Console
 
 from weft.core.errors import WeftError
@@ -20,7 +20,7 @@ app = App(
     help="Rehearse a 131,072-GPU training run on your laptop, then run it.",
     version=VERSION,
     help_format="plaintext",
-    help_epilogue="SITE, JOB and SCENARIO are built-in names or TOML files. Every command takes --json.",
+    help_epilogue="SITE, JOB and SCENARIO are built-in names or TOML files. Every command that reports takes --json.",
     exit_on_error=False,
     print_error=False,
 )
@@ -64,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         app(arguments, result_action="return_value")
     except CycloptsError as error:
-        errors.print(f"[bold red]error:[/] {_escaped(str(error))}")
+        errors.print(f"[bold red]error:[/] {_escaped(_in_words(error))}")
         errors.print("[dim]weft --help lists the commands; weft COMMAND --help their options[/]")
         return 2
     except WeftError as error:
@@ -82,6 +82,13 @@ def main(arguments: list[str] | None = None) -> int:
 def run() -> None:
     """Run the command line and leave the process; the entry point of `weft`."""
     sys.exit(main())
+
+
+def _in_words(error: CycloptsError) -> str:
+    """Return what was asked wrongly; words that no command wanted are named without the parser's own terms."""
+    if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
+        return f"nothing is asked for at {' '.join(map(repr, error.unused_tokens))}; leave it out"
+    return str(error)
 
 
 def _escaped(text: str) -> str:

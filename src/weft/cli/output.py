@@ -51,7 +51,10 @@ def print_table(
     from rich import box
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    # A title inside the table would be folded at the table's width, which may be a few letters.
+    out = console()
+    out.print(title, style="bold", markup=False, soft_wrap=True)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     names_are_short = all(len(row[0]) <= _SHORT_NAME for row in rows)
     for number, column in enumerate(columns):
         widest_word = max((len(word) for word in column.split()), default=0)
@@ -61,7 +64,7 @@ def print_table(
         )
     for row in rows:
         table.add_row(*row)
-    console().print(table)
+    out.print(table)
 
 
 def save_plot(target: Path | None, draw: "Callable[[Figure], None]", size: tuple[float, float] = (9.0, 5.0)) -> None:

@@ -46,6 +46,8 @@ def rehearse_job(
         Built-in name or path of a job file.
 
     """
+    if page is not None and page.suffix not in (".html", ".htm"):
+        raise UsageError(f"--html {page}: write a name that ends in .html")
     spec = load_job(job)
     report = api.plan(spec, site)
     record = _measured(folder, spec)
@@ -105,6 +107,8 @@ def figures(record: Record, steps_asked: int) -> dict[str, float]:
 
 def _measured(folder: Path, job: JobSpec) -> Record | None:
     """Return the newest finished run of a job with this name, where there is one."""
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"--folder {folder} is not a folder; name a folder of runs")
     if not folder.is_dir():
         return None
     own = [record for record in records(folder) if record.job().name == job.name and record.state() == "finished"]
@@ -184,8 +188,6 @@ def page_of(report: Report, lines: Sequence[Line], picture: str) -> str:
 
 
 def _write(target: Path, report: Report, lines: Sequence[Line]) -> None:
-    if target.suffix not in (".html", ".htm"):
-        raise UsageError(f"--html {target}: write a name that ends in .html")
     part = target.with_name(f".{target.name}.part")
     try:
         part.write_text(page_of(report, lines, _picture(report)), encoding="utf-8")
