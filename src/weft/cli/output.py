@@ -23,6 +23,11 @@ PlotFile = Annotated[Path | None, Parameter(name="--plot", help="Draw it into FI
 PIPE_WIDTH = 120
 _SHORT_NAME = 24
 
+# Same input, same bytes: no random ids in the file. The grid lies behind what is drawn.
+PICTURE_STYLE = {
+    "svg.hashsalt": "weft", "font.size": 10, "axes.grid": True, "axes.axisbelow": True, "grid.alpha": 0.3,
+}  # fmt: skip
+
 
 def console() -> "Console":
     """Return a console on standard output."""
@@ -76,8 +81,7 @@ def save_plot(target: Path | None, draw: "Callable[[Figure], None]", size: tuple
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    # Same input, same bytes: no date and no random ids in the file.
-    with mpl.rc_context({"svg.hashsalt": "weft", "font.size": 10, "axes.grid": True, "grid.alpha": 0.3}):
+    with mpl.rc_context(PICTURE_STYLE):
         figure = Figure(figsize=size, layout="constrained")
         draw(figure)
         part = target.with_name(f".{target.name}.part{target.suffix}")

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from weft import api
-from weft.cli.output import JsonFlag, PlotFile, console, print_json, print_table, save_plot
+from weft.cli.output import PICTURE_STYLE, JsonFlag, PlotFile, console, print_json, print_table, save_plot
 from weft.cli.plan import thousands
 from weft.core.errors import FailedError, UsageError
 from weft.core.provenance import provenance
@@ -201,7 +201,7 @@ def _picture(report: Report) -> str:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    with mpl.rc_context({"svg.hashsalt": "weft", "font.size": 10, "axes.grid": True, "grid.alpha": 0.3}):
+    with mpl.rc_context(PICTURE_STYLE):
         figure = Figure(figsize=(13.0, 9.0), layout="constrained")
         _draw(figure, report)
         text = io.StringIO()
