@@ -189,3 +189,13 @@ def test_nothing_is_drawn_where_the_page_has_a_wrong_name(tmp_path: Path):
 def test_a_schema_is_json_with_the_flag_too(capsys: pytest.CaptureFixture[str]):
     assert run("schema", "site", "--json") == 0
     assert json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+def test_a_full_disk_under_the_output_is_said_in_one_line(flags: tuple[str, ...]):
+    code = f"import sys; from weft.cli.main import main; sys.exit(main(['site', 'list', *{flags!r}]))"
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        ended = subprocess.run(
+            [sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (ended.returncode, ended.stderr) == (1, "error: the output can not be written: No space left on device\n")

@@ -4,6 +4,7 @@ Commands are named by import path and imported when they are called, so `weft --
 Status 0: done; 1: it failed; 2: it was asked wrongly; 130: interrupted.
 """
 
+import errno
 import os
 import sys
 
@@ -14,6 +15,7 @@ from weft.core.errors import WeftError
 from weft.core.version import VERSION
 
 INTERRUPTED = 130
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 app = App(
     name="weft",
@@ -63,6 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
         app(arguments, result_action="return_value")
+        sys.stdout.flush()
     except CycloptsError as error:
         errors.print(f"[bold red]error:[/] {_escaped(_in_words(error))}")
         errors.print("[dim]weft --help lists the commands; weft COMMAND --help their options[/]")
@@ -76,6 +79,12 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader (`| head`) has gone: not a failure of ours, and nothing more may be written to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        errors.print(f"[bold red]error:[/] the output can not be written: {error.strerror}")
+        return 1
     return 0
 
 
