@@ -10,9 +10,10 @@ import pytest
 from tests.training.ranks import job_of
 
 from weft.cli.main import INTERRUPTED, main
-from weft.cli.train import changed
-from weft.core.errors import SpecError
+from weft.cli.train import changed, check_memory
+from weft.core.errors import SpecError, UsageError
 from weft.core.toml import written
+from weft.specs import load_job
 
 
 def job_file(folder: Path, **changes: Any) -> str:
@@ -105,3 +106,9 @@ def test_ctrl_c_saves_and_ends_and_resume_goes_on(tmp_path: Path):
         [*asked, "--resume", "--set", f"steps={done + 2}", "--json"], capture_output=True, check=False
     )
     assert json.loads(ended.stdout)["steps"] == done + 2
+
+
+def test_a_model_larger_than_the_machine_is_refused_before_anything_starts():
+    with pytest.raises(UsageError, match=r"weights of job 'gpt-1t' take .* weft rehearse"):
+        check_memory(load_job("gpt-1t"), 64 << 30)
+    check_memory(load_job("tiny-gpt"), 1 << 30)

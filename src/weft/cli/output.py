@@ -23,6 +23,11 @@ PlotFile = Annotated[Path | None, Parameter(name="--plot", help="Draw it into FI
 PIPE_WIDTH = 120
 _SHORT_NAME = 24
 
+# Same input, same bytes: no random ids in the file. The grid lies behind what is drawn.
+PICTURE_STYLE = {
+    "svg.hashsalt": "weft", "font.size": 10, "axes.grid": True, "axes.axisbelow": True, "grid.alpha": 0.3,
+}  # fmt: skip
+
 
 def console() -> "Console":
     """Return a console on standard output."""
@@ -51,7 +56,10 @@ def print_table(
     from rich import box
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    # A title inside the table would be folded at the table's width, which may be a few letters.
+    out = console()
+    out.print(title, style="bold", markup=False, soft_wrap=True)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     names_are_short = all(len(row[0]) <= _SHORT_NAME for row in rows)
     for number, column in enumerate(columns):
         widest_word = max((len(word) for word in column.split()), default=0)
@@ -61,7 +69,7 @@ def print_table(
         )
     for row in rows:
         table.add_row(*row)
-    console().print(table)
+    out.print(table)
 
 
 def save_plot(target: Path | None, draw: "Callable[[Figure], None]", size: tuple[float, float] = (9.0, 5.0)) -> None:
@@ -73,8 +81,7 @@ def save_plot(target: Path | None, draw: "Callable[[Figure], None]", size: tuple
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    # Same input, same bytes: no date and no random ids in the file.
-    with mpl.rc_context({"svg.hashsalt": "weft", "font.size": 10, "axes.grid": True, "grid.alpha": 0.3}):
+    with mpl.rc_context(PICTURE_STYLE):
         figure = Figure(figsize=size, layout="constrained")
         draw(figure)
         part = target.with_name(f".{target.name}.part{target.suffix}")

@@ -15,10 +15,14 @@ from weft.planning.report import Report, plan_row, step_row
 
 app = App(name="plan", help="Find the best plans of a job on a site and what they cost.", help_format="plaintext")
 
-Pairs = Annotated[list[str] | None, Parameter(name="--fix", help="Hold a choice, as tp=8; may be repeated.")]
+Pairs = Annotated[
+    list[str] | None, Parameter(name="--fix", negative="", help="Hold a choice, as tp=8; may be repeated.")
+]
 Changes = Annotated[
     list[str] | None,
-    Parameter(name="--what-if", help="Plan again after a change, as planes=4, nodes=-8 or 'link_rate=400 Gb/s'."),
+    Parameter(
+        name="--what-if", negative="", help="Plan again after a change, as planes=4, nodes=-8 or 'link_rate=400 Gb/s'."
+    ),
 ]
 Precision = Annotated[Literal["bf16", "fp8"], Parameter(help="Arithmetic of the matrices.")]
 
@@ -308,6 +312,8 @@ def _pairs(texts: list[str]) -> dict[str, str]:
         name, equals, value = text.partition("=")
         if not equals or not value:
             raise UsageError(f"--fix {text!r} is not a choice; write it as tp=8")
+        if name.strip() in found:
+            raise UsageError(f"--fix holds {name.strip()} twice; write it once")
         found[name.strip()] = value.strip()
     return found
 

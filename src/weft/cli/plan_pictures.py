@@ -40,7 +40,8 @@ def _memory(axes: Axes, found: Report) -> None:
     axes.set_xticks(range(len(best)), names, rotation=45, ha="right", fontsize=7)
     axes.set_ylabel("GiB on the fullest GPU")
     axes.set_title("memory of the best plans (dp x tp x pp x cp)", fontsize=10)
-    axes.legend(fontsize=7)
+    axes.margins(y=0.25)
+    axes.legend(fontsize=7, ncols=3, loc="upper right")
 
 
 def _gantt(axes: Axes, found: Report) -> None:
@@ -52,7 +53,8 @@ def _gantt(axes: Axes, found: Report) -> None:
     chunks = row["chunks"] if row["schedule"] == "interleaved" else 1
     forward, backward = float(times.forward_s[0]), float(times.backward_s[0])
     weights = forward if row["schedule"] in ("zero-bubble", "zbv") and backward > forward else 0.0
-    for bar in timeline(stages, shown, forward, backward, chunks=chunks, weights_s=weights):
+    bars = list(timeline(stages, shown, forward, backward, chunks=chunks, weights_s=weights))
+    for bar in bars:
         axes.barh(
             bar.stage, 1e3 * (bar.end_s - bar.start_s), left=1e3 * bar.start_s, height=0.85, color=_KINDS[bar.kind],
             alpha=0.55 + 0.45 * (bar.micro % 2), linewidth=0,
@@ -60,10 +62,14 @@ def _gantt(axes: Axes, found: Report) -> None:
     axes.invert_yaxis()
     axes.set_xlabel("ms")
     axes.set_ylabel("stage")
+    axes.set_yticks(range(stages))
     axes.grid(visible=False)
     name = "zbv, drawn as zero-bubble" if row["schedule"] == "zbv" else row["schedule"]
     axes.set_title(f"{name}: {stages} of {row['pp']} stages, {shown} of {rounds} micro-batches", fontsize=10)
-    axes.legend(handles=[Patch(color=colour, label=kind) for kind, colour in _KINDS.items()], fontsize=7, loc="right")
+    drawn = {bar.kind for bar in bars}
+    handles = [Patch(color=colour, label=kind) for kind, colour in _KINDS.items() if kind in drawn]
+    # The bars fill the axes, so the legend stands below them.
+    axes.legend(handles=handles, fontsize=7, ncols=len(handles), loc="lower right", bbox_to_anchor=(1.0, -0.16))
 
 
 def _power(axes: Axes, found: Report) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from weft import api
-from weft.cli.output import JsonFlag, PlotFile, console, print_json, print_table, save_plot
+from weft.cli.output import PICTURE_STYLE, JsonFlag, PlotFile, console, print_json, print_table, save_plot
 from weft.cli.plan import thousands
 from weft.core.errors import FailedError, UsageError
 from weft.core.provenance import provenance
@@ -46,6 +46,8 @@ def rehearse_job(
         Built-in name or path of a job file.
 
     """
+    if page is not None and page.suffix not in (".html", ".htm"):
+        raise UsageError(f"--html {page}: write a name that ends in .html")
     spec = load_job(job)
     report = api.plan(spec, site)
     record = _measured(folder, spec)
@@ -105,6 +107,8 @@ def figures(record: Record, steps_asked: int) -> dict[str, float]:
 
 def _measured(folder: Path, job: JobSpec) -> Record | None:
     """Return the newest finished run of a job with this name, where there is one."""
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"--folder {folder} is not a folder; name a folder of runs")
     if not folder.is_dir():
         return None
     own = [record for record in records(folder) if record.job().name == job.name and record.state() == "finished"]
@@ -184,8 +188,6 @@ def page_of(report: Report, lines: Sequence[Line], picture: str) -> str:
 
 
 def _write(target: Path, report: Report, lines: Sequence[Line]) -> None:
-    if target.suffix not in (".html", ".htm"):
-        raise UsageError(f"--html {target}: write a name that ends in .html")
     part = target.with_name(f".{target.name}.part")
     try:
         part.write_text(page_of(report, lines, _picture(report)), encoding="utf-8")
@@ -199,7 +201,7 @@ def _picture(report: Report) -> str:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    with mpl.rc_context({"svg.hashsalt": "weft", "font.size": 10, "axes.grid": True, "grid.alpha": 0.3}):
+    with mpl.rc_context(PICTURE_STYLE):
         figure = Figure(figsize=(13.0, 9.0), layout="constrained")
         _draw(figure, report)
         text = io.StringIO()

@@ -16,12 +16,15 @@ from weft.core import quantity
 from weft.core.errors import UsageError
 from weft.core.specfile import read_table, validate
 from weft.engines.supervisor import Supervisor
+from weft.planning.arithmetic import parameters
 from weft.specs import JobSpec, load_job
 from weft.specs.faults import FaultsSpec
 from weft.training.mesh import automatic, check
 from weft.training.runs import check_root
 
 _LINES = 10
+_WEIGHT_BYTES = 4
+"""Weights are kept in fp32, whatever the products are computed in."""
 _RUNS = Path("runs")
 
 
@@ -45,6 +48,7 @@ def train(
 
     """
     spec = planned(changed(load_job(job), set, job))
+    check_memory(spec, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     check_root(folder)
     with _shown(spec, quiet=json) as show:
         broken = None if faults is None else validate(read_table(faults), FaultsSpec, faults)
@@ -91,6 +95,16 @@ def planned(job: JobSpec) -> JobSpec:
     assert job.plan != "auto"
     check(job, job.plan)
     return job
+
+
+def check_memory(job: JobSpec, memory_bytes: int) -> None:
+    """Refuse a model whose weights alone, held once, are more than this machine's memory."""
+    needed = _WEIGHT_BYTES * parameters(job.model).total
+    if needed > memory_bytes:
+        raise UsageError(
+            f"the weights of job {job.name!r} take {quantity.SIZE.about(needed)}, but this machine has"
+            f" {quantity.SIZE.about(memory_bytes)}; weft plan and weft rehearse say what it would do on a site"
+        )
 
 
 class _Lines:

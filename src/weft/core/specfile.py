@@ -43,6 +43,8 @@ class Library:
 
     def find(self, reference: str, beside: Path | None = None) -> Path:
         """Return the file that `reference` means: a built-in name, or a path (relative to `beside` where given)."""
+        if not reference:
+            raise UsageError(f"the name of a {self.kind} is empty; built in are {', '.join(self.names())}")
         if reference in self.names():
             return self.folder / f"{reference}.toml"
         path = Path(reference) if beside is None else beside / reference
