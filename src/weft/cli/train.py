@@ -49,10 +49,11 @@ def train(
     """
     spec = planned(changed(load_job(job), set, job))
     check_memory(spec, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    check_root(folder)
     with _shown(spec, quiet=json) as show:
         broken = None if faults is None else validate(read_table(faults), FaultsSpec, faults)
-        result = Supervisor(spec, folder, resume=resume, faults=broken, on_line=show).run()
+        supervisor = Supervisor(spec, folder, resume=resume, faults=broken, on_line=show)
+        check_root(folder)
+        result = supervisor.run()
     if json:
         print_json(result)
     else:
