@@ -121,8 +121,8 @@ def s16() -> Experiment:
     for planes, low, high in ((4, 0.73, 0.77), (8, 0.855, 0.895)):
         site = site_of(planes, gpus=2 * 51_200 // (800 // planes) // 2)
         down = site.fabric.radix // 2
-        flows = [{"source": a, "destination": down + a, "size": "32 MiB"} for a in range(8)]
-        flows += [{"source": down + a, "destination": (a + 1) % 8, "size": "32 MiB"} for a in range(8)]
+        flows = [{"source": a, "destination": down + a, "size": "8 MiB"} for a in range(8)]
+        flows += [{"source": down + a, "destination": (a + 1) % 8, "size": "8 MiB"} for a in range(8)]
         traffic = {"pattern": "flows", "flows": flows}
         down_port = [{"kind": "port-down", "target": "link0-p0-i0"}]
         instant = {"mrc": {"port_remap_delay": "1 us"}}
@@ -133,7 +133,7 @@ def s16() -> Experiment:
         found.append(within(f"step rate with one of {planes} planes down at one node", ratio, low, high, "", said))
     return Experiment(
         "S16", "One node loses a plane in a synchronous step",
-        "A ring over 16 NICs under two T0s, 32 MiB each; the step ends with its slowest flow. One port of one NIC is down.",
+        "A ring over 16 NICs under two T0s, 8 MiB each; the step ends with its slowest flow. One port of one NIC is down.",
         tuple(found),
     )  # fmt: skip
 

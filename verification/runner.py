@@ -1,20 +1,22 @@
 """Runs the experiments and writes what they found: `python -m verification [NAME ...]`.
 
-All of them together write docs/verification.md and its pictures; a few named ones only print. Exit status 1 where
-anything does not hold.
+What each one found is kept in build/verification; docs/verification.md and its pictures are written from there once
+every experiment has been run. Exit status 1 where anything does not hold.
 """
 
+import json
 import multiprocessing
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
 from verification import fabrics, paths
-from verification.findings import Experiment
+from verification.findings import Experiment, Finding
 from weft.netsim import compiling
 
 ALL: dict[str, Callable[[], Experiment]] = {
@@ -34,6 +36,7 @@ ALL: dict[str, Callable[[], Experiment]] = {
 LONGEST_FIRST = ("balance", "S15", "S18", "S10", "S14")
 PAGE = Path("docs/verification.md")
 PICTURES = Path("docs/pictures")
+KEPT = Path("build/verification")
 WORKERS = 2
 
 
@@ -64,7 +67,7 @@ def _picture(found: Experiment) -> bytes | None:
     return held.getvalue()
 
 
-def page(outcomes: dict[str, tuple[Experiment, bytes | None]]) -> str:
+def page(outcomes: dict[str, tuple[Experiment, bool]]) -> str:
     """Return the page as Markdown."""
     lines = [
         "# Verification",
@@ -87,7 +90,7 @@ def page(outcomes: dict[str, tuple[Experiment, bytes | None]]) -> str:
             lines.append(f"| {row.what} | {row.expected} | {row.found} | {'yes' if row.holds else '**no**'} |")
         if found.remark:
             lines += ["", found.remark]
-        if picture is not None:
+        if picture:
             lines += ["", f"![{found.title}](pictures/verification-{name.lower()}.svg)"]
     return "\n".join(lines) + "\n"
 
@@ -102,15 +105,33 @@ def main(names: list[str]) -> int:
     # Compiled once here, so that the workers only load.
     compiling.prepare(say=print)
     ALL["S13"]()
-    outcomes: dict[str, tuple[Experiment, bytes | None]] = {}
+    holds = True
     with multiprocessing.get_context("spawn").Pool(WORKERS) as pool:
         for name, found, picture, took in pool.imap_unordered(run_one, wanted):
-            outcomes[name] = (found, picture)
+            holds = holds and found.holds
+            _keep(name, found, picture)
             _tell(name, found, took)
-    ordered: dict[str, Any] = {name: outcomes[name] for name in ALL if name in outcomes}
-    if not names:
-        _write(ordered)
-    return 0 if all(found.holds for found, _ in ordered.values()) else 1
+    _write_page()
+    return 0 if holds else 1
+
+
+def _keep(name: str, found: Experiment, picture: bytes | None) -> None:
+    KEPT.mkdir(parents=True, exist_ok=True)
+    kept = {key: value for key, value in asdict(found).items() if key != "draw"}
+    (KEPT / f"{name}.json").write_text(json.dumps({**kept, "picture": picture is not None}, indent=2))
+    if picture is not None:
+        PICTURES.mkdir(exist_ok=True)
+        (PICTURES / f"verification-{name.lower()}.svg").write_bytes(picture)
+
+
+def _kept(name: str) -> tuple[Experiment, bool] | None:
+    file = KEPT / f"{name}.json"
+    if not file.exists():
+        return None
+    table: dict[str, Any] = json.loads(file.read_text())
+    drawn = bool(table.pop("picture"))
+    table["findings"] = tuple(Finding(**row) for row in table["findings"])
+    return Experiment(**table), drawn
 
 
 def _tell(name: str, found: Experiment, took: float) -> None:
@@ -119,10 +140,11 @@ def _tell(name: str, found: Experiment, took: float) -> None:
         print(f"  {'holds' if row.holds else 'FAILS'}  {row.what}: {row.found} (expected {row.expected})", flush=True)
 
 
-def _write(outcomes: dict[str, tuple[Experiment, bytes | None]]) -> None:
-    PICTURES.mkdir(exist_ok=True)
-    for name, (_, picture) in outcomes.items():
-        if picture is not None:
-            (PICTURES / f"verification-{name.lower()}.svg").write_bytes(picture)
-    PAGE.write_text(page(outcomes))
+def _write_page() -> None:
+    found = {name: kept for name in ALL if (kept := _kept(name)) is not None}
+    missing = [name for name in ALL if name not in found]
+    if missing:
+        print(f"verification: no page yet; {', '.join(missing)} not run")
+        return
+    PAGE.write_text(page(found))
     print(f"verification: {PAGE}")
