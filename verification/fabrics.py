@@ -26,12 +26,12 @@ def _across(pairs: int, down: int, size: str, fan: int = 1) -> dict[str, Any]:
 
 def s14() -> Experiment:
     """Cold start with dead links, with and without a denylist."""
-    site, share, pairs = site_of(gpus=304), 0.0025, 48
+    site, share, pairs = site_of(gpus=288), 0.0025, 32
     count = round(share * 2 * 256 * 8)
     drawn = np.random.default_rng(7).choice(2 * 256 * 8, size=count, replace=False)
     dead = [f"link1-p{n // 512}-i{n // 256 % 2}-u{n % 256}" for n in drawn.tolist()]
     faults = [{"kind": "black-hole", "target": name} for name in dead]
-    traffic = _across(pairs, 256, "6 MiB")
+    traffic = _across(pairs, 256, "12 MiB")
     runs = {
         "no denylist": simulate(scenario(traffic, faults=faults), site),
         "denylist": simulate(scenario(traffic, faults=faults, denied=dead), site),
@@ -49,9 +49,9 @@ def s14() -> Experiment:
     return Experiment(
         "S14", "Cold start with dead links",
         f"{pairs} queue pairs across T1s, 256 EVs; {count} of 4,096 T0-T1 links (0.25 %) swallow everything from the start. "
-        "The paper's share of dead links and its minutes are not published; the time here is 90 us of sending.",
+        "The paper's share of dead links and its minutes are not published; the time here is 140 us of sending.",
         found,
-        remark="A loss rate of 1 in 25 million can not be seen in a run of 74,000 packets; that losses end is shown instead.",
+        remark="A loss rate of 1 in 25 million can not be seen in a run of 98,000 packets; that losses end is shown instead.",
     )  # fmt: skip
 
 

@@ -27,7 +27,7 @@ from weft.specs.site import SiteSpec
 
 MOST_PACKETS = 50_000_000
 """Data packets that the reference takes on; more would run for days."""
-MOST_LINKS = 4_000_000
+MOST_LINKS = 200_000
 """Links that the reference takes on."""
 COMPILE_FROM = 20_000
 """Data packets from which compiling the protocol's rules pays."""
@@ -63,6 +63,8 @@ def set_up(scenario: ScenarioSpec, site: SiteSpec, seed: int | None = None) -> S
             f"{site.name} has {sum(shape.links):,} links, more than this simulator holds ({MOST_LINKS:,}); "
             "add gpus = 1024 to the scenario to build only a part of it"
         )
+    if seed is not None and not 0 <= seed < 2**63:
+        raise UsageError(f"a seed lies between 0 and 2^63 - 1, not {seed}")
     root = Seed(scenario.seed if seed is None else seed)
     flows = flows_of(scenario, shape, fabric.nic_rate, root)
     packets = sum(-(-flow.size // fabric.packet) for flow in flows)
