@@ -5,7 +5,6 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
-TORCH_STAMP := $(VENV)/.ready-train
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 export PYTHONPATH := $(CURDIR)/src
 PYTEST := $(BIN)/python -m pytest
@@ -25,19 +24,26 @@ $(STAMP): pyproject.toml
 	    || { echo "setup: $(PYTHON) is older than 3.11; run make PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv --without-pip $(VENV)
 	@$(PYTHON) -m pip --disable-pip-version-check -qq --python $(BIN)/python install 'pip>=25.1'
-	@$(PIP) install --group test --group check --editable .
+	@$(PIP) install --group test --group check --editable '.[train,sim]'
 	@touch $@
 
-demo: $(STAMP)  ## Design a 131,072-GPU fabric and show it
+demo: $(STAMP)  ## Design a 131,072-GPU fabric; train a small GPT, kill and corrupt it, and get the same weights
+	@rm -rf build/demo
+	@echo "demo: a fabric for 131,072 GPUs"
 	@$(BIN)/weft design gb200-8x100g-131k
-	@$(BIN)/weft explain planes gb200-8x100g-131k
+	@echo "demo: a small GPT on four processes, two replicas of a pipeline of two stages"
+	@$(BIN)/weft train tiny-gpt --folder build/demo
+	@echo "demo: the same again; now a worker is killed and a bit of another one's weights is flipped"
+	@$(BIN)/weft train tiny-gpt --folder build/demo --faults examples/faults.toml --set guard.digest_every=1
+	@$(BIN)/weft runs incidents tiny-gpt-2 --folder build/demo
+	@$(BIN)/weft runs compare tiny-gpt-1 tiny-gpt-2 --folder build/demo
 
 test: $(STAMP)  ## Run the tests (fast ones; under ten minutes on two cores)
 	@echo "test: the fast tests on $(WORKERS) workers"
 	@$(PYTEST) -n $(WORKERS) -m "not slow and not root"
 
 test-slow: $(STAMP)  ## Run the tests that take long
-	@$(PYTEST) -n $(WORKERS) -m "slow and not root"
+	@$(PYTEST) -n $(WORKERS) --timeout 900 -m "slow and not root"
 
 test-root: $(STAMP)  ## Run the tests that need root and iproute2 (network namespaces)
 	@$(PYTEST) -m root

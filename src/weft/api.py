@@ -6,20 +6,21 @@
 `weft` loads this module when one of its names is first used, so that `import weft` alone costs nothing.
 """
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
 
 from weft.core import quantity
 from weft.core.errors import UsageError
 from weft.core.units import BitsPerSecond
 from weft.fabric.design import Design, candidates, describe
-from weft.specs import ScenarioSpec, SiteSpec, load_scenario, load_site
+from weft.specs import JobSpec, ScenarioSpec, SiteSpec, load_job, load_scenario, load_site
 
 if TYPE_CHECKING:
-    from weft.netsim.results import Report
+    from weft.netsim.results import Report as SimulationReport
     from weft.netsim.simulate import Watch
+    from weft.planning.report import Report
 
-__all__ = ["compare", "design", "simulate"]
+__all__ = ["compare", "design", "plan", "simulate"]
 
 _TEMPLATE_SITE = "gb200-8x100g-131k"
 _LARGEST_GPUS = 4_000_000
@@ -41,6 +42,30 @@ def compare(
     return candidates(template, gpus, _rate(nic, "nic"), _rate(switch, "switch"), planes)
 
 
+def plan(
+    job: str | JobSpec,
+    site: str | SiteSpec,
+    *,
+    top: int = 10,
+    fixed: Mapping[str, str] | None = None,
+    precision: Literal["bf16", "fp8"] = "bf16",
+    what_if: str | None = None,
+) -> "Report":
+    """Return the best plans of a job on a site and what the chosen one takes.
+
+    `fixed` holds choices ({"tp": "8"}); `what_if` changes the site or the job first ("planes=4").
+    """
+    from weft.planning.plans import Practice
+    from weft.planning.report import plan_job
+    from weft.planning.what_if import changed
+
+    place = load_site(site) if isinstance(site, str) else site
+    task = load_job(job) if isinstance(job, str) else job
+    if what_if is not None:
+        place, task = changed(place, task, what_if)
+    return plan_job(place, task, practice=Practice(fp8=precision == "fp8"), fixed=fixed, top=top)
+
+
 def simulate(
     scenario: str | ScenarioSpec,
     transports: Sequence[str] = (),
@@ -49,7 +74,7 @@ def simulate(
     fast: bool | None = None,
     watch: "Watch | None" = None,
     say: Callable[[str], None] | None = None,
-) -> "tuple[Report, ...]":
+) -> "tuple[SimulationReport, ...]":
     """Run a scenario packet by packet and return one report for each transport.
 
     `scenario` is a built-in name, a path or a loaded scenario; `fast` compiles the protocol's rules (decided by the
@@ -59,7 +84,7 @@ def simulate(
 
     spec = load_scenario(scenario) if isinstance(scenario, str) else scenario
     setup = set_up(spec, load_site(spec.site), seed)
-    reports: list[Report] = []
+    reports: list[SimulationReport] = []
     for transport in transports_of(setup, tuple(transports)):
         reports.append(run(setup, transport, fast=fast, watch=watch, say=say))
         if reports[-1].interrupted:

@@ -88,6 +88,12 @@ def test_a_wrong_site_names_every_mistake(case: str, tmp_path: Path, capsys: pyt
         ("check",),
         ("check", "nowhere.toml"),
         ("--nonsense",),
+        ("design", ""),
+        ("design", "laptop", "--nic", "400 Gb/s"),
+        ("design", "laptop", "--planes", "4"),
+        ("plan", "tiny-gpt", "--site", "laptop", "--fix", "tp=1", "--fix", "tp=2"),
+        ("plan", "tiny-gpt", "--site", "laptop", "--empty-fix"),
+        ("rehearse", "laptop", "tiny-gpt", "--folder", "pyproject.toml"),
     ],
 )
 def test_what_was_asked_wrongly_ends_with_status_2(arguments, capsys: pytest.CaptureFixture[str]):
@@ -115,7 +121,7 @@ def test_a_picture_that_can_not_be_written_is_a_failure(tmp_path: Path, capsys: 
 
 def test_every_file_of_the_examples_is_right(capsys: pytest.CaptureFixture[str]):
     examples = Path(__file__).parents[2] / "examples"
-    files = sorted(str(path) for path in examples.glob("*.toml"))
+    files = sorted(str(path) for path in examples.glob("*.toml") if path.name != "faults.toml")
     assert files
     assert run("check", *files) == 0
     assert capsys.readouterr().out.count("no mistakes") == len(files)
@@ -143,3 +149,53 @@ def test_a_reader_that_leaves_early_is_no_failure():
     )
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("asked", ["tiny-gpt", "examples/job.toml"])
+def test_a_job_where_a_site_is_wanted_is_called_one(asked: str, capsys: pytest.CaptureFixture[str]):
+    assert run("design", asked) == 2
+    assert capsys.readouterr().err == f"error: {asked} is a job; a site is wanted here\n"
+
+
+def test_a_file_that_can_not_be_read_does_not_hide_the_mistakes_of_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    rubbish, wrong = tmp_path / "rubbish.toml", tmp_path / "wrong.toml"
+    rubbish.write_bytes(b"\xff\xfe")
+    wrong.write_text('extends = "laptop"\nnmae = "x"\n', encoding="utf-8")
+    assert run("check", str(rubbish), str(wrong)) == 2
+    error = capsys.readouterr().err
+    assert "is not text" in error
+    assert "nmae" in error
+
+
+def test_a_word_too_many_is_named(capsys: pytest.CaptureFixture[str]):
+    assert run("site", "show", "laptop", "laptop2") == 2
+    assert "at 'laptop2'; leave it out" in capsys.readouterr().err
+
+
+def test_a_title_wider_than_its_table_stays_on_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    edges = tmp_path / "edges.csv"
+    edges.write_text("a,b\nh1,s1\nh2,s1\n", encoding="utf-8")
+    assert run("fabric", "import", str(edges), "--hosts", "name:h*") == 0
+    assert capsys.readouterr().out.startswith(f"{edges}: a network of 2 hosts\n")
+
+
+def test_nothing_is_drawn_where_the_page_has_a_wrong_name(tmp_path: Path):
+    assert run("rehearse", "laptop", "tiny-gpt", "--plot", str(tmp_path / "a.png"), "--html", "a.txt") == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_schema_is_json_with_the_flag_too(capsys: pytest.CaptureFixture[str]):
+    assert run("schema", "site", "--json") == 0
+    assert json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+def test_a_full_disk_under_the_output_is_said_in_one_line(flags: tuple[str, ...]):
+    code = f"import sys; from weft.cli.main import main; sys.exit(main(['site', 'list', *{flags!r}]))"
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        ended = subprocess.run(
+            [sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (ended.returncode, ended.stderr) == (1, "error: the output can not be written: No space left on device\n")

@@ -12,14 +12,17 @@ from weft.core.errors import UsageError
 from weft.core.quantity import MONEY, POWER, RATE, TIME, significant
 from weft.fabric.design import Design
 
+_NIC = "800 Gb/s"
+_SWITCH = "51.2 Tb/s"
+
 
 def design(
     site: str | None = None,
     /,
     *,
     gpus: Annotated[int | None, Parameter(help="Compare fabrics for this many GPUs.")] = None,
-    nic: Annotated[str, Parameter(help="Rate of one NIC.")] = "800 Gb/s",
-    switch: Annotated[str, Parameter(help="Capacity of one switch.")] = "51.2 Tb/s",
+    nic: Annotated[str | None, Parameter(help=f"Rate of one NIC. [default: {_NIC}]")] = None,
+    switch: Annotated[str | None, Parameter(help=f"Capacity of one switch. [default: {_SWITCH}]")] = None,
     planes: Annotated[
         list[int] | None, Parameter(help="Only these splits of the NIC.", consume_multiple=True, negative="")
     ] = None,
@@ -37,10 +40,17 @@ def design(
     if (site is None) == (gpus is None):
         raise UsageError("name a site (weft design gb200-8x100g-131k) or a number of GPUs (weft design --gpus 131072)")
     if site is not None:
+        given = {"--nic": nic, "--switch": switch, "--planes": planes}
+        for option in (name for name, value in given.items() if value is not None):
+            raise UsageError(f"{option} goes with --gpus; a site's own is written in its file")
         _one(api.design(site), json=json, plot=plot)
     else:
         assert gpus is not None
-        _several(api.compare(gpus, nic, switch, tuple(planes or ())), json=json, plot=plot)
+        _several(
+            api.compare(gpus, _NIC if nic is None else nic, _SWITCH if switch is None else switch, tuple(planes or ())),
+            json=json,
+            plot=plot,
+        )
 
 
 def _one(found: Design, *, json: bool, plot: Path | None) -> None:

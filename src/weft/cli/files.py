@@ -47,8 +47,8 @@ def show_site(site: str, /, *, json: JsonFlag = False) -> None:
     console().print(written(spec.as_written()), markup=False, soft_wrap=True)
 
 
-def schema(kind: Kind, /) -> None:
-    """Print the JSON schema of site, job or scenario files.
+def schema(kind: Kind, /, *, json: JsonFlag = False) -> None:  # noqa: ARG001 - it is JSON either way
+    """Print the JSON schema of site, job or scenario files; it is JSON with --json and without.
 
     Parameters
     ----------
@@ -78,6 +78,11 @@ def check(*files: str, json: JsonFlag = False) -> None:
             found.append({"file": file, "kind": kind, "name": str(spec.as_written()["name"])})
         except SpecError as error:
             mistakes += error.mistakes
+        except UsageError as error:
+            # One file is reported in its own words; among several it must not hide the mistakes of the others.
+            if len(files) == 1:
+                raise
+            mistakes.append(Mistake(file, "", str(error)))
     if mistakes:
         raise SpecError(mistakes)
     if json:

@@ -4,23 +4,25 @@ Commands are named by import path and imported when they are called, so `weft --
 Status 0: done; 1: it failed; 2: it was asked wrongly; 130: interrupted.
 """
 
+import errno
 import os
 import sys
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, UnusedCliTokensError
 from rich.console import Console
 
 from weft.core.errors import WeftError
 from weft.core.version import VERSION
 
 INTERRUPTED = 130
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 app = App(
     name="weft",
     help="Rehearse a 131,072-GPU training run on your laptop, then run it.",
     version=VERSION,
     help_format="plaintext",
-    help_epilogue="SITE, JOB and SCENARIO are built-in names or TOML files. Every command takes --json.",
+    help_epilogue="SITE, JOB and SCENARIO are built-in names or TOML files. Every command that reports takes --json.",
     exit_on_error=False,
     print_error=False,
 )
@@ -36,6 +38,9 @@ app.command("weft.cli.design:design", name="design", help="Compare fabrics for a
 app.command("weft.cli.explain:explain", name="explain", help="Show why a design decision works, with a site's numbers.")
 app.command("weft.cli.simulate:simulate", name="simulate", help="Run a scenario, packet by packet.")
 
+app.command("weft.cli.rehearse:rehearse_job", name="rehearse", help="Say what a job would do on a site, on one page.")
+app.command("weft.cli.plan:app", name="plan", help="Find the best plans of a job on a site and what they cost.")
+
 fabric = _group("fabric", "Look inside a site's fabric: paths, tables, exports.")
 fabric.command("weft.cli.fabric:path", name="path", help="Follow a packet through the static tables, hop by hop.")
 fabric.command("weft.cli.fabric:table", name="table", help="Print the static forwarding table of one switch.")
@@ -48,6 +53,7 @@ site = _group("site", "Look at sites.")
 site.command("weft.cli.files:list_sites", name="list", help="List the built-in sites.")
 site.command("weft.cli.files:show_site", name="show", help="Print a site with everything it inherits.")
 
+app.command("weft.cli.train:train", name="train", help="Train a job on this machine, from one plan.")
 app.command("weft.cli.runs:app", name="runs", help="List, show and compare what trainings have left behind.")
 
 app.command("weft.cli.files:schema", name="schema", help="Print the JSON schema of site, job or scenario files.")
@@ -60,8 +66,9 @@ def main(arguments: list[str] | None = None) -> int:
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
         app(arguments, result_action="return_value")
+        sys.stdout.flush()
     except CycloptsError as error:
-        errors.print(f"[bold red]error:[/] {_escaped(str(error))}")
+        errors.print(f"[bold red]error:[/] {_escaped(_in_words(error))}")
         errors.print("[dim]weft --help lists the commands; weft COMMAND --help their options[/]")
         return 2
     except WeftError as error:
@@ -73,12 +80,25 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader (`| head`) has gone: not a failure of ours, and nothing more may be written to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        errors.print(f"[bold red]error:[/] the output can not be written: {error.strerror}")
+        return 1
     return 0
 
 
 def run() -> None:
     """Run the command line and leave the process; the entry point of `weft`."""
     sys.exit(main())
+
+
+def _in_words(error: CycloptsError) -> str:
+    """Return what was asked wrongly; words that no command wanted are named without the parser's own terms."""
+    if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
+        return f"nothing is asked for at {' '.join(map(repr, error.unused_tokens))}; leave it out"
+    return str(error)
 
 
 def _escaped(text: str) -> str:

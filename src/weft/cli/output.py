@@ -21,13 +21,27 @@ JsonFlag = Annotated[bool, Parameter(name="--json", negative="", help="Print JSO
 PlotFile = Annotated[Path | None, Parameter(name="--plot", help="Draw it into FILE (.svg or .png).")]
 
 PIPE_WIDTH = 120
+_SHORT_NAME = 24
+
+# Same input, same bytes: no random ids in the file. The grid lies behind what is drawn.
+PICTURE_STYLE = {
+    "svg.hashsalt": "weft", "font.size": 10, "axes.grid": True, "axes.axisbelow": True, "grid.alpha": 0.3,
+}  # fmt: skip
 
 
 def console() -> "Console":
     """Return a console on standard output."""
     from rich.console import Console
+    from typing_extensions import override
 
-    return Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    class PipeConsole(Console):
+        """A console that leaves a reader who has gone to `main`, instead of ending with status 1."""
+
+        @override
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    return PipeConsole(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
 
 
 def print_json(document: Mapping[str, Any] | Sequence[Any]) -> None:
@@ -38,29 +52,36 @@ def print_json(document: Mapping[str, Any] | Sequence[Any]) -> None:
 def print_table(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, words: Sequence[int] = (0,)
 ) -> None:
-    """Print a table; the columns numbered in `words` hold words, the others figures."""
+    """Print a table; the columns numbered in `words` hold words, the others figures; cells may hold rich markup."""
     from rich import box
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    # A title inside the table would be folded at the table's width, which may be a few letters.
+    out = console()
+    out.print(title, style="bold", markup=False, soft_wrap=True)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    names_are_short = all(len(row[0]) <= _SHORT_NAME for row in rows)
     for number, column in enumerate(columns):
-        widest_word = max(len(word) for word in column.split())
+        widest_word = max((len(word) for word in column.split()), default=0)
         alignment: Literal["left", "right"] = "left" if number in words else "right"
-        table.add_column(column, justify=alignment, overflow="fold", no_wrap=number == 0, min_width=widest_word)
+        table.add_column(
+            column, justify=alignment, overflow="fold", no_wrap=number == 0 and names_are_short, min_width=widest_word
+        )
     for row in rows:
         table.add_row(*row)
-    console().print(table)
+    out.print(table)
 
 
-def save_plot(target: Path, draw: "Callable[[Figure], None]", size: tuple[float, float] = (9.0, 5.0)) -> None:
-    """Draw a picture into `target`; the file appears whole or not at all."""
+def save_plot(target: Path | None, draw: "Callable[[Figure], None]", size: tuple[float, float] = (9.0, 5.0)) -> None:
+    """Draw a picture into `target`, where one is wanted; the file appears whole or not at all."""
+    if target is None:
+        return
     if target.suffix not in (".svg", ".png"):
         raise UsageError(f"--plot {target}: write a name that ends in .svg or .png")
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    # Same input, same bytes: no date and no random ids in the file.
-    with mpl.rc_context({"svg.hashsalt": "weft", "font.size": 10, "axes.grid": True, "grid.alpha": 0.3}):
+    with mpl.rc_context(PICTURE_STYLE):
         figure = Figure(figsize=size, layout="constrained")
         draw(figure)
         part = target.with_name(f".{target.name}.part{target.suffix}")

@@ -60,8 +60,7 @@ def show(run: str, /, *, folder: Folder = _RUNS, json: JsonFlag = False, plot: P
     """
     record = find(folder, run)
     report = _report(record)
-    if plot is not None:
-        save_plot(plot, lambda figure: _draw(figure, record), size=(9.0, 7.0))
+    save_plot(plot, lambda figure: _draw(figure, record), size=(9.0, 7.0))
     if json:
         print_json(report)
         return
@@ -99,6 +98,41 @@ def compare_runs(left: str, right: str, /, *, folder: Folder = _RUNS, json: Json
             markup=False,
             soft_wrap=True,
         )
+
+
+@app.command
+def incidents(run: str, /, *, folder: Folder = _RUNS, json: JsonFlag = False) -> None:
+    """Show what went wrong in a run: what was seen, who was blamed, what was done, what it cost.
+
+    Parameters
+    ----------
+    run
+        Name or path of a run.
+
+    """
+    record = find(folder, run)
+    lines = record.incidents()
+    if json:
+        print_json({"run": record.name, "incidents": lines})
+        return
+    if not lines:
+        console().print(f"{record.name}: no incidents", markup=False, soft_wrap=True)
+        return
+    rows = [
+        (str(line["incident"]), line["at"][11:19], f"{line['step']:,}", line["kind"], _who(line),
+         line["seen"].splitlines()[0], line["action"], line["restored_from"] or "-", f"{line['seconds_lost']:,.2f}",
+         f"{line['gpu_seconds_lost']:,.1f}", f"{line['steps_repeated']:,}")
+        for line in lines
+    ]  # fmt: skip
+    head = ("", "UTC", "step", "kind", "rank", "seen", "done", "restored from", "s lost", "GPU-s", "repeated")
+    print_table(f"incidents of {record.name}", head, rows, words=range(3, 8))
+    for line in lines:
+        for note in line["passed_over"]:
+            console().print(f"incident {line['incident']}: {note}", markup=False, soft_wrap=True)
+
+
+def _who(line: Mapping[str, Any]) -> str:
+    return "-" if line["rank"] is None else str(line["rank"])
 
 
 def _summary(record: Record) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from weft import api
 from weft.cli.output import JsonFlag, PlotFile, console, print_json, print_table, save_plot
 from weft.core.errors import FailedError, UsageError
-from weft.core.quantity import RATE, TIME
+from weft.core.quantity import RATE, TIME, significant
 from weft.netsim.results import Report
 from weft.netsim.simulate import Watch
 
@@ -93,8 +93,8 @@ def _progress() -> "Iterator[tuple[Watch | None, Any]]":
 def _print(reports: tuple[Report, ...]) -> None:
     first = reports[0]
     table = [_row(report) for report in reports]
-    columns = ("transport", "flows", "fct mean", "p99", "max", "to ideal", "goodput a NIC", "resent", "trimmed",
-               "marked", "packet-hops", "CPU")  # fmt: skip
+    columns = ("transport", "flows", "fct mean", "p99", "max", "to ideal", "NIC goodput", "resent", "trimmed",
+               "marked", "hops", "CPU")  # fmt: skip
     title = f"{first.scenario}: {first.hosts:,} NICs, {first.planes} planes; ideal {TIME.about(first.ideal_ps)}"
     print_table(title, columns, table)
     rows = [
@@ -119,12 +119,12 @@ def _row(report: Report) -> tuple[str, ...]:
     found = report.as_json()
     times = found["fct_us"]
     known = times["max"] is not None
-    us = [f"{times[name]:.1f} us" if known else "-" for name in ("mean", "p99", "max")]
+    us = [TIME.about(times[name] * 10**6, 4) if known else "-" for name in ("mean", "p99", "max")]
     ratio = f"{times['max'] * 10**6 / report.ideal_ps:.3f}" if known else "-"
     return (
         report.transport, f"{found['completed']:,} of {found['flows']:,}", *us, ratio,
         RATE.about(found["goodput_bps_per_nic"]), f"{found['retransmitted']:,}", f"{found['trimmed']:,}",
-        f"{found['marked']:,}", f"{found['packet_hops']:,}", f"{found['cpu_s']:.1f} s",
+        f"{found['marked']:,}", significant(found["packet_hops"]), f"{found['cpu_s']:.1f} s",
     )  # fmt: skip
 
 

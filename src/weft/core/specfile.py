@@ -11,7 +11,7 @@ import re
 import tomllib
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -43,6 +43,8 @@ class Library:
 
     def find(self, reference: str, beside: Path | None = None) -> Path:
         """Return the file that `reference` means: a built-in name, or a path (relative to `beside` where given)."""
+        if not reference:
+            raise UsageError(f"the name of a {self.kind} is empty; built in are {', '.join(self.names())}")
         if reference in self.names():
             return self.folder / f"{reference}.toml"
         path = Path(reference) if beside is None else beside / reference
@@ -89,7 +91,7 @@ def validate(table: Mapping[str, Any], model: type[SpecT], chain: "list[_Source]
     try:
         return model.model_validate(dict(table))
     except ValidationError as error:
-        raise SpecError([_mistake(line, model, sources) for line in error.errors()]) from None
+        raise SpecError([_mistake(line, model, sources) for line in _chosen(error.errors())]) from None
 
 
 def read_table(reference: str) -> dict[str, Any]:
@@ -157,6 +159,29 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _Place = tuple[str | int, ...]
+
+
+def _is_tag(part: str | int) -> bool:
+    """Return whether `part` of a place is pydantic's name of a union's member, not a key of the file."""
+    return isinstance(part, str) and (part.startswith(("literal[", "function-")) or part.endswith("Spec"))
+
+
+def _chosen(lines: Sequence[Any]) -> list[Any]:
+    """Return the errors of that member of each union which was meant: the table where a table was written."""
+    chosen: list[Any] = []
+    for line in lines:
+        tag = next((number for number, part in enumerate(line["loc"]) if _is_tag(part)), None)
+        if tag is None:
+            chosen.append(line)
+            continue
+        literal = str(line["loc"][tag]).startswith("literal[")
+        whole = tag == len(line["loc"]) - 1
+        if literal and isinstance(line["input"], Mapping):
+            continue
+        if not literal and whole and not isinstance(line["input"], Mapping):
+            continue
+        chosen.append({**line, "loc": tuple(part for part in line["loc"] if not _is_tag(part))})
+    return chosen
 
 
 def _mistake(line: Any, model: type[Spec], sources: list[_Source]) -> Mistake:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from weft.core.errors import UsageError
 from weft.core.spec import Spec
 from weft.core.specfile import Library, Pointer, load, read_table
 from weft.specs.huggingface import read_model
@@ -29,16 +30,19 @@ _POINTERS = {"job": MODEL_CONFIG}
 
 def load_site(reference: str) -> SiteSpec:
     """Return the site called `reference`: a built-in name or the path of a file."""
+    _refuse_another_kind(reference, "site")
     return load(reference, SiteSpec, SITES)
 
 
 def load_job(reference: str) -> JobSpec:
     """Return the job called `reference`: a built-in name or the path of a file."""
+    _refuse_another_kind(reference, "job")
     return load(reference, JobSpec, JOBS, MODEL_CONFIG)
 
 
 def load_scenario(reference: str) -> ScenarioSpec:
     """Return the scenario called `reference`: a built-in name or the path of a file."""
+    _refuse_another_kind(reference, "scenario")
     return load(reference, ScenarioSpec, SCENARIOS)
 
 
@@ -50,6 +54,19 @@ def load_any(reference: str) -> tuple[str, Spec]:
     table = read_table(reference)
     kind = _kind_of(table)
     return kind, load(reference, KINDS[kind], _LIBRARIES[kind], _POINTERS.get(kind))
+
+
+def _refuse_another_kind(reference: str, wanted: str) -> None:
+    """Refuse a built-in name, or a file built on one, of another kind: the list of its mistakes would mislead."""
+    if reference in _LIBRARIES[wanted].names():
+        return
+    path = Path(reference)
+    base = read_table(reference).get("extends") if path.suffix == ".toml" and path.is_file() else reference
+    if base in _LIBRARIES[wanted].names():
+        return
+    for kind, library in _LIBRARIES.items():
+        if base in library.names():
+            raise UsageError(f"{reference} is a {kind}; a {wanted} is wanted here")
 
 
 def _kind_of(table: Mapping[str, Any]) -> str:

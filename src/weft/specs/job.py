@@ -5,6 +5,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from weft.core.spec import Check, Duration, Spec
+from weft.core.units import PICOSECONDS_PER_SECOND, Picoseconds
+from weft.specs.faults import RunFaultSpec
 from weft.specs.site import Name
 
 Count = Annotated[int, Field(ge=1, le=10**12)]
@@ -168,8 +170,8 @@ class OptimizerSpec(Spec):
     """Added to the root of the second moment."""
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.1
     """Decoupled weight decay of matrices."""
-    clip: Annotated[float, Field(gt=0)] | None = 1.0
-    """Largest norm of the gradient, where it is clipped."""
+    clip: Annotated[float, Field(ge=0)] = 1.0
+    """Largest norm of the gradient; 0 where it is not clipped."""
     warmup: Annotated[int, Field(ge=0)] = 0
     """Steps over which the learning rate rises."""
     schedule: Literal["constant", "cosine", "linear"] = "cosine"
@@ -201,6 +203,8 @@ class PlanSpec(Spec):
     """Arithmetic of the matrices; weights and sums stay in fp32."""
     exact: bool = True
     """Whether the bits must not depend on the number of data-parallel ranks."""
+    compile: bool = False
+    """Whether blocks and loss are compiled by torch: a slow first step, then a fifth more speed on a GPU."""
 
     checks: ClassVar[tuple[Check, ...]] = (
         Check(
@@ -241,6 +245,35 @@ class RecoverySpec(Spec):
     """A spare takes over, the job goes on with one replica fewer, or it waits."""
     spares: Annotated[int, Field(ge=0, le=100_000)] = 0
     """Ranks kept warm."""
+    snapshots: Annotated[int, Field(ge=0)] = 10
+    """Steps between snapshots in the memory of peers; 0 for none. Each costs a copy and digests of the whole state."""
+    disk: Annotated[int, Field(ge=0)] = 10
+    """Snapshots of which one also goes to the local disks; 0 for none."""
+    domains: Annotated[int, Field(ge=1, le=100_000)] = 2
+    """Failure domains into which the ranks on one machine are divided, as if they were nodes."""
+    restarts: Annotated[int, Field(ge=0, le=1_000_000)] = 100
+    """Most restarts of one run; then it ends with an error that says so."""
+    patience: Duration = Picoseconds(3600 * PICOSECONDS_PER_SECOND)
+    """Longest wait for hardware to come back."""
+
+
+class GuardSpec(Spec):
+    """What is checked while it trains."""
+
+    checked: bool = False
+    """Whether every collective is compared between ranks before it is made."""
+    digest_every: Annotated[int, Field(ge=0)] = 0
+    """Steps between comparisons of weights, optimizer, learning rate, seed and data over all ranks; 0 for none."""
+    at_rest: bool = True
+    """Whether, where digests are compared, state that changes between updates is found too."""
+    replay_every: Annotated[int, Field(ge=0)] = 0
+    """Steps between those in which micro-batches are computed again by other replicas; 0 for none."""
+    replay_batches: Annotated[int, Field(ge=0)] = 1
+    """Micro-batches that are computed again in such a step; 0 for all."""
+    micro_test_every: Annotated[int, Field(ge=0)] = 0
+    """Steps between small tests with a known answer; 0 for none."""
+    abft: bool = False
+    """Whether matrix products are checked by sums of their rows and columns."""
 
 
 class JobSpec(Spec):
@@ -276,3 +309,7 @@ class JobSpec(Spec):
     """How it is judged."""
     recovery: RecoverySpec = RecoverySpec()
     """What happens when a rank is lost."""
+    guard: GuardSpec = GuardSpec()
+    """What is checked while it trains."""
+    faults: tuple[RunFaultSpec, ...] = Field((), strict=False)
+    """What goes wrong on purpose; drawn from the job's seed where left open."""

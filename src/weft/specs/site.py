@@ -31,6 +31,8 @@ class GpuSpec(Spec):
     """Power when nothing runs."""
     source: str
     """Where these figures come from."""
+    like: str | None = None
+    """A type of the catalogue whose efficiency it shares, where its own kind is not in it."""
 
 
 class NodeSpec(Spec):
@@ -77,7 +79,7 @@ class FailuresSpec(Spec):
     """One GPU with its memory, fail-stop. Default: Llama 3, arXiv 2407.21783, table 5."""
     host: FailureRate = Fit(17_300)
     """One node, all but GPUs and NICs, unplanned maintenance included. Default: same source."""
-    link_flap: FailureRate = Fit(1_000)
+    link_flap: FailureRate = Fit(700_000)
     """One link going down and coming back. Default: 2 to 5 flaps a minute over 300,000 links, arXiv 2605.04333."""
     software: FailureRate = Fit(40_000_000)
     """One job stopped by its own software. Default: 54 in 54 days, arXiv 2407.21783, table 5."""

@@ -12,7 +12,7 @@ import os
 import secrets
 import shutil
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -96,6 +96,8 @@ class Store:
         self._in_flight: Handle | None = None
         self._unreported: list[Handle] = []
         self._damaged: set[Path] = set()
+        self.before_write: Callable[[], None] | None = None
+        """Called before a checkpoint is opened for writing; what it raises fails the save."""
 
     def save(self, step: int, state: Mapping[str, Any], extra: Mapping[str, Any]) -> Handle:
         """Begin to save `state` as it is now, after `step` steps, and return while it is being written.
@@ -217,6 +219,8 @@ class Store:
 
     def _open_part(self, stack: contextlib.ExitStack, step: int) -> Path:
         """Lock the store, clear what dead writers left, and make a hidden folder for a new checkpoint."""
+        if self.before_write is not None:
+            self.before_write()
         if not self.folder.exists():
             self.folder.mkdir(parents=True, exist_ok=True)
             shards.sync_folder(self.folder.parent)

@@ -30,12 +30,13 @@ State = Literal["running", "finished", "interrupted"]
 
 JOB, PROVENANCE, RESULT = "job.toml", "provenance.json", "result.json"
 METRICS, EVALUATIONS, SESSIONS = "metrics.jsonl", "eval.jsonl", "sessions.jsonl"
+INCIDENTS = "incidents.jsonl"
 CHECKPOINTS = "checkpoints"
 _LOCK = ".lock"
 _NUMBERED = re.compile(r"(?P<job>.+)-(?P<number>\d+)")
 _MOST_RUNS = 1_000_000
 # What may change between a run and its resumption: how long, how wide, how often things are kept, and people's words.
-_FREE = ("steps", "description", "team", "priority", "time_limit", "checkpoint", "evaluation", "recovery")
+_FREE = ("steps", "description", "team", "priority", "time_limit", "checkpoint", "evaluation", "recovery", "faults")
 _FREE_PLAN = ("dp", "shard")
 
 
@@ -255,6 +256,10 @@ class Record:
         """Return the notes of all processes that worked on it."""
         return self._read(SESSIONS)
 
+    def incidents(self) -> list[dict[str, Any]]:
+        """Return everything that went wrong, in order, with what was done and what it cost."""
+        return self._read(INCIDENTS)
+
     def result(self) -> dict[str, Any] | None:
         """Return how it ended, where it has."""
         return self._document(RESULT)
@@ -391,6 +396,16 @@ def _lines(path: Path) -> Sequence[tuple[dict[str, Any], int]]:
     except OSError as error:
         raise FailedError(f"{path} can not be read: {error.strerror}") from None
     return found
+
+
+def check_root(root: Path) -> None:
+    """Refuse a folder of runs that can not be made or written into, before anything is started."""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"runs can not be kept in {root}: {error.strerror}; name another folder") from None
+    if not os.access(root, os.W_OK):
+        raise UsageError(f"runs can not be kept in {root}: it can not be written to; name another folder")
 
 
 def _new_folder(root: Path, job: str) -> Path:

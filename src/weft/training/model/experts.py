@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
+from torch.distributed.tensor import DTensor
 from torch.nn import functional
 from typing_extensions import override
 
@@ -112,6 +113,11 @@ class _Permute(Function):
         return grad_outputs[0].index_select(0, inverse), None, None
 
 
+def _held(stack: Tensor) -> Tensor:
+    """Return the matrices that this rank holds of a stack that may be spread."""
+    return stack.to_local() if isinstance(stack, DTensor) else stack
+
+
 class Experts(nn.Module):
     """The matrices of all experts of a layer, stacked: expert parallelism shards dim 0."""
 
@@ -125,7 +131,7 @@ class Experts(nn.Module):
     def forward(self, tokens: Tensor, counts: Tensor) -> Tensor:
         """Return each token, sorted by expert, as its expert sees it; `counts` are those of the experts held here."""
         # Unbinding once makes the gradient one stack; indexing would make one whole tensor of zeros for each expert.
-        matrices = zip(self.gate.unbind(), self.up.unbind(), self.down.unbind(), strict=True)
+        matrices = zip(*(_held(stack).unbind() for stack in (self.gate, self.up, self.down)), strict=True)
         groups = tokens.split(counts.tolist())
         return torch.cat(
             [

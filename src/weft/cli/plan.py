@@ -1,0 +1,324 @@
+"""`weft plan`: every valid plan of a job on a site, the best first, and what the chosen one does, costs and risks."""
+
+import math
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import App, Parameter
+
+from weft import api
+from weft.cli.output import JsonFlag, PlotFile, console, print_json, print_table, save_plot
+from weft.core.errors import UsageError
+from weft.core.quantity import ENERGY, POWER, SIZE, TIME, significant
+from weft.planning.goodput import DAY_S, HOUR_S
+from weft.planning.report import Report, plan_row, step_row
+
+app = App(name="plan", help="Find the best plans of a job on a site and what they cost.", help_format="plaintext")
+
+Pairs = Annotated[
+    list[str] | None, Parameter(name="--fix", negative="", help="Hold a choice, as tp=8; may be repeated.")
+]
+Changes = Annotated[
+    list[str] | None,
+    Parameter(
+        name="--what-if", negative="", help="Plan again after a change, as planes=4, nodes=-8 or 'link_rate=400 Gb/s'."
+    ),
+]
+Precision = Annotated[Literal["bf16", "fp8"], Parameter(help="Arithmetic of the matrices.")]
+
+
+@app.default
+def plan(
+    job: str,
+    /,
+    *,
+    site: Annotated[str, Parameter(help="Built-in name or path of a site file.")],
+    top: Annotated[int, Parameter(help="Plans to show.")] = 10,
+    fix: Pairs = None,
+    what_if: Changes = None,
+    precision: Precision = "bf16",
+    json: JsonFlag = False,
+    plot: PlotFile = None,
+) -> None:
+    """Find the best plans of JOB on a site, and say what the chosen one takes.
+
+    Parameters
+    ----------
+    job
+        Built-in name or path of a job file.
+
+    """
+    if top < 1:
+        raise UsageError(f"--top {top}: ask for at least 1 plan")
+    fixed = _pairs(fix or [])
+    found = api.plan(job, site, top=top, fixed=fixed, precision=precision)
+    others = [
+        (change, api.plan(job, site, top=top, fixed=fixed, precision=precision, what_if=change))
+        for change in what_if or []
+    ]
+    if plot is not None:
+        _draw(plot, found)
+    if json:
+        document = found.as_json()
+        if others:
+            document["what_if"] = [{"change": change, **other.as_json()} for change, other in others]
+        print_json(document)
+        return
+    if others:
+        print_difference([("as it is", found), *others])
+        return
+    print_report(found)
+
+
+@app.command
+def compare(
+    first: str,
+    second: str,
+    /,
+    *,
+    site: Annotated[str | None, Parameter(help="Compare two jobs on this site.")] = None,
+    job: Annotated[str | None, Parameter(help="Compare two sites for this job.")] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Compare two jobs on one site, or one job on two sites.
+
+    Parameters
+    ----------
+    first
+        A job (with --site) or a site (with --job).
+    second
+        Another one.
+
+    """
+    if (site is None) == (job is None):
+        raise UsageError("give --site to compare two jobs on it, or --job to compare two sites for it")
+    pairs = [(name, site) if site is not None else (job, name) for name in (first, second)]
+    reports = [(name, api.plan(str(a), str(b))) for name, (a, b) in zip((first, second), pairs, strict=True)]
+    if json:
+        print_json([report.as_json() for _, report in reports])
+        return
+    print_difference(reports)
+
+
+def print_report(found: Report) -> None:
+    """Print everything about one job on one site."""
+    print_plans(found)
+    _print_step(found)
+    _print_goodput(found)
+    _print_power(found)
+    _print_places(found)
+
+
+def print_plans(found: Report) -> None:
+    """Print the table of plans, the job's own first where it has one."""
+    best = found.outcome.best
+    rows = [plan_row(best, row, found.machine, found.work) for row in range(len(best))]
+    if found.own is not None:
+        rows.insert(0, plan_row(found.own, 0, found.machine, found.work))
+    axes = [axis for axis in ("dp", "tp", "pp", "cp", "ep") if any(row[axis] > 1 for row in rows)] or ["dp"]
+    table = [
+        (
+            "own" if found.own is not None and number == 0 else str(number + (found.own is None)),
+            *(f"{row[axis]:,}" for axis in axes),
+            *_plan_cells(row),
+        )
+        for number, row in enumerate(rows)
+    ]
+    spaced = "" if found.outcome.every else " (evenly spaced; there are too many to try all)"
+    considered = f"{found.outcome.considered:,} valid plans{spaced}, {found.outcome.feasible:,} fit"
+    last = len(axes)
+    print_table(
+        f"{found.job.name} on {found.site.name}: {considered}",
+        ("plan", *axes, "ZeRO", "schedule", "micro", "recompute", "step", "MFU", "tokens/s", "GiB", "limit"),
+        table,
+        words=(0, last + 2, last + 4, last + 9),
+    )
+
+
+def print_difference(reports: list[tuple[str, Report]]) -> None:
+    """Print several reports side by side, each figure with its difference to the first."""
+    names = [name for name, _ in reports]
+    rows: list[tuple[str, ...]] = []
+    columns = [_figures(report) for _, report in reports]
+    for what in columns[0]:
+        base = columns[0][what][1]
+        cells = [columns[0][what][0]]
+        for column in columns[1:]:
+            text, value = column[what]
+            cells.append(text if base in (None, 0) or value is None else f"{text} ({value / base - 1:+.1%})")
+        rows.append((what, *cells))
+    print_table("best plans side by side", ("what", *names), rows, words=range(len(names) + 1))
+
+
+def _figures(report: Report) -> dict[str, tuple[str, float | None]]:
+    row = plan_row(report.chosen, 0, report.machine, report.work)
+    shape = " ".join(f"{axis}{row[axis]}" for axis in ("dp", "tp", "pp", "cp", "ep"))
+    run = report.run
+    return {
+        "plan": (f"{shape} {row['schedule']}", None),
+        "GPUs": (f"{row['gpus']:,}", row["gpus"]),
+        "step": (seconds(row["step_s"]), row["step_s"]),
+        "MFU": (f"{row['mfu']:.1%}", row["mfu"]),
+        "tokens/s": (thousands(row["tokens_per_s"]), row["tokens_per_s"]),
+        "memory": (SIZE.about(row["memory_bytes"]), row["memory_bytes"]),
+        "limit": (row["limit"], None),
+        "goodput": (f"{report.goodput.share:.1%}", report.goodput.share),
+        "power, mean": (watts(report.power.mean_w), report.power.mean_w),
+        "swing": (watts(report.power.swing_w), report.power.swing_w),
+        "run": (days(run.days), run.days),
+        "energy": (f"{thousands(run.energy_kwh)} kWh", run.energy_kwh),
+    }
+
+
+def _plan_cells(row: dict[str, Any]) -> tuple[str, ...]:
+    # An interleaved schedule is 1F1B with so many chunks on a stage.
+    schedule = row["schedule"].replace("interleaved", f"1f1b x{row['chunks']}") if row["pp"] > 1 else "-"
+    shard = "" if row["zero"] == 0 or row["shard"] == row["dp"] * row["cp"] else f"/{row['shard']}"
+    return (
+        f"{row['zero']}{shard}",
+        schedule,
+        str(row["micro_batch"]),
+        row["recompute"],
+        seconds(row["step_s"]),
+        f"{row['mfu']:.1%}",
+        thousands(row["tokens_per_s"]),
+        significant(row["memory_bytes"] / 2**30),
+        row["limit"],
+    )
+
+
+_STEP_WORDS = {
+    "compute_s": "compute", "recompute_s": "computed again", "tensor_s": "tensor-parallel traffic",
+    "context_s": "context-parallel traffic", "expert_s": "exchange with experts", "pipeline_s": "sends between stages",
+    "bubble_s": "pipeline bubble", "data_s": "gradients and weights", "optimizer_s": "update",
+    "straggler_s": "waiting for the slowest",
+}  # fmt: skip
+
+
+def _print_step(found: Report) -> None:
+    step = float(found.chosen.step_s[0])
+    parts = [(name, value) for name, value in step_row(found.chosen.times, 0).items() if value > 0]
+    rows = [(_STEP_WORDS[name], seconds(value), f"{value / step:.1%}") for name, value in parts]
+    print_table("the step of the first plan (traffic is what compute does not hide)", ("part", "time", "share"), rows)
+    memory = found.chosen.memory.row(0)
+    room = found.machine.memory_bytes
+    held = [(name, SIZE.about(value), f"{value / room:.1%}") for name, value in memory.items()]
+    left = room - sum(memory.values())
+    held.append(("free", SIZE.about(left), f"{left / room:.1%}"))
+    print_table("memory of its fullest GPU", ("part", "size", "share"), held)
+
+
+def _print_goodput(found: Report) -> None:
+    good, run = found.goodput, found.run
+    energy, rent = (f"{thousands(cents / 100)} USD" for cents in (run.energy_cents, run.gpu_cents))
+    between = "no failures expected" if math.isinf(good.mttf_s) else f"{good.mttf_s / HOUR_S:,.2f} h"
+    facts = [
+        ("time between failures", between),
+        ("checkpoint every", f"{seconds(good.interval_s)}, stops the training for {seconds(good.write_s)}"),
+        ("restart after a failure", seconds(good.restart_s)),
+        ("goodput (ETTR)", f"{good.share:.1%} (linear form {good.linear_share:.1%})"),
+        ("spare nodes for 99.9 %", f"{good.spares:,}"),
+        ("throughput with no spares", f"{good.degraded_share:.1%}: a replica waits for its node"),
+        ("the run", f"{days(run.days)}; nine in ten take {days(run.days_low)} to {days(run.days_high)}"),
+        ("failures that stop it", significant(run.failures)),
+        ("GPU-hours", thousands(run.gpu_hours)),
+        ("energy at the meter", f"{thousands(run.energy_kwh)} kWh, {thousands(run.carbon_kg)} kg CO2"),
+        ("money", f"energy {energy}, GPU-hours {rent}"),
+    ]  # fmt: skip
+    print_table("the run with this site's failures", ("what", "value"), facts, words=(0, 1))
+    rows = [
+        (fault.name, significant(fault.per_hour * 24), "yes" if fault.stops else "no", f"{fault.gpus:,}",
+         significant(fault.lost_gpu_hours))
+        for fault in good.faults
+    ]  # fmt: skip
+    print_table(
+        "what breaks",
+        ("fault", "a day", "stops the job", "GPUs in repair", "GPU-hours lost by one"),
+        rows,
+        words=(0, 2),
+    )
+
+
+def _print_power(found: Report) -> None:
+    power = found.power
+    rack = power.mean_w / found.meter.gpus * found.machine.domain_gpus
+    facts = [
+        ("mean", watts(power.mean_w)),
+        ("peak", watts(power.peak_w)),
+        ("of a scale-up domain, mean", watts(rack)),
+        ("swing within a second", watts(power.swing_w)),
+        ("strongest oscillation", f"{power.strongest_hz:.2f} Hz"),
+        ("energy of a step", ENERGY.about(found.energy_j_per_step * 1000)),
+        ("breaks of the contract", ", ".join(power.broken) or "nothing"),
+    ]
+    print_table("power at the meter", ("what", "value"), facts, words=(0, 1))
+    rows = [
+        (each.name, f"{each.energy:+.1%}", f"{each.slower:+.1%}", watts(each.verdict.swing_w),
+         ", ".join(each.verdict.broken) or "nothing")
+        for each in found.mitigations
+    ]  # fmt: skip
+    print_table("ways to smooth it", ("what", "energy", "step", "swing", "still breaks"), rows, words=(0, 4))
+
+
+def _print_places(found: Report) -> None:
+    rows = [(axis.name, f"{axis.size:,}", f"{axis.stride:,}", axis.tier) for axis in found.axes if axis.size > 1]
+    print_table("where the axes run", ("axis", "ranks", "stride in GPUs", "groups stay inside"), rows, words=(0, 3))
+    costs = [
+        (cost.part, f"{cost.bandwidth_lost:.1%}", "stops" if math.isinf(cost.slower) else f"{cost.slower:+.2%}",
+         f"{cost.replicas_lost:,}", f"{cost.throughput_lost:.2%}")
+        for cost in found.failures
+    ]  # fmt: skip
+    print_table(
+        "what a failure costs the step while it lasts",
+        ("failed", "bandwidth lost", "step", "replicas lost", "throughput lost without spare"),
+        costs,
+    )
+    serving = found.serving
+    if serving is not None:
+        console().print(
+            f"served instead: {serving.tp} GPUs a replica, {serving.batch:,} sequences at once, prefill "
+            f"{seconds(serving.prefill_s)}, a token each {seconds(serving.decode_s)}, "
+            f"{significant(serving.tokens_per_s_per_gpu)} tokens/s a GPU",
+            markup=False,
+        )
+
+
+def thousands(value: float) -> str:
+    """Return a large number for people: 28.5 M."""
+    for name, scale in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= scale:
+            return f"{significant(value / scale)} {name}"
+    return significant(value)
+
+
+def seconds(value: float) -> str:
+    """Return a time for people."""
+    return TIME.about(value * 1e12)
+
+
+def days(value: float) -> str:
+    """Return a duration in days for people."""
+    return seconds(value * DAY_S)
+
+
+def watts(value: float) -> str:
+    """Return a power for people."""
+    return POWER.about(value * 1000)
+
+
+def _pairs(texts: list[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not value:
+            raise UsageError(f"--fix {text!r} is not a choice; write it as tp=8")
+        if name.strip() in found:
+            raise UsageError(f"--fix holds {name.strip()} twice; write it once")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def _draw(target: Path, found: Report) -> None:
+    from weft.cli.plan_pictures import draw_plan
+
+    save_plot(target, lambda figure: draw_plan(figure, found), size=(13.0, 9.0))

@@ -1,0 +1,210 @@
+"""`weft rehearse`: the first page of the product, what a job would do on a site, on a screen or as an HTML file."""
+
+import datetime
+import html
+import io
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from weft import api
+from weft.cli.output import PICTURE_STYLE, JsonFlag, PlotFile, console, print_json, print_table, save_plot
+from weft.cli.plan import thousands
+from weft.core.errors import FailedError, UsageError
+from weft.core.provenance import provenance
+from weft.core.quantity import ENERGY, POWER, RATE, SIZE, TIME, significant
+from weft.planning.power import JOULES_PER_KWH
+from weft.planning.rehearsal import Line, rehearse
+from weft.planning.report import Report
+from weft.specs import JobSpec, load_job
+from weft.training.runs import Record, records
+
+_RUNS = Path("runs")
+
+
+def rehearse_job(
+    site: str,
+    job: str,
+    /,
+    *,
+    folder: Annotated[Path, Parameter(name="--folder", help="Runs to take measured figures from.")] = _RUNS,
+    begin: Annotated[str | None, Parameter(name="--start", help="First day of the run, as 2027-01-31.")] = None,
+    page: Annotated[Path | None, Parameter(name="--html", help="Write the page with its pictures to FILE.")] = None,
+    json: JsonFlag = False,
+    plot: PlotFile = None,
+) -> None:
+    """Say what JOB would do on SITE: plan, step, goodput, what breaks, power, money, days.
+
+    Parameters
+    ----------
+    site
+        Built-in name or path of a site file.
+    job
+        Built-in name or path of a job file.
+
+    """
+    if page is not None and page.suffix not in (".html", ".htm"):
+        raise UsageError(f"--html {page}: write a name that ends in .html")
+    spec = load_job(job)
+    report = api.plan(spec, site)
+    record = _measured(folder, spec)
+    lines = [*rehearse(report, measured={} if record is None else figures(record, spec.steps))]
+    if begin is not None:
+        lines.append(_finish(report, begin))
+    if plot is not None:
+        save_plot(plot, lambda figure: _draw(figure, report), size=(13.0, 9.0))
+    if page is not None:
+        _write(page, report, lines)
+    if json:
+        asked = {"site": report.site.as_written(), "job": spec.as_written()}
+        print_json({
+            "site": report.site.name, "job": spec.name, "run": None if record is None else record.name,
+            "lines": [line.as_json() for line in lines], "plan": report.as_json(),
+            "provenance": provenance(asked).as_json(),
+        })  # fmt: skip
+        return
+    _print(report, lines, record)
+
+
+def _finish(report: Report, begin: str) -> Line:
+    """Return when a run that begins on a day ends, and the days between which nine in ten would."""
+    try:
+        first = datetime.date.fromisoformat(begin)
+        run = report.run
+        ends = [first + datetime.timedelta(days=days) for days in (run.days, run.days_low, run.days_high)]
+    except (ValueError, OverflowError):
+        raise UsageError(f"--start {begin}: write a day as 2027-01-31; the run must end before 9999") from None
+    section = "the run with this site's failures"
+    return Line(section, "finish", "ends", "", f"{ends[0]}; nine in ten between {ends[1]} and {ends[2]}")
+
+
+def figures(record: Record, steps_asked: int) -> dict[str, float]:
+    """Return what a finished run measured, under the names of the rehearsal's lines.
+
+    Figures of the whole run count only where it was as long as what is rehearsed.
+    """
+    result, steps = record.result() or {}, record.steps()
+    found: dict[str, float] = {}
+    spent = sorted(sum(line["seconds"].values()) for line in steps)
+    if spent:
+        found["step_s"] = spent[len(spent) // 2]
+    whole = record.job().steps == steps_asked
+    wall = sum(record.seconds().values())
+    if whole and wall > 0:
+        found["run_s"] = wall
+    for key, name, scale in (("tokens_per_s", "tokens_per_s", 1.0), ("mfu", "mfu", 100.0)):
+        if result.get(key) is not None:
+            found[name] = scale * float(result[key])
+    if result.get("energy_j") is not None and steps:
+        found["energy_j_per_step"] = float(result["energy_j"]) / len(steps)
+        if whole:
+            found["energy_kwh"] = float(result["energy_j"]) / JOULES_PER_KWH
+    return found
+
+
+def _measured(folder: Path, job: JobSpec) -> Record | None:
+    """Return the newest finished run of a job with this name, where there is one."""
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"--folder {folder} is not a folder; name a folder of runs")
+    if not folder.is_dir():
+        return None
+    own = [record for record in records(folder) if record.job().name == job.name and record.state() == "finished"]
+    return own[-1] if own else None
+
+
+def _print(report: Report, lines: Sequence[Line], record: Record | None) -> None:
+    console().print(f"{report.job.name} on {report.site.name}: {report.site.description}", markup=False, soft_wrap=True)
+    for section in dict.fromkeys(line.section for line in lines):
+        own = [line for line in lines if line.section == section]
+        rows = [(line.what, *cells(line)) for line in own]
+        print_table(section, ("what", "predicted", "simulated", "measured"), rows)
+    source = "none finished yet; run `weft train`" if record is None else record.name
+    console().print(f"measured: {source}; simulated: not run here", markup=False, soft_wrap=True)
+
+
+def cells(line: Line) -> tuple[str, str, str]:
+    """Return the three columns of a line for people."""
+    values = (line.predicted, line.simulated, line.measured)
+    predicted, simulated, measured = ("-" if value is None else shown(value, line.unit) for value in values)
+    return predicted, simulated, measured
+
+
+def shown(value: float | str, unit: str) -> str:
+    """Return a figure with its unit."""
+    if isinstance(value, str):
+        return value
+    if math.isinf(value):
+        return "stops" if unit == "%" else "none expected"
+    return _SHOWN[unit](value) if unit in _SHOWN else f"{_number(value)} {unit}".strip()
+
+
+def _number(value: float) -> str:
+    counted = 1e7
+    return f"{value:,.0f}" if value.is_integer() and value < counted else thousands(value)
+
+
+_SHOWN: dict[str, Callable[[float], str]] = {
+    "s": lambda value: TIME.about(value * 1e12),
+    "b/s": RATE.about,
+    "B": SIZE.about,
+    "W": lambda value: POWER.about(value * 1000),
+    "J": lambda value: ENERGY.about(value * 1000),
+    "%": lambda value: f"{significant(value)} %",
+}
+
+
+def _draw(figure: Any, report: Report) -> None:
+    from weft.cli.plan_pictures import draw_plan
+
+    draw_plan(figure, report)
+
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 70em; margin: 2em auto; padding: 0 1em; color: #222 }
+table { border-collapse: collapse; margin: 0 0 2em }
+td, th { padding: .2em 1em; text-align: right; border-bottom: 1px solid #ddd }
+td:first-child, th:first-child { text-align: left }
+h2 { font-size: 1.1em; margin: 1.5em 0 .3em }
+svg { max-width: 100%; height: auto }
+"""
+
+
+def page_of(report: Report, lines: Sequence[Line], picture: str) -> str:
+    """Return the page as one HTML document with its picture inside."""
+    title = html.escape(f"{report.job.name} on {report.site.name}")
+    parts = [f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{title}</title><style>{_STYLE}</style>"]
+    parts.append(f"<h1>{title}</h1><p>{html.escape(report.site.description)}</p>")
+    for section in dict.fromkeys(line.section for line in lines):
+        parts.append(f"<h2>{html.escape(section)}</h2><table><tr><th><th>predicted<th>simulated<th>measured")
+        for line in lines:
+            if line.section == section:
+                row = "".join(f"<td>{html.escape(cell)}" for cell in cells(line))
+                parts.append(f"<tr><td>{html.escape(line.what)}{row}")
+        parts.append("</table>")
+    return "\n".join([*parts, picture, "</html>\n"])
+
+
+def _write(target: Path, report: Report, lines: Sequence[Line]) -> None:
+    part = target.with_name(f".{target.name}.part")
+    try:
+        part.write_text(page_of(report, lines, _picture(report)), encoding="utf-8")
+        part.replace(target)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise FailedError(f"{target} can not be written: {error.strerror}") from None
+
+
+def _picture(report: Report) -> str:
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context(PICTURE_STYLE):
+        figure = Figure(figsize=(13.0, 9.0), layout="constrained")
+        _draw(figure, report)
+        text = io.StringIO()
+        figure.savefig(text, format="svg", metadata={"Date": None})
+    document = text.getvalue()
+    return document[document.index("<svg") :]

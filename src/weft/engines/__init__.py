@@ -1,0 +1,1 @@
+"""Processes and nodes: what carries decisions out on real machines."""

@@ -1,0 +1,495 @@
+"""The shell around `cluster.survival`: it waits on processes, pipes and the clock, and carries out what is decided.
+
+One thread, one loop: what is ready becomes events, events become actions, actions are carried out. The store through
+which ranks find each other is owned here and has a prefix for each generation, so no rank's death takes it away and no
+generation reads another's addresses. Processes are killed, never asked to abort: a collective in flight does not hear.
+"""
+
+import contextlib
+import json
+import signal
+from collections import deque
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any, assert_never
+
+from weft.cluster import incident as words
+from weft.cluster.incident import Action, Event, Policy, Slot
+from weft.cluster.limits import Rule
+from weft.cluster.survival import State, Survival
+from weft.core.clock import SystemClock
+from weft.core.errors import FailedError, LimitReachedError, UsageError
+from weft.core.units import PICOSECONDS_PER_SECOND
+from weft.engines.supervisor.chaos import Chaos, damage_checkpoint, lose_store
+from weft.engines.supervisor.domains import Domains
+from weft.engines.supervisor.generation import Generation
+from weft.engines.supervisor.memory import AGREED, Memory
+from weft.engines.supervisor.records import Records
+from weft.specs import JobSpec, load_job
+from weft.specs.faults import Fault, FaultsSpec, resolved
+from weft.specs.job import PlanSpec
+from weft.training import runs
+from weft.training.launch import Setting, Target, open_store, spawn, start_fork_server, stop_on_signal
+from weft.training.mesh import automatic, check, problems
+from weft.training.tiers.agreement import agree, first_difference
+from weft.training.tiers.orders import START, Candidate, Orders
+from weft.training.tiers.piece import Piece
+
+_NAP_S = 0.5
+_LOCAL = "local"
+_GRACE_S = 5.0
+
+Tell = Callable[[Mapping[str, Any]], None]
+
+
+def narrowed(plan: PlanSpec, replicas: int) -> PlanSpec:
+    """Return `plan` with another number of data-parallel replicas, fully sharded if it was."""
+    shard = replicas if plan.shard == plan.dp else plan.shard
+    return plan.model_copy(update={"dp": replicas, "shard": shard})
+
+
+def _fits(job: JobSpec, plan: PlanSpec) -> bool:
+    return plan.dp % plan.shard == 0 and plan.dp % plan.ep == 0 and not problems(plan, job.model, job.batch)
+
+
+def slots_of(ranks: int, spares: int, domains: int) -> tuple[Slot, ...]:
+    """Return the slots of this machine: neighbours share a failure domain, spares are dealt out over all of them."""
+    each = -(-ranks // domains)
+    used = tuple(Slot(number, number // each) for number in range(ranks))
+    return (*used, *(Slot(ranks + spare, spare % domains) for spare in range(spares)))
+
+
+class Supervisor:
+    """Runs a job on this machine until it is finished, whatever happens to its ranks."""
+
+    def __init__(
+        self, job: JobSpec, folder: Path, *, target: str | Target = "weft.training.train:train",
+        arguments: Mapping[str, Any] | None = None, resume: bool = False, faults: FaultsSpec | None = None,
+        on_line: Tell | None = None, rule: Rule | None = None, cores: int = 1,
+    ) -> None:  # fmt: skip
+        """Prepare to run `target` on every rank; it gets `arguments`, and the job's own where there are none."""
+        self._job = job
+        self._plan = automatic(job, cores) if job.plan == "auto" else job.plan
+        check(job, self._plan)
+        given = {"job": job, "folder": str(folder), "resume": resume}
+        self._target, self._arguments = target, given if arguments is None else dict(arguments)
+        self._on_line = on_line
+        recovery = job.recovery
+        self._slots = slots_of(self._plan.ranks, recovery.spares, recovery.domains)
+        wanted = FaultsSpec(seed=job.seed, faults=job.faults) if faults is None else faults
+        self._chaos = Chaos(resolved(wanted, ranks=self._plan.ranks, nodes=recovery.domains, steps=job.steps))
+        self._clock = SystemClock()
+        widths = tuple(width for width in range(1, self._plan.dp) if _fits(job, narrowed(self._plan, width)))
+        policy = Policy(recovery.policy, self._plan.dp, self._plan.ranks // self._plan.dp, widths, recovery.restarts,
+                        patience_ps=recovery.patience, rule=rule or Rule())  # fmt: skip
+        self.survival = Survival(policy, self._slots)
+        self.records = Records(self._clock)
+        self._memory = Memory()
+        self._folder: Path | None = None
+        self._resumed = resume
+        self._queue: deque[Event] = deque()
+        self._generation: Generation | None = None
+        self._candidates: tuple[Candidate, ...] = ()
+        self._asked = False
+        self._lost_nodes: set[int] = set()
+        if resume:
+            self._take_up(runs.latest(folder, job))
+
+    def _take_up(self, record: runs.Record | None) -> None:
+        """Go on with an earlier run: its folder, and what was agreed about its checkpoints."""
+        if record is None:
+            return
+        runs.check_same_job(record, self._job)
+        self._use(record.folder)
+        with contextlib.suppress(OSError):
+            self._memory.decode((record.folder / AGREED).read_text(encoding="utf-8"))
+
+    def _use(self, folder: Path) -> None:
+        self._folder = folder
+        self.records.use(folder)
+
+    @property
+    def _checkpoints(self) -> Path | None:
+        return None if self._folder is None else self._folder / runs.CHECKPOINTS
+
+    def run(self) -> dict[str, Any]:
+        """Run to the end and return rank 0's result with recoveries, incidents and goodput; raise what ended it."""
+        start_fork_server()
+        self._store = open_store()
+        self._domains = Domains(self._job.recovery.domains)
+        if self._folder is not None:
+            self._domains.use(self._folder / _LOCAL)
+        failure: str | None = "it was interrupted"
+        try:
+            with stop_on_signal(self._ask):
+                failure = self._loop()
+        finally:
+            if self._generation is not None:
+                self._leave(self._generation, failed=failure is not None)
+            self._domains.close()
+        if failure is not None and self._asked:
+            raise KeyboardInterrupt
+        if failure is not None:
+            raise self._error(failure)
+        return self._result()
+
+    def _leave(self, generation: Generation, *, failed: bool) -> None:
+        if failed:
+            generation.end(self._ignore)
+        else:
+            generation.finish(_GRACE_S)
+
+    def _error(self, text: str) -> Exception:
+        if self.records.open is not None:
+            self.records.end(f"failed: {text.splitlines()[0]}")
+        cause = self.survival.cause
+        if cause is not None and cause.fatal:
+            return UsageError(text)
+        limited = "crash loop" in text or "budget of" in text or "no hardware" in text
+        return LimitReachedError(text) if limited else FailedError(text)
+
+    def _result(self) -> dict[str, Any]:
+        assert self._generation is not None, "a run that has ended well had ranks"
+        result = self._generation.results[0]
+        added: dict[str, Any] = {
+            "recoveries": self.records.recoveries(),
+            "incidents": self.records.incidents,
+            "goodput": self.records.goodput(),
+        }
+        # The time of the whole run: what the last generation's ranks saw of it is only a part.
+        added["seconds"] = added["goodput"]["seconds"]
+        if isinstance(result, dict) and result.get("state") == "finished":
+            self._domains.forget()
+        whole = {**result, **added} if isinstance(result, dict) else {"result": result, **added}
+        if self._folder is not None and (self._folder / runs.RESULT).exists():
+            part = self._folder / f".{runs.RESULT}.part"
+            with contextlib.suppress(OSError):
+                part.write_text(json.dumps(whole, indent=2, default=str) + "\n", encoding="utf-8")
+                part.replace(self._folder / runs.RESULT)
+        return whole
+
+    def _ask(self) -> None:
+        """Pass on somebody's wish to stop: to the ranks where there are any."""
+        self._asked = True
+        self._queue.append(words.Asked())
+        if self._generation is not None:
+            for rank in range(len(self._generation.children)):
+                self._generation.signal(rank, signal.SIGTERM)
+
+    def _ignore(self, rank: int, kind: str, content: Any) -> None:
+        """Take no notice."""
+
+    def _loop(self) -> str | None:
+        """Wait, decide, do; returns why the run failed, or nothing."""
+        actions: deque[Action] = deque(self.survival.start(self._clock.now()))
+        while True:
+            while actions:
+                action = actions.popleft()
+                if isinstance(action, words.Conclude):
+                    return action.failure
+                self._carry_out(action)
+            self._wait()
+            while self._queue:
+                actions += self._handle(self._queue.popleft())
+
+    def _handle(self, event: Event) -> tuple[Action, ...]:
+        before = self.survival.state
+        actions = self.survival.handle(event, self._clock.now())
+        if self.survival.state is not before and not any(isinstance(one, words.Kill) for one in actions):
+            self.records.turn(self.survival.state)
+        return actions
+
+    def _wait(self) -> None:
+        """Turn what happens next into events."""
+        if self._queue:
+            return
+        watched = [] if self._generation is None else self._generation.watched()
+        keepers = self._domains.sentinels()
+        ready = set(wait([*watched, *keepers], self._patience_s()))
+        for sentinel, node in keepers.items():
+            if sentinel in ready:
+                self._lose_node(node, f"the keeper of node {node} has died")
+        if self._generation is not None:
+            self._queue += self._generation.hear(ready, self._hear)
+        for fault in self._chaos.due(self.survival.reached, self._clock.now()):
+            self._bring_about(fault)
+        self._queue.append(words.Tick())
+
+    def _patience_s(self) -> float:
+        times = [time for time in (self.survival.deadline_ps(), self._chaos.next_ps()) if time is not None]
+        left = [max(0.0, (time - self._clock.now()) / PICOSECONDS_PER_SECOND) for time in times]
+        return min([_NAP_S, *left])
+
+    def _hear(self, rank: int, kind: str, content: Any) -> None:
+        """Take in one message of one rank."""
+        generation = self._generation
+        assert generation is not None, "only ranks of a generation speak"
+        if kind in _EVENTS:
+            self._queue.append(_EVENTS[kind](generation.number, rank, content))
+        match kind:
+            case "beat":
+                generation.beat(rank, content)
+            case "folder":
+                self._use(Path(content))
+                self._domains.use(Path(content) / _LOCAL)
+            case "restored":
+                generation.restored[rank] = content
+            case "snapshot":
+                self._vote(generation, rank, content)
+            case "fault":
+                self._came_true(rank, self._chaos.fired(content))
+            case "step":
+                self._line(content)
+            case "trouble":
+                self.records.trouble(rank, *content)
+            case "done":
+                generation.results[rank] = content
+            case _:
+                pass
+
+    def _line(self, line: Mapping[str, Any]) -> None:
+        if "seconds" in line:
+            self.records.stepped(line["seconds"])
+        if self._on_line is not None:
+            self._on_line(line)
+
+    def _vote(self, generation: Generation, rank: int, content: tuple[int, Any, Any, list[Piece]]) -> None:
+        """Count a rank's vote on a snapshot, and act on the last one."""
+        step, digests, stored, pieces = content
+        number = generation.number
+        self._memory.pieces.update({piece.key: piece for piece in pieces})
+        agreement = self._memory.vote((number, step), rank, len(generation.children), digests, stored)
+        if agreement is None:
+            return
+        if agreement.dissent:
+            first = agreement.dissent[0]
+            who = first.ranks[0] if first.majority and len(first.ranks) == 1 else None
+            self._queue.append(words.Disagreed(number, who, f"after step {step} {first}"))
+            return
+        commits = self._memory.commits
+        self._domains.keep([commit.snapshot for commit in commits])
+        every = self._job.checkpoint.every
+        if step == self._job.steps or (every and step % every == 0):
+            self._memory.remember(step, agreement.tensors)
+            self._save_agreed()
+        if commits and commits[-1].snapshot == (number, step):
+            self._spill()
+            self._queue.append(words.Committed(number, step))
+
+    def _spill(self) -> None:
+        every = self._job.recovery.disk * self._job.recovery.snapshots
+        commit = self._memory.commits[-1]
+        if not every or commit.step % every or self._folder is None:
+            return
+        nodes = self._domains.spill(commit.snapshot)
+        if nodes:
+            self._memory.on_disk = commit
+            self._save_agreed()
+
+    def _save_agreed(self) -> None:
+        if self._folder is not None:
+            part = self._folder / f".{AGREED}.part"
+            with contextlib.suppress(OSError):
+                part.write_text(self._memory.encode(), encoding="utf-8")
+                part.replace(self._folder / AGREED)
+
+    def _carry_out(self, action: Action) -> None:
+        match action:
+            case words.Start():
+                self._start(action)
+            case words.Verify():
+                self._queue.append(self._verdict(action.generation))
+            case words.Examine():
+                assert self._generation is not None
+                self._queue.append(words.Examined(action.generation, self._generation.evidence()))
+            case words.Kill():
+                self._fence(action)
+            case words.Resumed():
+                if self.records.open is not None:
+                    self.records.open.resumed_ps = self._clock.now()
+                self.records.end_if_over()
+            case words.Regained():
+                if self.records.open is not None:
+                    self.records.open.regained_ps = self._clock.now()
+                self.records.end_if_over()
+            case _:
+                raise AssertionError(f"no way to carry out {action}")
+
+    def _start(self, action: words.Start) -> None:
+        """Start the ranks of a generation, each with its orders."""
+        self._memory.new_generation()
+        self._domains.fence(action.generation)
+        checkpoints = self._checkpoints
+        fresh = not (self._resumed and checkpoints is not None and action.generation == 0)
+        self._candidates = self._memory.candidates(checkpoints, start=True)
+        if not fresh and len(self._candidates) > 1:
+            # A run that is taken up again never silently begins anew.
+            self._candidates = tuple(one for one in self._candidates if one.tier != START)
+        nodes = tuple(slot.node for slot in action.slots)
+        keepers = self._domains.addresses()
+        children = []
+        for rank in range(len(action.slots)):
+            orders = Orders(
+                nodes, keepers, self._job.recovery.snapshots, self._candidates,
+                None if self._folder is None else str(self._folder), narrowed(self._plan, action.width),
+                self.survival.reached, self._chaos.of_rank(rank),
+            )  # fmt: skip
+            setting = Setting(
+                rank, len(action.slots), self._store.port, action.generation, checks_of(self._job), orders
+            )
+            children.append(spawn(self._target, setting, self._arguments))
+        self._generation = Generation(action.generation, action.slots, children, self._clock)
+        if self.records.open is not None:
+            self.records.open.action = self._what_was_done(action)
+
+    def _what_was_done(self, action: words.Start) -> str:
+        opened = self.records.open
+        assert opened is not None
+        before = opened.ranks
+        if len(action.slots) != before:
+            verb = "shrank" if len(action.slots) < before else "grew"
+            return f"{verb} from {before} to {len(action.slots)} ranks"
+        slot = opened.cause.slot
+        if slot is not None and slot not in action.slots:
+            return f"slot {slot.number} was left out and a spare took over"
+        return "all ranks were restarted in place"
+
+    def _verdict(self, number: int) -> Event:
+        """Hold what all ranks have restored against what was agreed about it."""
+        generation = self._generation
+        assert generation is not None
+        reports = generation.restored
+        tier, step = reports[0]["tier"], reports[0]["step"]
+        pieces = {piece.key: piece for report in reports.values() for piece in report["pieces"]}
+        agreement = agree({rank: report["digests"] for rank, report in reports.items()}, pieces)
+        chosen = next((one for one in self._candidates if (one.tier, one.step) == (tier, step)), None)
+        expected = None if chosen is None else self._memory.expected(chosen, self._checkpoints)
+        if self.records.open is not None:
+            self.records.open.restored_from, self.records.open.restored_step = tier, step
+            self.records.open.notes += reports[0]["notes"]
+        elif reports[0]["notes"]:
+            self.records.trouble(None, "passed-over", step, "; ".join(reports[0]["notes"]))
+        if agreement.dissent:
+            return words.Refused(number, None, f"the restored ranks are not equal: {agreement.dissent[0]}")
+        differing = None if expected is None else first_difference(expected, agreement.tensors)
+        if differing is None:
+            return words.Verified(number)
+        assert chosen is not None
+        self._memory.refused.add(chosen.name)
+        return words.Refused(number, None, f"{chosen} gave another {differing} than was agreed")
+
+    def _fence(self, action: words.Kill) -> None:
+        """End a generation, and read what it had still said."""
+        generation = self._generation
+        assert generation is not None
+        self.records.begin(action.cause, len(generation.children))
+        self.records.turn(State.FENCING)
+        if self._on_line is not None and not action.cause.fatal:
+            self._on_line({"incident": action.cause.text, "kind": action.cause.kind, "step": action.cause.step})
+        generation.end(self._hear)
+        self._generation = None
+        self._queue.append(words.Fenced(generation.number))
+
+    def _came_true(self, rank: int, fault: Fault) -> None:
+        """Act on what a fault inside a rank means outside: a lost rank takes its slot with it."""
+        if fault.kind == "lose-rank" and self._generation is not None:
+            slot = self._generation.slots[rank]
+            self._queue.append(words.Lost(frozenset({slot.number}), f"slot {slot.number} with rank {rank} is lost"))
+
+    def _lose_node(self, node: int, text: str) -> None:
+        """Lose a failure domain: its memory, its disk, and the ranks in it."""
+        self._domains.lose(node)
+        self._memory.lose_node(node)
+        self._lost_nodes.add(node)
+        numbers = frozenset(slot.number for slot in self._slots if slot.node == node)
+        if self._generation is not None:
+            for rank, slot in enumerate(self._generation.slots):
+                if slot.node == node:
+                    self._generation.kill(rank)
+        self._queue.append(words.Lost(numbers, text))
+
+    def _bring_about(self, fault: Fault) -> None:
+        """Let a fault of the supervisor's own come true."""
+        generation = self._generation
+        match fault.kind:
+            case "kill" | "stop" | "lose-rank":
+                number = signal.SIGSTOP if fault.kind == "stop" else signal.SIGKILL
+                if generation is not None and fault.rank is not None and fault.rank < len(generation.children):
+                    self._came_true(fault.rank, fault)
+                    generation.signal(fault.rank, number)
+            case "lose-node":
+                assert fault.node is not None, "a lost node has a number"
+                self._lose_node(fault.node, f"node {fault.node} is lost")
+            case "lose-store":
+                if self._checkpoints is not None:
+                    lose_store(self._checkpoints)
+            case "return":
+                self._give_back(fault)
+            case "flip" | "nan" | "slow" | "full-disk":
+                self._damage(fault)
+            case _:
+                assert_never(fault.kind)
+
+    def _give_back(self, fault: Fault) -> None:
+        for node in sorted(self._lost_nodes):
+            if fault.node in (None, node) and fault.rank is None:
+                self._domains.start(node)
+                self._lost_nodes.discard(node)
+        back = frozenset(
+            slot.number
+            for slot in self._slots
+            if slot.node not in self._lost_nodes
+            and (fault.rank in (None, slot.number))
+            and (fault.node in (None, slot.node))
+        )
+        self._queue.append(words.Returned(back))
+
+    def _damage(self, fault: Fault) -> None:
+        """Flip a bit in what is kept: the newest checkpoint, or a piece of the newest snapshot."""
+        if fault.place == "checkpoint" and self._checkpoints is not None:
+            damage_checkpoint(self._checkpoints, fault)
+        elif fault.place == "snapshot" and self._memory.commits:
+            commit = self._memory.commits[-1]
+            keys = sorted(key for key in commit.pieces if fault.tensor is None or fault.tensor in key)
+            for node in sorted(self._domains.addresses()):
+                if fault.node in (None, node) and keys:
+                    held = [key for key in keys if node in commit.pieces[key].nodes]
+                    if held:
+                        self._domains.damage(node, commit.snapshot, held[fault.word % len(held)], fault.word >> 8)
+
+
+def checks_of(job: JobSpec) -> Any:
+    """Return how the ranks' collectives are checked, where the job asks for it."""
+    if not job.guard.checked:
+        return None
+    from weft.training.checked import Checks
+
+    return Checks(seed=job.seed)
+
+
+_EVENTS: dict[str, Callable[[int, int, Any], Event]] = {
+    "joined": lambda generation, rank, _: words.Joined(generation, rank),
+    "restored": lambda generation, rank, content: words.Restored(generation, rank, content["step"]),
+    "stepped": words.Stepped,
+    "phase": words.Phase,
+    "diverged": lambda generation, _, content: words.Disagreed(generation, *content),
+    "done": lambda generation, rank, _: words.Done(generation, rank),
+}
+"""What a rank's message is to the one who decides, where it is anything."""
+
+
+def survive(
+    main: Callable[[str, str], Any], job: str, folder: str = "runs", *, ranks: int = 1, resume: bool = False,
+    faults: FaultsSpec | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Keep a training loop of one's own alive: call `main(job, folder)` on every rank, again after every failure.
+
+    `main` is a function at the top of a module and begins with `weft.start(job, folder=folder)`. `ranks` counts where
+    the job leaves its plan open. Returns what rank 0 returned, with recoveries, incidents and goodput.
+    """
+    supervisor = Supervisor(
+        load_job(job), Path(folder), target="weft.training.launch:call", cores=ranks, resume=resume, faults=faults,
+        arguments={"main": main, "job": job, "folder": folder},
+    )  # fmt: skip
+    return supervisor.run()

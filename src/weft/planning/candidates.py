@@ -1,0 +1,244 @@
+"""Every valid plan for a model, a batch and a machine, as columns: what the search scores.
+
+A plan is valid when every split divides evenly. There are tens of thousands for an ordinary job; where divisors abound
+and there would be more than half a million, evenly spaced choices of each axis are taken, and the caller is told.
+"""
+
+import bisect
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import TypeAlias
+
+import numpy as np
+
+from weft.collectives.costs import Column
+from weft.core.errors import UsageError
+from weft.planning.machine import Machine
+from weft.planning.plans import RECOMPUTES, SCHEDULES, Plans
+from weft.planning.step import Workload
+
+LARGEST_MICRO = 16
+LARGEST_CONTEXT = 64
+MOST_PLANS = 500_000
+_DEEPEST_CHUNKS = 12
+_COLUMNS = ("dp", "tp", "pp", "cp", "ep", "zero", "shard", "schedule", "chunks", "micro", "recompute")
+FIXABLE = ("dp", "tp", "pp", "cp", "ep", "zero", "schedule", "micro", "recompute", "chunks")
+"""The choices that a user may hold fixed."""
+
+_Mesh: TypeAlias = tuple[int, int, int, int, int]
+
+
+@dataclass(frozen=True)
+class Caps:
+    """Most values of each axis that are tried."""
+
+    dp: int = 10**9
+    """Data-parallel replicas."""
+    pp: int = 10**9
+    """Pipeline stages."""
+    cp: int = 10**9
+    """Context-parallel ranks."""
+    ep: int = 10**9
+    """Expert-parallel ranks."""
+    micro: int = 10**9
+    """Micro-batches."""
+    chunks: int = 10**9
+    """Chunks of a stage."""
+
+
+LEVELS = (Caps(), Caps(dp=3, pp=16, cp=5, ep=5, micro=6, chunks=4), Caps(dp=1, pp=10, cp=4, ep=3, micro=4, chunks=3))
+"""From everything to what is always quick."""
+
+
+def read_fixed(fixed: Mapping[str, str]) -> dict[str, int]:
+    """Return `--fix` pairs as numbers, or raise with what can be fixed."""
+    found: dict[str, int] = {}
+    for name, value in fixed.items():
+        if name not in FIXABLE:
+            raise UsageError(f"{name!r} can not be fixed; choose among {', '.join(FIXABLE)}")
+        names = {"schedule": SCHEDULES, "recompute": RECOMPUTES}.get(name)
+        if names is not None:
+            if value not in names:
+                raise UsageError(f"{name} = {value!r} is not known; choose among {', '.join(names)}")
+            found[name] = names.index(value)
+        elif not value.isdigit() or (int(value) == 0 and name != "zero"):
+            raise UsageError(f"{name} = {value!r} is not a whole number above 0; write it as {name}=8")
+        else:
+            found[name] = int(value)
+    return found
+
+
+def candidates(work: Workload, machine: Machine, gpus: int, fixed: Mapping[str, int]) -> tuple[Plans, bool]:
+    """Return every valid plan on more than half of `gpus`, or on as many as the batch can use; and if those are all."""
+    for level, caps in enumerate(LEVELS):
+        meshes = _meshes(work, machine, gpus, fixed, caps)
+        last = level == len(LEVELS) - 1
+        if last or len(meshes) * _least_rows(work, fixed, caps) <= MOST_PLANS:
+            parts: list[Column] = []
+            rows = 0
+            for mesh in meshes:
+                part = _block(work, machine, fixed, mesh, caps)
+                parts.append(part)
+                rows += len(part)
+                if rows > MOST_PLANS and not last:
+                    break
+            else:
+                table = np.concatenate([np.empty((0, len(_COLUMNS))), *parts])
+                columns = {name: np.ascontiguousarray(table[:, place]) for place, name in enumerate(_COLUMNS)}
+                return Plans(**columns), level == 0
+    raise AssertionError("the last level always returns")
+
+
+def spaced(values: list[int], most: int) -> list[int]:
+    """Return at most `most` of the values, evenly spaced, the last one among them."""
+    if len(values) <= most:
+        return values
+    if most == 1:
+        return values[-1:]
+    return [values[round(place * (len(values) - 1) / (most - 1))] for place in range(most)]
+
+
+def _least_rows(work: Workload, fixed: Mapping[str, int], caps: Caps) -> int:
+    """Return a number of rows that most meshes have at least; a first guess that saves making them."""
+    micros = 1 if "micro" in fixed else min(caps.micro, len(divisors(work.sequences, 4)))
+    return micros * 4 * (1 if "recompute" in fixed else len(RECOMPUTES))
+
+
+def _meshes(work: Workload, machine: Machine, gpus: int, fixed: Mapping[str, int], caps: Caps) -> list[_Mesh]:
+    """Return every mesh whose axes split the model and the batch evenly."""
+    found: list[_Mesh] = []
+    for tp in _allowed(fixed, "tp", tensor_sizes(work, machine)):
+        for cp in spaced(_allowed(fixed, "cp", context_sizes(work)), caps.cp):
+            for pp in spaced(_allowed(fixed, "pp", pipeline_sizes(work)), caps.pp):
+                room = gpus // (tp * cp * pp)
+                for dp in spaced(_allowed(fixed, "dp", _data_sizes(work, room), most=room), caps.dp):
+                    found += [(dp, tp, pp, cp, ep) for ep in spaced(_experts(work, fixed, dp), caps.ep)]
+    return found
+
+
+def divisors(number: int, most: int) -> list[int]:
+    """Return the divisors of `number` up to `most`."""
+    found = _all_divisors(number)
+    return list(found[: bisect.bisect_right(found, most)])
+
+
+@cache
+def _all_divisors(number: int) -> tuple[int, ...]:
+    small = [each for each in range(1, math.isqrt(number) + 1) if number % each == 0]
+    return tuple(sorted({each for pair in small for each in (pair, number // pair)}))
+
+
+def _allowed(fixed: Mapping[str, int], name: str, values: list[int], most: int | None = None) -> list[int]:
+    if name not in fixed:
+        return values
+    wanted = fixed[name]
+    if name == "dp":
+        return [wanted] if most is not None and wanted <= most else []
+    return [wanted] if wanted in values else []
+
+
+def tensor_sizes(work: Workload, machine: Machine) -> list[int]:
+    """Return the tensor-parallel sizes that split the model and a scale-up domain."""
+    model = work.model
+    whole = [each for each in divisors(model.heads, machine.domain_gpus) if model.ffn % each == 0]
+    # What does not divide the domain would cut a group in two, or leave GPUs over.
+    return [each for each in whole if machine.domain_gpus % each == 0]
+
+
+def context_sizes(work: Workload) -> list[int]:
+    """Return the context-parallel sizes that split a sequence into two equal parts for each rank."""
+    powers = [2**power for power in range(LARGEST_CONTEXT.bit_length())]
+    return [each for each in powers if work.length % (2 * each) == 0 or each == 1]
+
+
+def pipeline_sizes(work: Workload) -> list[int]:
+    """Return the numbers of stages that split the layers."""
+    layers = work.model.layers
+    # Two slots more are the embedding and the output, each counted as a layer (Llama 3, arXiv 2407.21783, 3.3.2).
+    return sorted({*divisors(layers, layers), *(each for each in divisors(layers + 2, layers) if each > 1)})
+
+
+def _data_sizes(work: Workload, room: int) -> list[int]:
+    """Return the numbers of replicas that use more than half of the room; the most that the batch allows otherwise."""
+    possible = divisors(work.sequences, room)
+    return [each for each in possible if 2 * each > room] or possible[-1:]
+
+
+def _experts(work: Workload, fixed: Mapping[str, int], dp: int) -> list[int]:
+    if work.model.experts == 1:
+        return _allowed(fixed, "ep", [1])
+    return _allowed(fixed, "ep", [each for each in divisors(work.model.experts, dp) if dp % each == 0])
+
+
+def _block(work: Workload, machine: Machine, fixed: Mapping[str, int], mesh: _Mesh, caps: Caps) -> Column:
+    """Return every valid plan on one mesh, a row each."""
+    dp, tp, pp, cp, ep = mesh
+    if work.sequences % dp:
+        return np.empty((0, len(_COLUMNS)))
+    rows: list[tuple[int, ...]] = []
+    replicas = dp * cp
+    inside = max(1, min(replicas, machine.domain_gpus // tp))
+    shardings = [(0, 1)] if replicas == 1 else [(zero, replicas) for zero in range(4)]
+    if 1 < inside < replicas and replicas % inside == 0:
+        shardings += [(3, inside)]
+    for micro in spaced(_allowed(fixed, "micro", divisors(work.sequences // dp, LARGEST_MICRO)), caps.micro):
+        rounds = work.sequences // (dp * micro)
+        for schedule, chunks in _schedules(work.model.layers, pp, rounds, fixed, caps):
+            rows += [
+                (dp, tp, pp, cp, ep, zero, shard, schedule, chunks, micro, recompute)
+                for zero, shard in shardings
+                if fixed.get("zero", zero) == zero and (zero < 3 or pp == 1 or rounds == 1)  # noqa: PLR2004
+                for recompute in (range(len(RECOMPUTES)) if "recompute" not in fixed else (fixed["recompute"],))
+            ]
+    return np.array(rows, dtype=np.float64) if rows else np.empty((0, len(_COLUMNS)))
+
+
+def _schedules(layers: int, pp: int, rounds: int, fixed: Mapping[str, int], caps: Caps) -> list[tuple[int, int]]:
+    """Return the schedules that a pipeline of `pp` stages can run with `rounds` micro-batches, and their chunks."""
+    plain, interleaved, zero_bubble, v_shape = range(len(SCHEDULES))
+    found = [(plain, 1)]
+    if pp > 1:
+        each = -(-layers // pp)
+        found += [(zero_bubble, 1)]
+        if rounds % pp == 0:
+            found += [(interleaved, chunks) for chunks in spaced(divisors(each, _DEEPEST_CHUNKS)[1:], caps.chunks)]
+        if each % 2 == 0 and rounds >= 2 * pp:
+            found += [(v_shape, 2)]
+    wanted = fixed.get("schedule"), fixed.get("chunks")
+    return [(s, c) for s, c in found if wanted[0] in (None, s) and wanted[1] in (None, c)]
+
+
+def no_candidate(work: Workload, machine: Machine, gpus: int, fixed: Mapping[str, int]) -> str:
+    """Say which fixed value has no valid plan, and the nearest that has one."""
+    domains = {
+        "tp": tensor_sizes(work, machine),
+        "cp": context_sizes(work),
+        "pp": pipeline_sizes(work),
+    }
+    for name, values in domains.items():
+        if name in fixed and fixed[name] not in values:
+            near = sorted(sorted(values, key=lambda each: abs(each - fixed[name]))[:2])
+            reason = {"tp": "heads and feed-forward", "cp": "the sequence", "pp": "the layers"}[name]
+            return f"{name} = {fixed[name]} does not split {reason} evenly; the nearest are {_words(near)}"
+    mesh = 1
+    for name in ("dp", "tp", "pp", "cp"):
+        mesh *= fixed.get(name, 1)
+    if mesh > gpus:
+        return f"these sizes make {mesh:,} ranks, more than the {gpus:,} GPUs there are; the most is {gpus:,}"
+    if "dp" in fixed and work.sequences % fixed["dp"]:
+        below = work.sequences - work.sequences % fixed["dp"]
+        near = sorted(divisors(work.sequences, work.sequences), key=lambda each: abs(each - fixed["dp"]))[:2]
+        batches = [each for each in (below, below + fixed["dp"]) if each]
+        return (
+            f"a batch of {work.sequences:,} sequences is not divisible over dp = {fixed['dp']}; "
+            f"write dp = {_words(sorted(near))}, or a batch of {_words(batches)}"
+        )
+    if "micro" in fixed:
+        return f"micro = {fixed['micro']} does not divide what a replica gets of {work.sequences:,} sequences"
+    return "no plan has all of these fixed values at once; leave one of them out"
+
+
+def _words(values: list[int]) -> str:
+    return " or ".join(f"{value:,}" for value in values)

@@ -1,0 +1,129 @@
+"""The machine as the planner sees it: speeds that are reached, not printed, and the distances between GPUs.
+
+`machine_of` takes the sizes from a site and the shares of its data sheet that real kernels reach from the catalogue of
+GPU types. Everything is plain numbers in seconds, bytes and operations, because plans are evaluated as columns.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from weft.collectives.costs import Column
+from weft.core.units import PICOSECONDS_PER_SECOND
+from weft.fabric.limits import latency_floor_ps
+from weft.specs.gpus import EfficiencySpec, gpu_type
+from weft.specs.site import SiteSpec
+
+HEADER_BYTES = 166
+"""Bytes around the payload of a packet: 128 of headers and 38 of Ethernet (arXiv 2605.04333)."""
+_USUAL_PAYLOAD = 4096 / (4096 + HEADER_BYTES)
+
+
+@dataclass(frozen=True)
+class FabricTable:
+    """What collectives reach on a fabric, as simulated or measured: shares of the NIC's payload rate by size."""
+
+    sizes_bytes: tuple[float, ...]
+    """Bytes that a rank moves in one collective, rising."""
+    shares: tuple[float, ...]
+    """Share of the rate that was reached at each size."""
+    source: str
+    """What made the table: a simulation with its seed, or a measurement."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Speeds, sizes and distances of a site, as a planner needs them."""
+
+    kind: str
+    """Type of the GPU."""
+    gpus: int
+    """GPUs of the site."""
+    node_gpus: int
+    """GPUs of a node."""
+    domain_gpus: int
+    """GPUs of a scale-up domain."""
+    memory_bytes: float
+    """Memory of one GPU that a job may fill."""
+    bf16_flops: float
+    """Dense bf16 speed of the data sheet."""
+    fp8_flops: float
+    """Dense fp8 speed of the data sheet; bf16 where there is none."""
+    efficiency: EfficiencySpec
+    """Shares of the data sheet that kernels reach."""
+    memory_rate: float
+    """Bytes per second from memory, reached."""
+    domain_rate: float
+    """Bytes per second of one GPU into its scale-up domain, reached."""
+    domain_latency_s: float
+    """One small transfer inside the domain."""
+    nic_rate: float
+    """Payload bytes per second of one NIC."""
+    fabric_latency_s: float
+    """One small transfer over the longest path of the fabric."""
+    power_w: float
+    """One GPU under full load."""
+    idle_power_w: float
+    """One GPU that waits."""
+    table: FabricTable | None = None
+    """What collectives reach on this fabric, where it is known; a constant share of the rate otherwise."""
+
+    def far_rate(self, size: Column) -> Column:
+        """Return the bytes per second that a rank reaches over the fabric in a collective of `size` bytes."""
+        if self.table is None:
+            return np.full_like(size, self.nic_rate)
+        known = np.log2(np.array(self.table.sizes_bytes))
+        share = np.interp(np.log2(np.maximum(size, 1.0)), known, np.array(self.table.shares))
+        return self.nic_rate / self.efficiency.nic * share
+
+
+def machine_of(site: SiteSpec) -> Machine:
+    """Return the planner's view of a site."""
+    efficiency = gpu_type(site.gpu.like or site.gpu.kind).efficiency
+    payload = site.fabric.packet / (site.fabric.packet + HEADER_BYTES)
+    down, up = site.fabric.oversubscription if site.fabric.tiers > 1 else (1, 1)
+    return Machine(
+        kind=site.gpu.kind,
+        gpus=site.fabric.gpus,
+        node_gpus=site.node.gpus,
+        domain_gpus=max(site.scale_up.gpus, site.node.gpus),
+        memory_bytes=site.gpu.memory * efficiency.usable,
+        bf16_flops=site.gpu.bf16,
+        fp8_flops=site.gpu.fp8 or site.gpu.bf16,
+        efficiency=efficiency,
+        memory_rate=site.gpu.memory_rate / 8 * efficiency.memory,
+        domain_rate=site.scale_up.rate / 8 * efficiency.link,
+        domain_latency_s=site.scale_up.latency / PICOSECONDS_PER_SECOND,
+        nic_rate=site.fabric.nic_rate / 8 * payload * efficiency.nic * min(1.0, up / down),
+        fabric_latency_s=latency_floor_ps(site.fabric) / PICOSECONDS_PER_SECOND + efficiency.message_us * 1e-6,
+        power_w=site.gpu.power / 1000,
+        idle_power_w=site.gpu.idle_power / 1000,
+    )
+
+
+def usual_machine(kind: str, gpus: int, nic_bps: int, *, latency_s: float = 3e-6) -> Machine:
+    """Return a cluster of a catalogue type as it is usually built: whole scale-up domains on one fabric."""
+    known = gpu_type(kind)
+    share = known.efficiency
+    return Machine(
+        kind=known.gpu.kind,
+        gpus=gpus,
+        node_gpus=known.scale_up.gpus,
+        domain_gpus=known.scale_up.gpus,
+        memory_bytes=known.gpu.memory * share.usable,
+        bf16_flops=known.gpu.bf16,
+        fp8_flops=known.gpu.fp8 or known.gpu.bf16,
+        efficiency=share,
+        memory_rate=known.gpu.memory_rate / 8 * share.memory,
+        domain_rate=known.scale_up.rate / 8 * share.link,
+        domain_latency_s=known.scale_up.latency / PICOSECONDS_PER_SECOND,
+        nic_rate=nic_bps / 8 * _USUAL_PAYLOAD * share.nic,
+        fabric_latency_s=latency_s + share.message_us * 1e-6,
+        power_w=known.gpu.power / 1000,
+        idle_power_w=known.gpu.idle_power / 1000,
+    )
+
+
+def with_efficiency(machine: Machine, **shares: float) -> Machine:
+    """Return `machine` with some shares of its data sheet replaced; for fitting them to measured runs."""
+    return replace(machine, efficiency=machine.efficiency.model_copy(update=shares))

@@ -1,0 +1,128 @@
+"""The rehearsal: one page that says what a job would do on a site, predicted beside simulated beside measured.
+
+The predicted column is made here from a planner's report. The other two are given: figures of a simulated step of the
+same plan on the same fabric, and those of a finished run of the same job. What was not simulated or run is left open.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from weft.fabric.design import describe
+from weft.planning.report import Report, plan_row
+
+SIMULATED, MEASURED = "simulated", "measured"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One figure of the page."""
+
+    section: str
+    """The part of the page."""
+    key: str
+    """Its stable name."""
+    what: str
+    """What it is, for people."""
+    unit: str
+    """Unit of the figures; empty for words and plain numbers."""
+    predicted: float | str
+    """What the planner says."""
+    simulated: float | None = None
+    """What a simulation of it gave."""
+    measured: float | None = None
+    """What a run of it gave."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the line as plain values."""
+        plain = asdict(self)
+        infinite = isinstance(self.predicted, float) and math.isinf(self.predicted)
+        return {**plain, "predicted": None if infinite else self.predicted}
+
+
+def rehearse(
+    report: Report, *, simulated: Mapping[str, float] | None = None, measured: Mapping[str, float] | None = None
+) -> tuple[Line, ...]:
+    """Return the page as lines; `simulated` and `measured` fill in the figures whose keys they have."""
+    lines = [*_fabric(report), *_plan(report), *_run(report), *_breaks(report), *_power(report)]
+    beside, after = simulated or {}, measured or {}
+    return tuple(
+        Line(line.section, line.key, line.what, line.unit, line.predicted, beside.get(line.key), after.get(line.key))
+        for line in lines
+    )
+
+
+def _fabric(report: Report) -> list[Line]:
+    found = describe(report.site.name, report.site.fabric)
+    spec = report.site.fabric
+    section = "the fabric"
+    return [
+        Line(section, "gpus", "GPUs", "", float(spec.gpus)),
+        Line(section, "planes", "planes", "", float(spec.planes)),
+        Line(section, "nic_bps", "rate of a NIC", "b/s", float(spec.nic_rate)),
+        Line(section, "switches", "switches", "", float(found.shape.switches)),
+        Line(section, "hops", "switches on the longest path", "", float(found.limits.hops_max)),
+        Line(section, "bisection_bps", "bisection", "b/s", float(found.limits.bisection_bps)),
+    ]
+
+
+def _plan(report: Report) -> list[Line]:
+    row = plan_row(report.chosen, 0, report.machine, report.work)
+    shape = " x ".join(f"{axis} {row[axis]}" for axis in ("dp", "tp", "pp", "cp", "ep") if row[axis] > 1) or "one rank"
+    section = "the plan and its step"
+    return [
+        Line(section, "plan", "plan", "", f"{shape}, {row['schedule']}, ZeRO {row['zero']}"),
+        Line(section, "step_s", "step", "s", row["step_s"]),
+        Line(section, "mfu", "MFU", "%", 100 * row["mfu"]),
+        Line(section, "tokens_per_s", "tokens a second", "", row["tokens_per_s"]),
+        Line(section, "network_s", "traffic that is not hidden", "s", float(report.chosen.times.network_s[0])),
+        Line(section, "bubble_s", "pipeline bubble", "s", float(report.chosen.times.bubble_s[0])),
+        Line(section, "memory_bytes", "memory of the fullest GPU", "B", float(row["memory_bytes"])),
+        Line(section, "limit", "what limits it", "", row["limit"]),
+    ]
+
+
+def _run(report: Report) -> list[Line]:
+    good, run = report.goodput, report.run
+    section = "the run with this site's failures"
+    return [
+        Line(section, "mttf_s", "time between failures", "s", good.mttf_s),
+        Line(section, "goodput", "goodput (ETTR)", "%", 100 * good.share),
+        Line(section, "spares", "spare nodes for 99.9 %", "", float(good.spares)),
+        Line(section, "run_s", "the whole run", "s", run.days * 86400),
+        Line(section, "run_low_s", "nine in ten take at least", "s", run.days_low * 86400),
+        Line(section, "run_high_s", "and at most", "s", run.days_high * 86400),
+        Line(section, "gpu_hours", "GPU-hours", "", run.gpu_hours),
+        Line(section, "gpu_usd", "price of GPU-hours", "USD", run.gpu_cents / 100),
+    ]
+
+
+def _breaks(report: Report) -> list[Line]:
+    section = "what breaks: longer steps, or GPU-hours for each"
+    slower = [
+        Line(section, f"slower:{cost.part}", f"{cost.part}: step", "%", 100 * cost.slower)
+        for cost in report.failures
+        if cost.bandwidth_lost
+    ]
+    lost = [
+        Line(section, f"lost:{fault.name}", f"{fault.name}: GPU-hours", "", fault.lost_gpu_hours)
+        for fault in report.goodput.faults
+        if fault.stops
+    ]
+    return slower + lost
+
+
+def _power(report: Report) -> list[Line]:
+    power, run = report.power, report.run
+    section = "power, energy and carbon"
+    return [
+        Line(section, "power_mean_w", "mean draw", "W", power.mean_w),
+        Line(section, "power_peak_w", "peak", "W", power.peak_w),
+        Line(section, "power_swing_w", "swing within a second", "W", power.swing_w),
+        Line(section, "contract", "breaks of the contract", "", ", ".join(power.broken) or "nothing"),
+        Line(section, "energy_j_per_step", "energy of a step", "J", report.energy_j_per_step),
+        Line(section, "energy_kwh", "energy of the run", "kWh", run.energy_kwh),
+        Line(section, "carbon_kg", "carbon dioxide", "kg", run.carbon_kg),
+        Line(section, "energy_usd", "price of energy", "USD", run.energy_cents / 100),
+    ]

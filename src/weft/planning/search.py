@@ -1,0 +1,160 @@
+"""The search: every valid plan for a model, a batch and a machine, scored at once, best first.
+
+Candidates are whole columns, so a hundred thousand of them cost a few hundred array operations. A plan is valid when
+every split divides evenly; it is feasible when it fits into memory. Where nothing is feasible the outcome says how far
+off the nearest plan is and which change would do.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.collectives.costs import Column
+from weft.core.errors import UsageError
+from weft.planning.candidates import candidates, no_candidate, read_fixed
+from weft.planning.machine import Machine
+from weft.planning.memory import Memory, memory_of
+from weft.planning.plans import Plans, Practice
+from weft.planning.step import StepTimes, Workload, step_times
+
+_FULL_MEMORY = 0.9
+_SMALL_LOSS = 0.1
+_FEW_ROUNDS = 4
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Plans with what they cost, best first."""
+
+    plans: Plans
+    """The plans."""
+    times: StepTimes
+    """Their step times."""
+    memory: Memory
+    """Their memory."""
+    step_s: Column
+    """Time of a step."""
+    mfu: Column
+    """Model operations over what the GPUs used could do; attention counted causally."""
+    hfu: Column
+    """The same with recomputed operations."""
+    tokens_per_s: Column
+    """Tokens of a step over its time."""
+
+    def __len__(self) -> int:
+        """Return the number of plans."""
+        return len(self.plans)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a search found."""
+
+    best: Scored
+    """The best feasible plans; empty where none is."""
+    considered: int
+    """Valid plans that were scored."""
+    feasible: int
+    """Those that fit into memory."""
+    every: bool
+    """Whether all valid plans were scored, or evenly spaced ones because there are too many."""
+    hint: str
+    """Where nothing fits: how far off, and the nearest change that would fit."""
+
+
+def search(
+    work: Workload,
+    machine: Machine,
+    practice: Practice,
+    *,
+    fixed: Mapping[str, str] | None = None,
+    top: int = 10,
+    gpus: int | None = None,
+) -> Outcome:
+    """Return the best plans on up to `gpus` GPUs (all of the machine's where absent)."""
+    room = machine.gpus if gpus is None else gpus
+    choice = read_fixed(fixed or {})
+    plans, every = candidates(work, machine, room, choice)
+    if not len(plans):
+        raise UsageError(no_candidate(work, machine, room, choice))
+    memory = memory_of(work, plans, practice)
+    fits = memory.total <= machine.memory_bytes
+    count = int(np.count_nonzero(fits))
+    if not count:
+        return Outcome(scored(work, plans.take([]), machine, practice), len(plans), 0, every,
+                       _nearest(work, machine, practice, plans=plans, memory=memory, gpus=room))  # fmt: skip
+    feasible = plans.take(fits)
+    step = step_times(work, feasible, machine, practice).step_s
+    # Tokens per second decide; of equals, fewer GPUs and then less memory win.
+    order = np.lexsort((memory.total[fits], feasible.ranks, step))
+    best = scored(work, feasible.take(_distinct(feasible, order, top)), machine, practice)
+    return Outcome(best, len(plans), count, every, "")
+
+
+def scored(work: Workload, plans: Plans, machine: Machine, practice: Practice) -> Scored:
+    """Return plans with everything that is known about them."""
+    times = step_times(work, plans, machine, practice)
+    step = times.step_s
+    peak = plans.ranks * (machine.fp8_flops if practice.fp8 else machine.bf16_flops)
+    useful = work.model.flops_per_token(work.length, causal=True) * work.tokens / (step * peak)
+    share = np.array([0.0, 0.0, 1 / 3])[plans.recompute.astype(np.int64)]
+    return Scored(
+        plans=plans,
+        times=times,
+        memory=memory_of(work, plans, practice),
+        step_s=step,
+        mfu=useful,
+        hfu=useful * (1 + share),
+        tokens_per_s=work.tokens / step,
+    )
+
+
+def limit_of(found: Scored, row: int, machine: Machine, work: Workload) -> str:
+    """Return what holds a plan back: "memory", "bubble", "network", "batch" or "compute"."""
+    times, plans = found.times, found.plans
+    step = float(found.step_s[row])
+    losses = {
+        "memory": float(times.recompute_s[row]),
+        "bubble": float(times.bubble_s[row]),
+        "network": float(times.network_s[row]),
+    }
+    worst = max(losses, key=lambda name: losses[name])
+    if losses[worst] < _SMALL_LOSS * step:
+        full = float(found.memory.total[row]) > _FULL_MEMORY * machine.memory_bytes
+        return "memory" if full and losses["memory"] > 0 else "compute"
+    rounds = work.sequences / float(plans.dp[row] * plans.micro[row])
+    return "batch" if worst == "bubble" and rounds < _FEW_ROUNDS * float(plans.pp[row]) else worst
+
+
+def _distinct(plans: Plans, order: NDArray[np.intp], top: int) -> list[int]:
+    """Return the best rows, one for each mesh, micro-batch and schedule: variants in sharding alone are not news."""
+    seen: set[tuple[float, ...]] = set()
+    chosen: list[int] = []
+    columns = np.stack([plans.dp, plans.tp, plans.pp, plans.cp, plans.ep, plans.micro, plans.schedule], axis=1)
+    for row in order:
+        key = tuple(columns[row])
+        if key not in seen:
+            seen.add(key)
+            chosen.append(int(row))
+            if len(chosen) == top:
+                break
+    return chosen
+
+
+def _nearest(work: Workload, machine: Machine, practice: Practice, *, plans: Plans, memory: Memory, gpus: int) -> str:
+    """Say how far the smallest plan is from fitting and which change would do."""
+    smallest = int(np.argmin(memory.total))
+    needed = float(memory.total[smallest])
+    shape = plans.row(smallest)
+    text = (
+        f"nothing fits: the smallest of {len(plans):,} plans (dp {shape['dp']}, tp {shape['tp']}, pp {shape['pp']}, "
+        f"cp {shape['cp']}) needs {needed / 2**30:,.1f} GiB on a GPU that has {machine.memory_bytes / 2**30:,.1f}"
+    )
+    for factor in (2, 4, 8, 16, 32, 64):
+        larger = replace(machine, gpus=gpus * factor)
+        wider, _ = candidates(work, larger, gpus * factor, {})
+        if len(wider) and float(memory_of(work, wider, practice).total.min()) <= machine.memory_bytes:
+            return f"{text}; {gpus * factor:,} GPUs instead of {gpus:,} would hold it"
+    return f"{text}; no number of such GPUs holds it: choose a smaller model, shorter sequences or larger memory"

@@ -1,0 +1,36 @@
+"""The group of ranks: joining it, and saying the same thing everywhere."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from weft.core.errors import WeftError
+
+
+def join() -> bool:
+    """Join the group of ranks; returns whether this call made it."""
+    if dist.is_initialized():
+        return False
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    if "RANK" in os.environ and "MASTER_ADDR" in os.environ:
+        dist.init_process_group(backend)
+    else:
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    return True
+
+
+def shared(make: Callable[[], Any]) -> Any:
+    """Return what `make` returns on rank 0, on every rank; raise what it raises there, everywhere."""
+    answer: list[Any] = [None, None]
+    if dist.get_rank() == 0:
+        try:
+            answer[0] = make()
+        except WeftError as error:
+            answer[1] = error
+    dist.broadcast_object_list(answer, 0)
+    if answer[1] is not None:
+        raise answer[1]
+    return answer[0]

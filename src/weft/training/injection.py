@@ -1,0 +1,161 @@
+"""Things that go wrong on purpose, inside a rank: a fault comes true at a named point of a step.
+
+Points: the beginning of a step (kill, stop, slow), activations and gradients as autograd makes them, gradients after
+the reduction, weights and optimizer after the update, the writing of a checkpoint. A fault is announced before it comes
+true, so that whoever restarts the rank can leave it out. Which faults there are is `specs.faults`'s; faults of nodes,
+stores and snapshots are carried out by the supervisor.
+"""
+
+import errno
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from weft.core.seeds import mix
+from weft.core.units import PICOSECONDS_PER_SECOND
+from weft.specs.faults import Fault
+
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_BYTE = 8
+_ENDING = ("kill", "stop", "lose-rank")
+
+
+class Injector:
+    """The faults of one rank."""
+
+    def __init__(self, faults: Sequence[Fault], say: Callable[[int], object]) -> None:
+        """Carry `faults` out, and `say` the number of each just before it comes true."""
+        self._faults = list(faults)
+        self._say = say
+        self._said: set[int] = set()
+        self._armed: set[int] = set()
+        self._step = 0
+        self._begun_s = 0.0
+
+    def begin(self, done: int) -> None:
+        """Begin the step after `done` steps: what ends, freezes or slows a rank comes true here, or a moment later."""
+        self._step, self._begun_s = done + 1, time.monotonic()
+        for fault in self._faults:
+            # One that another failure has overtaken comes true as soon as it can.
+            past = fault.step is not None and self._step >= fault.step
+            if fault.kind not in _ENDING or not past or fault.number in self._armed:
+                continue
+            self._armed.add(fault.number)
+            number = signal.SIGSTOP if fault.kind == "stop" else signal.SIGKILL
+            self._later(fault, lambda fault=fault, number=number: self._end(fault, number))
+
+    def _end(self, fault: Fault, number: signal.Signals) -> None:
+        self._tell(fault)
+        os.kill(os.getpid(), number)
+
+    def _later(self, fault: Fault, act: Callable[[], None]) -> None:
+        if fault.after_ps == 0:
+            act()
+            return
+        timer = threading.Timer(fault.after_ps / PICOSECONDS_PER_SECOND, act)
+        timer.daemon = True
+        timer.start()
+
+    def slow_down(self) -> None:
+        """Be slow: what was computed since the step began takes as many times longer as the fault says."""
+        for fault in self._faults:
+            first = fault.step or 1
+            if fault.kind == "slow" and first <= self._step < first + (fault.lasts or self._step):
+                self._tell(fault)
+                time.sleep((fault.factor - 1) * (time.monotonic() - self._begun_s))
+
+    def watch(self, model: Any, named: Iterable[tuple[str, nn.Parameter]]) -> None:
+        """Put hooks into `model`, so that activations and fresh gradients can be changed where they arise."""
+        parameters = dict(named)
+        for fault in self._faults:
+            if fault.place == "gradients":
+                name = _chosen(fault, sorted(parameters))
+                parameters[name].register_hook(partial(self._changed, fault))
+            elif fault.place == "activations":
+                modules = dict(_leaves(model))
+                name = _chosen(fault, sorted(modules))
+                modules[name].register_forward_hook(partial(self._changed_output, fault))
+
+    def _changed_output(self, fault: Fault, module: nn.Module, inputs: Any, output: Any) -> Any:
+        del module, inputs
+        return self._changed(fault, output)
+
+    def _changed(self, fault: Fault, tensor: Any) -> Any:
+        if not isinstance(tensor, torch.Tensor) or not self._is_due(fault):
+            return None
+        self._tell(fault)
+        changed = tensor.detach().clone() if not tensor.requires_grad else tensor.clone()
+        with torch.no_grad():
+            damage(fault, changed)
+        return changed
+
+    def at(self, place: str, find: Callable[[], Mapping[str, torch.Tensor]]) -> None:
+        """Damage one of the tensors that `find` returns, lying at `place`, where a fault says so."""
+        for fault in self._faults:
+            if fault.place == place and self._is_due(fault) and (tensors := find()):
+                self._tell(fault)
+                with torch.no_grad():
+                    damage(fault, tensors[_chosen(fault, sorted(tensors))])
+
+    def write(self) -> None:
+        """Fail as a full disk does, where a fault says so."""
+        # A checkpoint is written while later steps are taken: the first one from that step on fails.
+        for fault in self._faults:
+            past = fault.step is not None and self._step >= fault.step
+            if fault.kind != "full-disk" or not past or (fault.number in self._said and not fault.sticky):
+                continue
+            self._tell(fault)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _is_due(self, fault: Fault) -> bool:
+        if fault.step is None:
+            return False
+        if fault.sticky:
+            return self._step >= fault.step
+        return self._step == fault.step and fault.number not in self._said
+
+    def _tell(self, fault: Fault) -> None:
+        if fault.number not in self._said:
+            self._said.add(fault.number)
+            self._say(fault.number)
+
+
+def damage(fault: Fault, tensor: torch.Tensor) -> None:
+    """Change one element of `tensor` in place: a NaN, a flipped bit, or a bit that is stuck at one."""
+    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    flat = local.view(-1)
+    element = mix(fault.word, 1) % max(1, flat.numel())
+    if fault.kind == "nan":
+        flat[element] = torch.nan
+        return
+    kind = _BITS[flat.element_size()]
+    width = flat.element_size() * _BYTE
+    bit = (mix(fault.word, 2) if fault.bit is None else fault.bit) % width
+    mask = torch.tensor(1 << bit if bit < width - 1 or kind is torch.uint8 else -(1 << bit), dtype=kind)
+    bits = flat.view(kind)
+    bits[element] = bits[element] | mask if fault.sticky else bits[element] ^ mask
+
+
+def _chosen(fault: Fault, names: Sequence[str]) -> str:
+    """Return the tensor that the fault names, or one drawn by its seed."""
+    if fault.tensor is None:
+        return names[mix(fault.word, 4) % len(names)]
+    matching = [name for name in names if fault.tensor in name]
+    return matching[0] if matching else names[mix(fault.word, 4) % len(names)]
+
+
+def _leaves(model: Any) -> Iterable[tuple[str, nn.Module]]:
+    modules = model.named_modules() if isinstance(model, nn.Module) else _of_stages(model)
+    return ((name, module) for name, module in modules if not list(module.children()) and list(module.parameters()))
+
+
+def _of_stages(model: Any) -> Iterable[tuple[str, nn.Module]]:
+    for number, stage in enumerate(model.stages):
+        yield from ((f"{number}.{name}", module) for name, module in stage.named_modules())
