@@ -143,7 +143,7 @@ def pick_ev(s: Any, i: int, avoid: int, room: int) -> int:
             continue
         if ev["state"] == SKIP:
             revived = _pass_over(ev, revived)
-            passed = e if passed in (-1, avoid) else passed
+            passed = e if passed < 0 or passed == avoid else passed
         elif e == avoid:
             fallback = e
         else:
