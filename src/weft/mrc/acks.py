@@ -10,7 +10,7 @@ from typing import Any
 from weft.mrc.columns import ACKED, ERROR_PEER, ERROR_RETRIES, FREE, IN_FLIGHT, LOST, RETURNED
 from weft.mrc.compiled import rule
 from weft.mrc.congestion import cc_ack, cc_penalty, cc_trim
-from weft.mrc.evs import ALWAYS_SKIP, MARK, TRIM, ev_event
+from weft.mrc.evs import ALWAYS_SKIP, MARK, TRIM, ev_clear, ev_event
 from weft.mrc.numbers import LOW32, lowest_bit, seq_near
 from weft.mrc.recovery import (
     count_retry,
@@ -102,6 +102,8 @@ def _cause(s: Any, i: int, seq: int, value: int, verdict: int, now_ps: int) -> i
         ev_event(s, i, e, MARK)
     elif verdict == VERDICT_ALWAYS_SKIP:
         ev_event(s, i, e, ALWAYS_SKIP)
+    elif current:
+        ev_clear(s, i, e)
     return delay_ps
 
 

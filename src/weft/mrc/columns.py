@@ -35,7 +35,18 @@ def _wide(*names: str) -> list[tuple[str, str]]:
 
 PARAMS = np.dtype(
     _wide(
-        *("payload", "overhead", "window", "slot_mask", "planes", "evs", "active", "min_active", "losses_to_retire"),
+        *(
+            "payload",
+            "overhead",
+            "window",
+            "slot_mask",
+            "planes",
+            "evs",
+            "active",
+            "min_active",
+            "losses_to_retire",
+            "most_skips",
+        ),
         *("trimming", "retire", "skip", "same_plane", "shuffle", "remap_ps"),
         *("ev_probe_interval_ps", "ev_probe_timeout_ps", "probes_to_readmit"),
         *("spread_ps", "spread_max_ps", "spread_decay_ps", "passed_packets", "probe_after_ps"),
@@ -86,8 +97,14 @@ SENDER = np.dtype(
 )
 """One queue pair's sending half."""
 
-EV = np.dtype([("value", "i4"), ("plane", "i1"), ("state", "i1"), ("role", "i1"), ("losses", "i1"), ("probes", "i1")])
-"""One entropy value: its 32 bits, its plane, its state and use, silent losses and answered probes in a row."""
+EV = np.dtype(
+    [
+        *(("value", "i4"), ("plane", "i1"), ("state", "i1"), ("role", "i1"), ("losses", "i1"), ("probes", "i1")),
+        *(("skips", "i2"), ("patience", "i2")),
+    ]
+)
+"""One entropy value: its 32 bits, its plane, its state and use, silent losses and answered probes in a row; for how
+many rounds it is still passed over, and for how many after its next packet."""
 
 PLANE = np.dtype(
     [("active", "i4"), ("spare", "i4"), ("target", "i4"), ("reverse", "i4"), ("due_ps", "i8"), ("up", "i8")]

@@ -8,6 +8,9 @@ leave open is chosen here:
   round the same chance at the cost of one draw for each packet.
 - A SKIP EV that the cursor meets turns GOOD and the packet moves on; one packet revives at most one EV, and the others
   that it meets stay in SKIP.
+- The first mark skips an EV once. Each further one, with no unmarked packet between, doubles the rounds for which it is
+  passed over after every packet that it carries, up to `most_skips`; each unmarked packet halves them. So a path that
+  is always full is left to others, where skipping once would still send every other packet of its turn there.
 - A retired EV whose plane has no spare leaves a gap, unless `min_active` would be undercut: then it stays, in SKIP.
 - A readmitted EV fills the gap of its plane, or waits as a spare.
 """
@@ -43,6 +46,8 @@ TRANSITIONS = np.array(
 """Next state by state (GOOD, SKIP, ASSUMED_BAD, DENIED) and input; the cursor never meets the last two states."""
 
 _MOST_COUNTED = 100
+_ONE_MARK = 2
+"""What the first mark makes of an EV's patience: it is skipped once and then used as before."""
 
 
 @rule
@@ -130,23 +135,45 @@ def pick_ev(s: Any, i: int, avoid: int, room: int) -> int:
     q = s.qp[i]
     revived = False
     fallback = -1
+    passed = -1
     for _ in range(2 * q["active"]):
         e = _next_in_round(s, i)
         ev = s.evs[i, e]
         if not usable(s, i, ev["plane"], room):
             continue
         if ev["state"] == SKIP:
-            if not revived:
-                ev["state"] = TRANSITIONS[SKIP, PASSED]
-                revived = True
-            continue
-        if e == avoid:
+            revived = _pass_over(ev, revived)
+            passed = e if passed < 0 or passed == avoid else passed
+        elif e == avoid:
             fallback = e
-            continue
-        return e
-    if fallback >= 0:
-        q["reused_ev"] += 1
-    return fallback
+        else:
+            _pace(ev)
+            return e
+    # Every path is busy: the first that was passed over serves, or else the one to be avoided.
+    chosen = passed if passed != avoid and passed >= 0 else max(passed, fallback)
+    if chosen >= 0:
+        s.evs[i, chosen]["state"] = TRANSITIONS[SKIP, PASSED]
+        q["reused_ev"] += 1 if chosen == avoid else 0
+    return chosen
+
+
+@rule
+def _pass_over(ev: Any, revived: bool) -> bool:
+    """Pass over an EV in SKIP; it is GOOD again once that has been done often enough, one EV for each packet."""
+    if ev["skips"] > 1:
+        ev["skips"] -= 1
+    elif not revived:
+        ev["state"] = TRANSITIONS[SKIP, PASSED]
+        return True
+    return revived
+
+
+@rule
+def _pace(ev: Any) -> None:
+    """Let an EV that is marked again and again carry one packet, and then be passed over as long as it has to."""
+    if ev["patience"] > _ONE_MARK:
+        ev["state"] = SKIP
+        ev["skips"] = ev["patience"]
 
 
 @rule
@@ -163,6 +190,10 @@ def ev_event(s: Any, i: int, e: int, event: int) -> int:
         new = GOOD
     if new == ASSUMED_BAD and old != ASSUMED_BAD and not params["retire"]:
         return old
+    if new == SKIP:
+        if old == GOOD:
+            ev["skips"] = max(ev["patience"], 1)
+        ev["patience"] = min(2 * max(ev["patience"], 1), params["most_skips"])
     if old <= SKIP and new > SKIP:
         if ev["role"] == ACTIVE and not _leave_rotation(s, i, e, event == DENY):
             s.qp[i]["refused"] += 1
@@ -175,6 +206,12 @@ def ev_event(s: Any, i: int, e: int, event: int) -> int:
         s.qp[i]["bad"] -= 1
     ev["state"] = new
     return new
+
+
+@rule
+def ev_clear(s: Any, i: int, e: int) -> None:
+    """Note that a packet came back from EV `e` without a mark."""
+    s.evs[i, e]["patience"] = max(1, s.evs[i, e]["patience"] // 2)
 
 
 @rule

@@ -38,6 +38,7 @@ def settings(spec: MrcSpec, *, planes: int, rate_bps: int, payload: int = 4096) 
         "min_active": min(ev.min_active, planes * per_plane),
         # A dead path is known by one silence where switches trim (facts section 4.2).
         "losses_to_retire": 1 if spec.trimming else ev.losses_to_retire,
+        "most_skips": ev.most_skips,
         "trimming": int(spec.trimming),
         "retire": int(spec.retire),
         "skip": int(spec.skip),

@@ -15,6 +15,7 @@ import numpy as np
 from weft.mrc.acks import on_nack, on_sack
 from weft.mrc.columns import (
     DATA,
+    DENIED,
     EV_PROBE,
     GOOD,
     NACK,
@@ -466,8 +467,14 @@ def change_port(h: Any, nic: int, plane: int, up: int, now_ps: int) -> None:
 
 @rule
 def deny(h: Any, i: int, half: int, e: int) -> None:
-    """Deny EV `e` of a half, as an operator's denylist does."""
-    if half:
-        ev_event(h.b, i, e, DENY)
-    else:
-        ev_event(h.s, i, e, DENY)
+    """Deny EV `e` of a half, as an operator's denylist does; no answer takes it either."""
+    s = h.b if half else h.s
+    ev_event(s, i, e, DENY)
+    plane = s.evs[i, e]["plane"]
+    if s.planes[i, plane]["reverse"] != e:
+        return
+    s.planes[i, plane]["reverse"] = -1
+    for other in range(s.params[0]["evs"]):
+        ev = s.evs[i, other]
+        if ev["plane"] == plane and ev["state"] != DENIED and s.planes[i, plane]["reverse"] < 0:
+            s.planes[i, plane]["reverse"] = other

@@ -28,6 +28,12 @@ class EvSpec(Spec):
     losses_to_retire: Annotated[int, Field(ge=1, le=100)] = 3
     """Silent losses in a row, with nothing delivered between, that retire an EV where switches do not trim: there, one
     loss is more often a full queue than a dead path. With trimming one is enough (section 4.2). Ours."""
+    most_skips: Annotated[int, Field(ge=1, le=1024)] = 32
+    """Most rounds for which an EV that is marked again and again is passed over after each packet that it carries. Its
+    first mark skips it once (section 4.2); each further one without an unmarked packet between doubles the rounds, each
+    unmarked packet halves them. With 1 it is always skipped once, an EV whose path is always full still carries every
+    other packet of its turn, and two flows on one EV never part (section 6, R13). Ours: section 4.2 leaves open how an
+    EV gets from SKIP to GOOD."""
     probe_interval: Duration = Picoseconds(50 * _US)
     """Time between two probes of retired EVs by one queue pair. Not published; ours: about 1/100 of a per mille of 800
     Gb/s, and a repaired path returns within milliseconds."""

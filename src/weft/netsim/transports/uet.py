@@ -42,7 +42,7 @@ class Uet:
         """Return the endpoints of `pairs`."""
         mixed = self.spec.spray == "mixed"
         base = MrcSpec(
-            ev=EvSpec(active=self.spec.evs, backup=0, min_active=1),
+            ev=EvSpec(active=self.spec.evs, backup=0, min_active=1, most_skips=1),
             loss=self.spec.loss,
             window=self.spec.window,
             congestion=self.spec.congestion,
