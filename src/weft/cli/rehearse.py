@@ -106,13 +106,18 @@ def figures(record: Record, steps_asked: int) -> dict[str, float]:
 
 
 def _measured(folder: Path, job: JobSpec) -> Record | None:
-    """Return the newest finished run of a job with this name, where there is one."""
+    """Return the newest finished run of the same training: name, model, batch and plan; none where there is none."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"--folder {folder} is not a folder; name a folder of runs")
     if not folder.is_dir():
         return None
-    own = [record for record in records(folder) if record.job().name == job.name and record.state() == "finished"]
+    own = [record for record in records(folder) if record.state() == "finished" and _same(record.job(), job)]
     return own[-1] if own else None
+
+
+def _same(one: JobSpec, other: JobSpec) -> bool:
+    """Return whether two jobs train the same in the same way, for however many steps."""
+    return all(getattr(one, key) == getattr(other, key) for key in ("name", "model", "batch", "plan"))
 
 
 def _print(report: Report, lines: Sequence[Line], record: Record | None) -> None:

@@ -73,6 +73,7 @@ def _plan(report: Report) -> list[Line]:
     section = "the plan and its step"
     return [
         Line(section, "plan", "plan", "", f"{shape}, {row['schedule']}, ZeRO {row['zero']}"),
+        Line(section, "used_gpus", "GPUs that it uses", "", float(row["gpus"])),
         Line(section, "step_s", "step", "s", row["step_s"]),
         Line(section, "mfu", "MFU", "%", 100 * row["mfu"]),
         Line(section, "tokens_per_s", "tokens a second", "", row["tokens_per_s"]),
