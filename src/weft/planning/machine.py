@@ -80,10 +80,15 @@ class Machine:
         return self.nic_rate / self.efficiency.nic * share
 
 
+def payload_share(packet: int) -> float:
+    """Return the share of a link's bits that is payload, with packets of `packet` bytes."""
+    return packet / (packet + HEADER_BYTES)
+
+
 def machine_of(site: SiteSpec) -> Machine:
     """Return the planner's view of a site."""
     efficiency = site.efficiency or gpu_type(site.gpu.like or site.gpu.kind).efficiency
-    payload = site.fabric.packet / (site.fabric.packet + HEADER_BYTES)
+    payload = payload_share(site.fabric.packet)
     down, up = site.fabric.oversubscription if site.fabric.tiers > 1 else (1, 1)
     return Machine(
         kind=site.gpu.kind,
