@@ -22,7 +22,7 @@ from weft.specs import JobSpec, load_job, load_site
 from weft.specs.faults import FaultsSpec
 from weft.training.choice import automatic
 from weft.training.mesh import check
-from weft.training.runs import check_root
+from weft.training.runs import check_root, find
 
 _LINES = 10
 _WEIGHT_BYTES = 4
@@ -58,7 +58,7 @@ def train(
         check_root(folder)
         result = supervisor.run()
     if json:
-        print_json(result)
+        print_json({**result, "provenance": find(folder, result["run"]).provenance()})
     else:
         _print_result(result, job)
     if result["state"] != "finished":
