@@ -140,11 +140,13 @@ def calibrate(times: MachineTimes, cores: int) -> Calibration:
     """Return the planner's figures of a machine with `cores` processors for its ranks."""
     flops, small = speed_of(times.products)
     message_s, network = network_of(times.messages, times.ranks)
+    # A GPU works while the software prepares what comes next; a processor does one after the other.
+    software_s = times.blocks[0].seconds if times.device == "cpu" else 0.0
     attention = min(1.0, times.attention.operations / times.attention.seconds / flops)
     share = EfficiencySpec(
         matmul=1.0, small=round(small, 2), attention=round(attention, 4), memory=1.0, link=1.0, nic=1.0,
         message_us=round(message_s * _MICROSECONDS, 1), kernel_us=0.0,
-        block_us=round(times.blocks[0].seconds * _MICROSECONDS, 1), ranks_per_core=max(1.0, times.ranks / cores),
+        block_us=round(software_s * _MICROSECONDS, 1), ranks_per_core=max(1.0, times.ranks / cores),
         usable=0.9, source=f"measured with {times.ranks} busy ranks on {times.device}",
     )  # fmt: skip
     return Calibration(
@@ -194,7 +196,7 @@ def measured_site(base: SiteSpec, found: Calibration, *, name: str, ranks: int, 
         }
     )
     parts = {part: spec.model_copy(update={"rate": rate}) for part, spec in _rated(base)}
-    switch = base.fabric.parts.switch.model_copy(update={"capacity": BitsPerSecond(rate * ranks)})
+    switch = base.fabric.parts.switch.model_copy(update={"capacity": BitsPerSecond(rate * max(2, ranks))})
     fabric = base.fabric.model_copy(
         update={
             "gpus": ranks,
