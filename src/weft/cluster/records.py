@@ -4,7 +4,7 @@ One rule for every dataclass of this package: fields that hold their default are
 tuples are lists. An action carries its class's name under "do".
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache
@@ -27,7 +27,7 @@ def as_plain(value: Any) -> Any:
         }
     if isinstance(value, Enum):
         return value.value
-    if isinstance(value, tuple | list):
+    if isinstance(value, Sequence) and not isinstance(value, str):
         return [as_plain(item) for item in value]
     if isinstance(value, Mapping):
         return {str(key): as_plain(item) for key, item in value.items()}
