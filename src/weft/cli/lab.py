@@ -3,6 +3,7 @@
 Where labs are remembered is decided here; everything else is `weft.wire.lab`'s.
 """
 
+import json as to_json
 import os
 import re
 import sys
@@ -16,9 +17,10 @@ from cyclopts import App, Parameter
 
 from weft.cli.output import JsonFlag, console, print_json, print_table
 from weft.core import quantity
-from weft.core.errors import UsageError
+from weft.core.errors import FailedError, UsageError
 from weft.core.provenance import provenance
 from weft.core.quantity import QuantityError
+from weft.fabric.blame import Health
 from weft.specs import load_site
 from weft.wire.lab import faults, lab
 from weft.wire.lab.faults import Change, Faults, Filter, Into
@@ -26,6 +28,7 @@ from weft.wire.lab.lab import Lab
 from weft.wire.lab.plan import MTU, LabPlan, LabSpec, queue_for, small_fabric
 from weft.wire.lab.record import Records
 from weft.wire.lab.status import Status, status_of
+from weft.wire.lab.survey import PROBES, Survey, survey
 
 MOST_NAMESPACES = 200
 """Namespaces that one machine is asked for."""
@@ -39,6 +42,7 @@ app = App(
 
 Name = Annotated[str, Parameter(name="--name", help="Which lab; its namespaces begin with it.")]
 _RATE = "200 Mb/s"
+MOST_PROBES = 1_000_000
 
 
 def records() -> Records:
@@ -245,6 +249,28 @@ def flap(
     _print_changed(found, links, json=json)
 
 
+@app.command(name="map")
+def survey_links(
+    *,
+    probes: Annotated[int, Parameter(help="Probes on every path.")] = PROBES,
+    deny: Annotated[
+        Path | None, Parameter(name="--deny", help="Write the paths to avoid into FILE, for the transport to read.")
+    ] = None,
+    name: Name = "w",
+    json: JsonFlag = False,
+) -> None:
+    """Probe every link from the hosts and say which are dead or lossy; status 0 whatever is found."""
+    if not 1 <= probes <= MOST_PROBES:
+        raise UsageError(f"--probes {probes}: write a number from 1 to {MOST_PROBES:,}")
+    found = survey(lab.find(records(), name), probes)
+    if deny is not None:
+        _write_denials(deny, found)
+    if json:
+        print_json({**found.as_json(), "provenance": provenance(found.lab.record.spec.as_json()).as_json()})
+        return
+    _print_survey(found)
+
+
 @app.command
 def down(*, name: Name = "w", json: JsonFlag = False) -> None:
     """Remove a lab, or what is left of one, with every process in it; nothing to do is fine."""
@@ -314,6 +340,49 @@ def _print_status(found: Lab, *, json: bool, took_s: float | None = None) -> Non
         *sorted(found.faults.black_holes),
     ):
         out.print(f"{one}: {', '.join(found.faults.of(one))}", markup=False)
+
+
+def _print_survey(found: Survey) -> None:
+    topology = found.lab.plan.topology
+    rows = [
+        (topology.name_of_link(one.link), _ends(found, one.link), one.health.value, f"{one.loss:.2%}",
+         f"{one.low:.2%} to {one.high:.2%}", f"{one.probes:,}")
+        for one in found.sick
+    ]  # fmt: skip
+    fine = sum(one.health is Health.FINE for one in found.verdicts)
+    hidden = [topology.name_of_link(one.link) for one in found.verdicts if one.health is Health.HIDDEN]
+    probes = sum(one.sent for one in found.observations)
+    out = console()
+    if rows:
+        columns = ("link", "between", "health", "loss of round trips", "95 % interval", "probes")
+        print_table(f"{len(rows)} of {len(found.verdicts)} links are sick", columns, rows, words=(0, 1, 2))
+    for part in found.parts:
+        out.print(f"{part} is dead altogether: that is one broken part, not several links", markup=False)
+    if hidden:
+        out.print(f"nothing is known of {', '.join(hidden)}: they lie behind dead links", markup=False, soft_wrap=True)
+    trips = [trip for trip in found.round_trips_us if trip is not None]
+    median = f", median round trip {quantity.significant(sorted(trips)[len(trips) // 2])} us" if trips else ""
+    out.print(f"{fine} of {len(found.verdicts)} links are fine; {probes:,} probes{median}", markup=False)
+    denied = found.denials()
+    if denied:
+        count = sum(map(len, denied.values()))
+        out.print(f"{count} paths of {len(denied)} pairs of hosts are better avoided (--deny FILE)", markup=False)
+
+
+def _ends(found: Survey, link: int) -> str:
+    topology = found.lab.plan.topology
+    ends = (topology.links.lower[link], topology.links.upper[link])
+    return " and ".join(topology.name_of_node(int(node)) for node in ends)
+
+
+def _write_denials(target: Path, found: Survey) -> None:
+    part = target.with_name(f".{target.name}.part")
+    try:
+        part.write_text(to_json.dumps({"denied": found.as_json()["denied"]}, indent=1) + "\n")
+        part.replace(target)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise FailedError(f"{target} can not be written: {error.strerror}") from None
 
 
 def _share(text: str) -> int:
