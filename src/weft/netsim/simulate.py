@@ -183,6 +183,7 @@ def _report(
             tuple(records.bin_ends_ps),
             np.array(records.received).reshape(-1, len(board.pairs)),
             np.array(records.queue_peaks).reshape(-1, records.stages),
+            np.array(records.lost_by, np.int64),
         ),
         trace=records.trace,
         end_ps=world.slot * world.slot_ps,
