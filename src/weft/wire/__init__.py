@@ -1,1 +1,7 @@
-"""MRC on real sockets, and the SRv6 lab that it can run over: the protocol of `mrc` outside the simulator."""
+"""MRC in real packets: endpoints on UDP sockets, and what is built on them.
+
+The rules are `weft.mrc`'s, compiled; this package gives them sockets, memory and time. It is split as the life of a
+packet is: `departures` and `arrivals` around the kernel's sendmmsg and recvmmsg, `transfers` for messages and programs,
+`pump` for the loop; `endpoint` is what Python sees. `worlds` says how an EV becomes an address. `lab` is a fabric of
+network namespaces to run it over.
+"""
