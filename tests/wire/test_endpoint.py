@@ -112,7 +112,7 @@ def test_a_small_mtu_is_one_clear_sentence() -> None:
     world = Loopback(payload=65_500)
     with Endpoint(world) as here, Endpoint(world) as there:
         pair, other = here.offer("there"), there.offer("here")
-        with pytest.raises(UsageError, match="takes packets of 6553. bytes, but a payload of 65500 needs"):
+        with pytest.raises(UsageError, match=r"takes packets of 6553. bytes, but a payload of 65500 needs"):
             pair.connect(other.card)
 
 
