@@ -55,6 +55,7 @@ site.command("weft.cli.files:show_site", name="show", help="Print a site with ev
 
 app.command("weft.cli.train:train", name="train", help="Train a job on this machine, from one plan.")
 app.command("weft.cli.runs:app", name="runs", help="List, show and compare what trainings have left behind.")
+app.command("weft.cli.scale:app", name="scale", help="Predict the loss of a large run from small ones.")
 
 app.command("weft.cli.files:schema", name="schema", help="Print the JSON schema of site, job or scenario files.")
 app.command("weft.cli.files:check", name="check", help="Check site, job and scenario files and name every mistake.")
