@@ -19,7 +19,7 @@ from weft.cluster.jobs import Job, JobState
 from weft.engines.local import runner
 from weft.engines.local.durable import read_document, write_document
 from weft.engines.local.home import Home
-from weft.engines.local.launches import FAULTS, JOB, RESULT, order_of
+from weft.engines.local.launches import FAULTS, JOB, RESULT, order_of, with_package
 from weft.engines.local.processes import Identity
 from weft.engines.local.store import Entry
 
@@ -200,9 +200,7 @@ class Attempts:
 
 def _runner_environment() -> dict[str, str]:
     """Return the environment of a runner: ours, with this package to be found."""
-    package = str(Path(runner.__file__).parents[3])
-    paths = [package, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(path for path in paths if path))}
+    return {**os.environ, "PYTHONPATH": with_package(os.environ.get("PYTHONPATH", ""))}
 
 
 def _how(status: int, rank: int | None) -> str:

@@ -39,6 +39,7 @@ from weft.engines.local.attempts import Attempts, Exit
 from weft.engines.local.home import Home
 from weft.engines.local.launches import prepared
 from weft.engines.local.memory import Memory
+from weft.engines.local.progress import news_of
 from weft.engines.local.runner import TRY_AGAIN
 from weft.engines.local.store import Entry
 from weft.specs.submission import SubmissionSpec
@@ -48,6 +49,7 @@ Pulse = Callable[[str], None]
 _LONGEST_NAME = 48
 _LOSSES_FORGIVEN = 5
 _PLAN_EVERY_MS = 1_000
+_HEAR_EVERY_MS = 1_000
 _TERMINATED = 128 + signal.SIGTERM
 _KILLED = 128 + signal.SIGKILL
 _LEAVING = frozenset({TRY_AGAIN, _TERMINATED, _KILLED, 128 + signal.SIGINT})
@@ -71,7 +73,7 @@ class Engine:
         self.memory = Memory(home)
         self.attempts = Attempts(home, pulse)
         self._home, self._clock, self._pulse = home, clock, pulse
-        self._latest = 0
+        self._latest, self._heard_ms = 0, 0
         self._entries: dict[str, Entry] = {}
         self.book = Book(self.memory.snapshot([]))
         self.reopen()
@@ -198,6 +200,8 @@ class Engine:
         now = self.now()
         self.attempts.reap()
         changed = self._observe(now)
+        if now - self._heard_ms >= _HEAR_EVERY_MS:
+            changed = self._hear(now) or changed
         planned = self.book.planned_ms
         if self._dirty or changed or planned is None or (self.book.jobs and now - planned >= _PLAN_EVERY_MS):
             return self._decide(now) or changed
@@ -228,6 +232,23 @@ class Engine:
                     state = JobState.RUNNING if entry.job.state is JobState.STARTING else entry.job.state
                     self._change(entry, replace(entry.job, state=state), "", now)
             self._pulse("noted")
+        return changed
+
+    def _hear(self, now: int) -> bool:
+        """Take in what trainings say of themselves: checkpoints, forecasts, and what they saw of their nodes."""
+        self._heard_ms = now
+        changed = False
+        for entry in [one for one in self._entries.values() if one.job.kind == "training" and one.job.holds]:
+            news = news_of(self._home, entry, now)
+            if news is None:
+                continue
+            changed, entry.noted = True, news.incidents
+            with self.memory.store.transaction():
+                self._change(entry, news.job, "", now)
+                for number, evidence in news.seen:
+                    self.memory.store.note(now, evidence.text, job=entry.job.id, node=number)
+            for number, evidence in news.seen:
+                self.report(self.book.pool.nodes[number].name, evidence)
         return changed
 
     def _exited(self, entry: Entry, found: Exit, now: int) -> None:

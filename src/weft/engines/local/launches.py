@@ -144,6 +144,8 @@ def order_of(job: Job, launch: Launch, folder: Path, attempt: int, snapshots: Pa
         argv = [sys.executable, "-m", "weft.engines.local.training", str(folder), str(attempt)]
         nodes = nodes[:1]  # the supervisor starts the ranks of all nodes
     shared = _environment(job, launch, folder, attempt)
+    if launch.training is not None:
+        shared["PYTHONPATH"] = with_package(shared.get("PYTHONPATH", ""))
     return {
         "job": job.id, "attempt": attempt, "grace_s": job.grace_ms / 1000, "work": str(folder / "work"),
         "snapshot": str(snapshots / launch.snapshot) if launch.snapshot else None,
@@ -151,6 +153,12 @@ def order_of(job: Job, launch: Launch, folder: Path, attempt: int, snapshots: Pa
             {"argv": argv, "environment": shared | _of_rank(job.placement, rank)} for rank in range(len(nodes))
         ],
     }  # fmt: skip
+
+
+def with_package(paths: str) -> str:
+    """Return a search path of Python modules with this package in it."""
+    package = str(Path(__file__).parents[3])
+    return os.pathsep.join(dict.fromkeys([package, *filter(None, paths.split(os.pathsep))]))
 
 
 def _environment(job: Job, launch: Launch, folder: Path, attempt: int) -> dict[str, str]:

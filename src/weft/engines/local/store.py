@@ -54,6 +54,8 @@ class Entry:
     """The submission that it came with."""
     lost: int = 0
     """How often its runner has vanished."""
+    noted: int = 0
+    """Incidents of a training that are known."""
     moved: bool = False
     """Whether it is restarted on other nodes as soon as it has left the old ones."""
     status: int | None = None
@@ -71,7 +73,7 @@ class Entry:
 
     def more(self) -> dict[str, Any]:
         """Return what has no column of its own."""
-        names = ("lost", "moved", "status", "text", "ended_ms", "began_ms", "result", "wait")
+        names = ("lost", "noted", "moved", "status", "text", "ended_ms", "began_ms", "result", "wait")
         return {name: getattr(self, name) for name in names}
 
 

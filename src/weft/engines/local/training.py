@@ -26,6 +26,17 @@ _EVERY_S = 1.0
 _LINES = 20
 
 
+class Watched(Supervisor):
+    """A supervisor that shows which processes its slots are."""
+
+    def slots(self) -> dict[int, int]:
+        """Return the process number of each slot's rank."""
+        if self._generation is None:
+            return {}
+        pairs = zip(self._generation.slots, self._generation.children, strict=True)
+        return {slot.number: child.process.pid for slot, child in pairs}
+
+
 class Progress:
     """Writes down how far a training is, now and then, and prints a line for people."""
 
@@ -34,7 +45,7 @@ class Progress:
         self._folder, self._job = folder, job
         self._written = 0.0
         self._every = max(1, job.steps // _LINES)
-        self.incidents: list[dict[str, Any]] = []
+        self.supervisor: Watched | None = None
 
     def __call__(self, line: Mapping[str, Any]) -> None:
         """Take in one line of the supervisor."""
@@ -53,8 +64,9 @@ class Progress:
     def write(self, step: int) -> None:
         """Write down that `step` steps are done."""
         self._written = time.monotonic()
-        document = {"step": step, "steps": self._job.steps, "incidents": self.incidents,
-                    "checkpoint_ms": self._checkpoint_ms()}  # fmt: skip
+        assert self.supervisor is not None, "only a supervisor's lines are written down"
+        document = {"step": step, "steps": self._job.steps, "checkpoint_ms": self._checkpoint_ms(),
+                    "slots": self.supervisor.slots(), "incidents": self.supervisor.records.incidents}  # fmt: skip
         write_document(self._folder / PROGRESS, document)
 
     def _checkpoint_ms(self) -> int | None:
@@ -71,8 +83,8 @@ def run(folder: Path, attempt: int) -> int:
     faults = None if broken is None else validate(broken, FaultsSpec, str(folder / FAULTS))
     resume = runs.latest(folder / RUNS, job) is not None
     progress = Progress(folder, job)
-    supervisor = Supervisor(job, folder / RUNS, resume=resume, faults=faults, on_line=progress)
-    progress.incidents = supervisor.records.incidents
+    supervisor = Watched(job, folder / RUNS, resume=resume, faults=faults, on_line=progress)
+    progress.supervisor = supervisor
     result = supervisor.run()
     write_document(folder / RESULT, json.loads(json.dumps(result, default=str)))
     progress.write(int(result.get("steps") or 0))
