@@ -20,6 +20,7 @@ HomeOption = Annotated[
     Path | None, Parameter(name="--home", help="The cluster's folder; $WEFT_CLUSTER, or ~/.weft/cluster.")
 ]
 DEFAULT_NODES = 4
+LOOPBACK = "127.0.0.1"
 _PATIENCE_S, _LOOK_S = 30.0, 0.05
 _NAMED = 5
 
@@ -45,7 +46,7 @@ def up(
     team: Annotated[tuple[str, ...], Parameter(negative="", help="A team and its quota: NAME=GPUS.")] = (),
     host: Annotated[
         str, Parameter(help="Address to listen on; others than loopback are open to the network.")
-    ] = "127.0.0.1",
+    ] = LOOPBACK,
     port: Annotated[int, Parameter(help="Port; 0 for any free one.")] = 0,
     home: HomeOption = None,
     json: JsonFlag = False,
@@ -54,13 +55,10 @@ def up(
     place = home_of(home)
     client = Client(place)
     running = client.process()
-    if running is not None:
-        if nodes is not None or gpus is not None or team:
-            raise UsageError("the cluster is up; weft cluster down first, then give it other nodes or teams")
-    else:
-        place.make()
-        _configure(place, nodes, gpus, team)
-        _start(place, host, port)
+    if running is None:
+        bring_up(place, nodes=nodes, gpus=gpus, team=team, host=host, port=port)
+    elif nodes is not None or gpus is not None or team:
+        raise UsageError("the cluster is up; weft cluster down first, then give it other nodes or teams")
     where = place.where()
     document: dict[str, Any] = {"url": f"http://{where[0]}:{where[1]}" if where else None, "home": str(place.folder),
                 "started": running is None, **client.get("v1", "status")}  # fmt: skip
@@ -74,6 +72,25 @@ def up(
         f"{f', {held} jobs running' if held else ''}",
         markup=False, soft_wrap=True,
     )  # fmt: skip
+
+
+def bring_up(
+    place: Home, *, nodes: int | None = None, gpus: int | None = None, team: tuple[str, ...] = (),
+    host: str = LOOPBACK, port: int = 0,
+) -> None:  # fmt: skip
+    """Start the daemon of a cluster that is not up."""
+    place.make()
+    _configure(place, nodes, gpus, team)
+    _start(place, host, port)
+
+
+def take_down(client: Client) -> bool:
+    """Stop the daemon, and return whether there was one."""
+    running = client.process()
+    if running is not None:
+        running.signal(signal.SIGTERM)
+        _until(lambda: not running.alive(), "the daemon does not end")
+    return running is not None
 
 
 def down(
@@ -90,8 +107,7 @@ def down(
         left = [job["id"] for job in client.get("v1", "jobs", state="open")["jobs"]]
         if jobs:
             left = _cancel_all(client, left)
-        running.signal(signal.SIGTERM)
-        _until(lambda: not running.alive(), "the daemon does not end")
+        take_down(client)
     if json:
         print_json({"stopped": running is not None, "jobs_left": left})
         return

@@ -28,6 +28,9 @@ SeedOption = Annotated[int, Parameter(help="Seed of the intervals.")]
 DeltaOption = Annotated[float, Parameter(help="Log loss at which the Huber loss turns from squares to absolutes.")]
 
 
+app.command("weft.cli.ladder:ladder", name="ladder", help="Predict a run from smaller ones that are trained for it.")
+
+
 @app.command
 def fit(
     points: Path, /, *, delta: DeltaOption = scaling.DELTA, seed: SeedOption = 0, json: JsonFlag = False,

@@ -49,7 +49,7 @@ class SubmissionSpec(Spec):
     name: Name = "job"
     """Short name; a number is put behind it."""
     kind: Literal["training", "experiment", "service"] = "experiment"
-    """Any command that ends, or a server that runs on and yields last; a job given by `job` is a training."""
+    """A training, any command that ends (or a small training), or a server that runs on and yields last."""
     command: tuple[Argument, ...] = Field((), strict=False, max_length=4096)
     """Program and arguments; {key} is replaced by a sweep's value."""
     job: JobSpec | None = None

@@ -238,7 +238,7 @@ class Engine:
         """Take in what trainings say of themselves: checkpoints, forecasts, and what they saw of their nodes."""
         self._heard_ms = now
         changed = False
-        for entry in [one for one in self._entries.values() if one.job.kind == "training" and one.job.holds]:
+        for entry in [one for one in self._entries.values() if one.launch.training is not None and one.job.holds]:
             news = news_of(self._home, entry, now)
             if news is None:
                 continue
@@ -268,7 +268,7 @@ class Engine:
             self._again(entry, job, now)
         elif job.state is JobState.ASKED and left:
             self._go(entry, stopped(job, now), "left when asked; it waits again", now)
-        elif job.kind == "training" and left and entry.lost <= _LOSSES_FORGIVEN:
+        elif entry.launch.training is not None and left and entry.lost <= _LOSSES_FORGIVEN:
             self._go(entry, requeued(job, now), f"{found.text}; it goes on from its newest state", now)
         else:
             self._finish(entry, ended(job, JobState.FAILED), found.text, now)

@@ -87,7 +87,8 @@ def _one(submission: SubmissionSpec, values: Mapping[str, str], now_ms: int) -> 
         )  # fmt: skip
         return job, replace(launch, command=_with_values(submission.command, values))
     training = _training(submission.job, values)
-    kind: Kind = "training"
+    # A training may run as an experiment: one of many small ones that pass beside the large.
+    kind: Kind = submission.kind
     limit_ms = None if training.time_limit is None else max(1, training.time_limit // _PS_PER_MS)
     job = Job(
         "", _gang_of(training, submission.gpus_per_node), now_ms, kind, training.team, training.priority, limit_ms,
