@@ -12,26 +12,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from weft.cluster.actions import (
-    Action,
-    Alarm,
-    Bind,
-    Drain,
-    Move,
-    Preempt,
-    Quarantine,
-    Replace,
-    Resize,
-    RunTest,
-    Stop,
-    Ticket,
-    Wait,
-)
+from weft.cluster import actions as words
 from weft.cluster.admission import admit
 from weft.cluster.book import Book
-from weft.cluster.effects import ended, node_after, requeued, stopped
+from weft.cluster.effects import ended, node_after, requeued, stopped, witnessed
 from weft.cluster.jobs import ENDED, Job, JobState
-from weft.cluster.nodes import Evidence, Node, NodeState
+from weft.cluster.node_life import NodeEvent, after, allowed
+from weft.cluster.nodes import Evidence, Node
 from weft.cluster.plan import decide
 from weft.cluster.records import action_as_plain
 from weft.core.errors import UsageError
@@ -156,21 +143,22 @@ class Engine:
         """Give a node no more work, or give it back; the word of the one who asks is remembered."""
         node = self.node(name)
         now = self.now()
+        event = NodeEvent.UNDRAIN if back else NodeEvent.DRAIN
+        if not allowed(node.state, event):
+            raise UsageError(f"{name} is {node.state} and can not be {event}ed; weft nodes shows where each stands")
+        word = ("", "") if back else ("out", f"{by}: {reason}" if reason else by)
         if back:
-            action: Drain | Move = Move(node.number, NodeState.READY, "undrain", reason)
-            changed = replace(node_after(node, action, now), override="", override_by="")
+            changed = node_after(node, words.Move(node.number, after(node.state, event), str(event), reason), now)
         else:
-            action = Drain(node.number, reason or f"drained by {by}")
-            changed = replace(
-                node_after(node, action, now), override="out", override_by=f"{by}: {reason}" if reason else by
-            )
+            changed = node_after(node, words.Drain(node.number, reason or f"drained by {by}"), now)
+        changed = replace(changed, override=word[0], override_by=word[1])
         self._put_node(changed, f"{'undrained' if back else 'drained'} by {by}{f': {reason}' if reason else ''}")
         return changed
 
     def report(self, name: str, evidence: Evidence) -> Node:
         """Take in what a health program or a job has seen of a node."""
         node = self.node(name)
-        changed = replace(node, evidence=(*node.evidence, evidence))
+        changed = witnessed(node, evidence)
         self._put_node(changed, f"{evidence.check}: {evidence.text}")
         return changed
 
@@ -315,7 +303,7 @@ class Engine:
         if not actions:
             return False
         self._pulse("decided")
-        bound = [action.job for action in actions if isinstance(action, Bind)]
+        bound = [action.job for action in actions if isinstance(action, words.Bind)]
         for name in bound:
             entry = self._entries[name]
             entry.attempt += 1
@@ -332,45 +320,45 @@ class Engine:
             self._pulse("carried out")
         return True
 
-    def _write(self, action: Action, now: int) -> None:
+    def _write(self, action: words.Action, now: int) -> None:
         """Write down what an action has changed in the book."""
         store = self.memory.store
         match action:
-            case Bind() | Preempt() | Stop() | Replace() | Resize() | Wait():
+            case words.Bind() | words.Preempt() | words.Stop() | words.Replace() | words.Resize() | words.Wait():
                 entry = self._entries[action.job]
                 entry.job = self.book.jobs.get(action.job) or ended(entry.job, self.book.ended[action.job])
-                if isinstance(action, Wait):
+                if isinstance(action, words.Wait):
                     entry.wait = action_as_plain(action)
-                if isinstance(action, Replace | Resize):
+                if isinstance(action, words.Replace | words.Resize):
                     entry.moved = True
-                if isinstance(action, Bind) and entry.began_ms is None:
+                if isinstance(action, words.Bind) and entry.began_ms is None:
                     entry.began_ms = now
                 if entry.job.state in ENDED:
                     entry.text, entry.ended_ms = f"stopped: {getattr(action, 'reason', '')}", now
                     del self._entries[action.job]
                 store.save(entry)
                 store.note(now, _in_words(action, self.book.pool.nodes), job=action.job)
-            case Quarantine() | Drain() | Move():
+            case words.Quarantine() | words.Drain() | words.Degrade() | words.Move():
                 store.save_node(self.book.pool.nodes[action.node])
                 store.note(now, _in_words(action, self.book.pool.nodes), node=action.node)
-            case RunTest() | Ticket():
+            case words.RunTest() | words.Ticket():
                 store.note(now, _in_words(action, self.book.pool.nodes), node=action.node)
-            case Alarm():
+            case words.Alarm():
                 store.note(now, _in_words(action, self.book.pool.nodes))
             case _:
                 pass
 
-    def _carry_out(self, action: Action) -> None:
+    def _carry_out(self, action: words.Action) -> None:
         match action:
-            case Bind():
+            case words.Bind():
                 self.attempts.begin(self._entries[action.job])
-            case Preempt(stage="ask"):
+            case words.Preempt(stage="ask"):
                 self.attempts.ask(self._entries[action.job])
-            case Preempt():
+            case words.Preempt():
                 self.attempts.end(self._entries[action.job])
-            case Stop() if action.job in self._entries:
+            case words.Stop() if action.job in self._entries:
                 self.attempts.ask(self._entries[action.job])
-            case Replace() | Resize():
+            case words.Replace() | words.Resize():
                 self.attempts.ask(self._entries[action.job])
             case _:
                 pass
@@ -379,14 +367,14 @@ class Engine:
         return {name for name in names if name in self._entries or self.memory.store.find(name) is not None}
 
 
-def _in_words(action: Action, nodes: list[Node]) -> str:
+def _in_words(action: words.Action, nodes: list[Node]) -> str:
     """Return an action as a line of history."""
     match action:
-        case Bind():
+        case words.Bind():
             return f"started on {', '.join(nodes[number].name for number in action.placement.nodes)}"
-        case Wait():
+        case words.Wait():
             return f"waits: {action.text}"
-        case Preempt():
+        case words.Preempt():
             verb = "asked to leave" if action.stage == "ask" else "ended"
             return f"{verb} ({action.reason}{f', for {action.for_job}' if action.for_job else ''})"
         case _:

@@ -78,7 +78,7 @@ def array_view(entries: Sequence[Entry], nodes: Sequence[Node]) -> dict[str, Any
 
 def node_view(book: Book, node: Node) -> dict[str, Any]:
     """Return one node: its state, who is on it, and what was seen of it."""
-    on = [name for name, numbers in book.running.items() if node.number in numbers]
+    on = [name for name, numbers in book.nodes_of.items() if node.number in numbers]
     return {
         "name": node.name, "gpus": node.gpus, "usable_gpus": node.usable_gpus, "state": str(node.state),
         "since_ms": node.since_ms, "jobs": sorted(on), "override": node.override, "override_by": node.override_by,
