@@ -66,7 +66,7 @@ app.command("weft.cli.queue:cancel", name="cancel", help="Call off jobs or sweep
 app.command(
     "weft.cli.queue:why", name="why", help="Say why a job waits, when it starts, and what would make it sooner."
 )
-app.command("weft.cli.queue:nodes_app", name="nodes", help="List the cluster's nodes, or test this machine.")
+app.command("weft.cli.health:nodes_app", name="nodes", help="List the cluster's nodes, or test this machine.")
 app.command("weft.cli.queue:drain", name="drain", help="Give a node no more work.")
 app.command("weft.cli.queue:undrain", name="undrain", help="Give a node back.")
 

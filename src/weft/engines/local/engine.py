@@ -29,6 +29,7 @@ from weft.engines.local.memory import Memory
 from weft.engines.local.progress import news_of
 from weft.engines.local.runner import TRY_AGAIN
 from weft.engines.local.store import Entry
+from weft.engines.local.trials import Trials
 from weft.specs.submission import SubmissionSpec
 
 Pulse = Callable[[str], None]
@@ -59,6 +60,7 @@ class Engine:
         """Open the state in `home` and take up what runs; `pulse` is told before every step that can be torn apart."""
         self.memory = Memory(home)
         self.attempts = Attempts(home, pulse)
+        self.trials = Trials()
         self._home, self._clock, self._pulse = home, clock, pulse
         self._latest, self._heard_ms = 0, 0
         self._entries: dict[str, Entry] = {}
@@ -75,6 +77,7 @@ class Engine:
     def close(self) -> None:
         """Let go of the state; jobs go on."""
         self.attempts.close()
+        self.trials.close()
         self.memory.store.close()
 
     def now(self) -> int:
@@ -188,6 +191,8 @@ class Engine:
         now = self.now()
         self.attempts.reap()
         changed = self._observe(now)
+        for node, text in self.trials.finished(self.book.pool.nodes, now):
+            self._put_node(node, text)
         if now - self._heard_ms >= _HEAR_EVERY_MS:
             changed = self._hear(now) or changed
         planned = self.book.planned_ms
@@ -198,9 +203,10 @@ class Engine:
     def _recover(self) -> None:
         """Start what an engine before this one meant to start; whom it asked to leave is asked again by `_observe`."""
         for entry in list(self._entries.values()):
-            if not entry.job.holds:
-                continue
-            self.attempts.resume(entry)
+            if entry.job.holds:
+                self.attempts.resume(entry)
+        for node in self.book.pool.nodes:
+            self.trials.resume(node, self.now())
 
     def _observe(self, now: int) -> bool:
         """Take in how processes have fared."""
@@ -342,6 +348,7 @@ class Engine:
                 store.save_node(self.book.pool.nodes[action.node])
                 store.note(now, _in_words(action, self.book.pool.nodes), node=action.node)
             case words.RunTest() | words.Ticket():
+                store.save_node(self.book.pool.nodes[action.node])
                 store.note(now, _in_words(action, self.book.pool.nodes), node=action.node)
             case words.Alarm():
                 store.note(now, _in_words(action, self.book.pool.nodes))
@@ -360,6 +367,8 @@ class Engine:
                 self.attempts.ask(self._entries[action.job])
             case words.Replace() | words.Resize():
                 self.attempts.ask(self._entries[action.job])
+            case words.RunTest():
+                self.trials.start(action, self.now())
             case _:
                 pass
 
