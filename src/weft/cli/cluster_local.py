@@ -209,6 +209,8 @@ def _start(place: Home, host: str, port: int) -> None:
             return False
 
     _until(ready, f"the daemon does not answer; see {place.log}")
+    # Python would complain of a process that nobody has waited for; outliving us is the purpose.
+    child.returncode = 0
 
 
 def _cancel_all(client: Client, names: Sequence[str]) -> list[str]:

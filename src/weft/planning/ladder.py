@@ -1,7 +1,7 @@
 """Which small runs tell what a large one will reach: a ladder of models and lengths below it.
 
 The rungs are the target made smaller: narrower (heads of the same width, the same depth) and shorter, everything else
-unchanged. They form a grid, four sizes by four lengths, each step a factor of two; its largest is at least ten times
+unchanged. They form a grid, four sizes by four lengths, its largest is at least ten times
 cheaper than the target. Pure: a job in, jobs out.
 """
 
@@ -16,7 +16,8 @@ from weft.specs.job import JobSpec, ModelSpec
 LEAST_TIMES = 10.0
 """How much cheaper than the target the largest rung is, at least."""
 SIZES = LENGTHS = 4
-STEP = 2.0
+SIZE_STEP, LENGTH_STEP = 1.7, 1.6
+"""Between two sizes, and two lengths: near enough to the target for one law to hold, far enough to see it."""
 LEAST_STEPS = 20
 _FEED_MULTIPLE = 8
 
@@ -78,12 +79,12 @@ def _grid(target: JobSpec, shrink: float) -> list[Rung]:
     wanted = parameters(target.model).total / shrink
     models: dict[int, ModelSpec] = {}
     for size in range(SIZES):
-        model = _narrower(target.model, wanted / STEP**size)
+        model = _narrower(target.model, wanted / SIZE_STEP**size)
         models[parameters(model).total] = model
     found: list[Rung] = []
     for model in models.values():
         for length in range(LENGTHS):
-            steps = max(1, math.floor(target.steps / shrink / STEP**length))
+            steps = max(1, math.floor(target.steps / shrink / LENGTH_STEP**length))
             found.append(rung_of(_job(target, model, steps)))
     return found
 

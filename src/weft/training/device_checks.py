@@ -97,9 +97,10 @@ def _copy(source: int, target: int, mebibytes: int, seed: int, wrong: list[tuple
     content = torch.randint(-(2**31), 2**31, (mebibytes * _MEBI // 4,), dtype=torch.int32, generator=draw)
     here = content.to(torch.device("cuda", source))
     torch.cuda.synchronize()
+    there = torch.empty_like(here, device=torch.device("cuda", target))
     began = time.monotonic()
     for _ in range(_TURNS):
-        there = here.to(torch.device("cuda", target))
+        there.copy_(here)
     torch.cuda.synchronize()
     spent = time.monotonic() - began
     if not torch.equal(there.cpu(), content):

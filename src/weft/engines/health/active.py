@@ -69,7 +69,7 @@ def _products(seed: Seed, seconds: float) -> tuple[float, str | None]:
     weights = draw.integers(1, 2**20, _SIZE)
     # Freivalds: a product is right if it does to a random vector what its factors do, one after the other.
     expected = left @ (right @ weights)
-    first, second = left.astype(np.float32), right.astype(np.float32)
+    first, second = _single(left), _single(right)
     deadline, products = time.monotonic() + seconds, 0
     spent = -time.thread_time()
     while products == 0 or time.monotonic() < deadline:
@@ -79,6 +79,10 @@ def _products(seed: Seed, seconds: float) -> tuple[float, str | None]:
             return 0.0, f"product {products} of whole numbers was wrong"
     spent += time.thread_time()
     return 2 * _SIZE**3 * products / max(spent, 1e-9), None
+
+
+def _single(numbers: NDArray[np.int64]) -> NDArray[np.float32]:
+    return numbers.astype(np.float32)
 
 
 @contextlib.contextmanager
