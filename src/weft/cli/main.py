@@ -59,6 +59,10 @@ app.command("weft.cli.lab:app", name="lab", help="Build a real SRv6 fabric on th
 app.command("weft.cli.train:train", name="train", help="Train a job on this machine, from one plan.")
 app.command("weft.cli.runs:app", name="runs", help="List, show and compare what trainings have left behind.")
 
+cluster = _group("cluster", "Run a cluster, or replay one in simulated time.")
+cluster.command("weft.cli.cluster:replay", name="replay", help="Replay a trace through the real decisions.")
+cluster.command("weft.cli.cluster:generate", name="generate", help="Make a trace from a seed.")
+
 app.command("weft.cli.files:schema", name="schema", help="Print the JSON schema of site, job or scenario files.")
 app.command("weft.cli.files:check", name="check", help="Check site, job and scenario files and name every mistake.")
 app.command("weft.cli.files:completion", name="completion", help="Print the completion script of a shell.")
