@@ -81,7 +81,11 @@ def test_a_sweep_is_compared_best_first(cluster: Cluster):
     code = "import sys, json; print(json.dumps({'loss': float(sys.argv[1]) ** 2}))"
     out = cluster.run("submit", "--sweep", "x=3,1,2", "--wait", "--name", "sw", "--", PYTHON, "-c", code, "{x}")
     rows = [line.split()[:3] for line in out.splitlines() if " sw-" in line]
-    assert [(loss, x, name.rpartition(".")[2]) for loss, x, name in rows] == [("1", "1", "1"), ("4", "2", "2"), ("9", "3", "0")]
+    assert [(loss, x, name.rpartition(".")[2]) for loss, x, name in rows] == [
+        ("1", "1", "1"),
+        ("4", "2", "2"),
+        ("9", "3", "0"),
+    ]
 
 
 def test_a_killed_daemon_is_started_again_and_its_job_is_still_the_same(cluster: Cluster):

@@ -191,9 +191,17 @@ def why(job: str, /, *, home: HomeOption = None, json: JsonFlag = False) -> None
     out.print(f"{document['job']} is {document['state']}: {document['text']}", markup=False, soft_wrap=True)
     if document["state"] == "waiting":
         if document["before"]:
-            out.print(f"before it: {', '.join(document['before'])}", markup=False, soft_wrap=True)
+            more = document["position"] - len(document["before"])
+            names = ", ".join(document["before"]) + (f" and {more:,} more" if more > 0 else "")
+            out.print(f"before it: {names}", markup=False, soft_wrap=True)
+        if document["holds"]:
+            out.print(f"nodes are held by: {', '.join(document['holds'])}", markup=False, soft_wrap=True)
         expected = document["expected_ms"]
-        when = "nobody can say" if expected is None else f"in {ago(expected - document['now_ms'])} at the latest"
+        when = (
+            "nobody can say"
+            if expected is None
+            else f"in {ago(expected - document['now_ms'])}, if running jobs end when they say"
+        )
         out.print(f"it starts: {when}", markup=False)
         for hint in document["sooner"]:
             out.print(f"sooner if: {hint}", markup=False, soft_wrap=True)

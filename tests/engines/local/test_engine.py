@@ -2,14 +2,17 @@
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.engines.local.conftest import drive, finish, new_home, submission
 
+from weft.cluster.health import report
 from weft.cluster.jobs import ENDED, JobState, Team
-from weft.cluster.nodes import NodeState
+from weft.cluster.log import replayed
+from weft.cluster.nodes import Evidence, NodeState
 from weft.core.errors import UsageError
 from weft.engines.local import runner
 from weft.engines.local.durable import read_document
@@ -200,16 +203,45 @@ def test_an_engine_that_dies_between_any_two_steps_starts_nothing_twice(tmp_path
     assert [(tmp_path / entry.job.id).read_text() for entry in ends] == ["x\n"] * 2
 
 
-def test_decisions_are_logged_and_replay_to_the_same_actions(engine: Engine, home: Home):
-    import json
-
-    from weft.cluster.plan import plan
-    from weft.cluster.records import action_as_plain, from_plain
-    from weft.cluster.snapshot import Snapshot
-
+def test_decisions_are_logged_and_come_out_the_same_again(engine: Engine, home: Home):
     finish(engine, *(engine.submit(submission("true", nodes=2))[0].job.id for _ in range(3)))
-    lines = [json.loads(line) for line in home.decisions.read_text().splitlines()]
-    assert len(lines) >= 3
-    for line in lines:
-        again = plan(from_plain(Snapshot, line["snapshot"]), line["now_ms"])
-        assert [action_as_plain(action) for action in again] == line["actions"]
+    (log,) = home.decisions.iterdir()
+    lines = log.read_text().splitlines()
+    assert sum('"do": "bind"' in line for line in lines) == 3
+    assert list(replayed(lines)) == []
+
+
+def test_a_time_limit_is_kept(engine: Engine):
+    (entry,) = engine.submit(submission("sleep", "60", time_limit="300 ms"))
+    (ended,) = finish(engine, entry.job.id)
+    assert ended.job.state is JobState.FAILED
+
+
+def test_a_higher_priority_makes_a_lower_one_leave_and_wait_again(engine: Engine):
+    (low,) = engine.submit(
+        submission("sh", "-c", "trap 'exit 75' TERM; sleep 0.2 & wait; sleep 0.2", nodes=2, priority=10)
+    )
+    drive(engine, lambda: low.job.state is JobState.RUNNING)
+    (high,) = engine.submit(submission("true", nodes=2, priority=900))
+    ends = finish(engine, low.job.id, high.job.id)
+    assert [entry.job.state for entry in ends] == [JobState.DONE, JobState.DONE]
+    assert (low.job.preemptions, low.attempt) == (1, 2)
+
+
+def test_a_node_that_fails_its_test_goes_to_repair_and_gets_no_work(engine: Engine, monkeypatch: pytest.MonkeyPatch):
+    bad = report("preflight", engine.now(), passed=False, text="core 0: product 1 of whole numbers was wrong")
+    monkeypatch.setattr(engine.trials, "start", lambda action, now: None)
+    engine.report("slot-0", replace(bad, check="matmul"))
+    drive(engine, lambda: engine.node("slot-0").state is NodeState.TESTING)
+    (entry,) = engine.submit(submission("true"))
+    finish(engine, entry.job.id)
+    assert any("slot-1" in line["text"] for line in engine.memory.store.history(entry.job.id))
+
+
+@pytest.mark.slow
+def test_a_suspect_node_is_tested_by_the_health_programs_and_comes_back(engine: Engine):
+    engine.report("slot-0", Evidence("matmul", engine.now(), "fatal", "a stray report"))
+    drive(engine, lambda: engine.node("slot-0").state is NodeState.TESTING)
+    drive(engine, lambda: engine.node("slot-0").state is NodeState.READY, patience_s=200)
+    told = [line["text"] for line in engine.memory.store.happenings(50)]
+    assert {"diagnose test: passed", "validate test: passed"} <= set(told)

@@ -17,10 +17,11 @@ from weft.cluster.admission import admit
 from weft.cluster.book import Book
 from weft.cluster.effects import ended, node_after, requeued, stopped, witnessed
 from weft.cluster.jobs import ENDED, Job, JobState
+from weft.cluster.log import Recorder
 from weft.cluster.node_life import NodeEvent, after, allowed
 from weft.cluster.nodes import Evidence, Node
-from weft.cluster.plan import decide
 from weft.cluster.records import action_as_plain
+from weft.cluster.snapshot import Snapshot
 from weft.core.errors import UsageError
 from weft.engines.local.attempts import Attempts, Exit
 from weft.engines.local.home import Home
@@ -64,15 +65,25 @@ class Engine:
         self._home, self._clock, self._pulse = home, clock, pulse
         self._latest, self._heard_ms = 0, 0
         self._entries: dict[str, Entry] = {}
-        self.book = Book(self.memory.snapshot([]))
+        self._recorder = Recorder(self.memory.snapshot([]))
         self.reopen()
+
+    @property
+    def book(self) -> Book:
+        """Return what decisions are made on."""
+        return self._recorder.book
 
     def reopen(self) -> None:
         """Believe the database alone: at the start, and after a stumble between a decision and its writing."""
         self._entries = {entry.job.id: entry for entry in self.memory.store.open()}
-        self.book = Book(self.memory.snapshot([entry.job for entry in self._entries.values()]))
+        self._record(self.memory.snapshot([entry.job for entry in self._entries.values()]))
         self._dirty = True
         self._recover()
+
+    def _record(self, snapshot: Snapshot) -> None:
+        """Decide on `snapshot` from now on, and begin a log of what is decided."""
+        self._recorder = Recorder(snapshot)
+        self.memory.decisions.begin(self._recorder.opening, self.now())
 
     def close(self) -> None:
         """Let go of the state; jobs go on."""
@@ -101,7 +112,7 @@ class Engine:
         self._pulse("submitted")
         for entry in found:
             self._entries[entry.job.id] = entry
-            self.book.put(entry.job, now)
+            self._recorder.put(entry.job, now)
         self._dirty = True
         return found
 
@@ -284,7 +295,7 @@ class Engine:
         self.memory.store.save(entry)
         if text:
             self.memory.store.note(now, text, job=job.id)
-        self.book.put(job, now)
+        self._recorder.put(job, now)
 
     def _finish(self, entry: Entry, job: Job, text: str, now: int) -> None:
         entry.text, entry.ended_ms = text, now
@@ -296,15 +307,16 @@ class Engine:
         with self.memory.store.transaction():
             self.memory.store.save_node(node)
             self.memory.store.note(now, text, node=node.number)
-        self.book.put(node, now)
+        self._recorder.put(node, now)
         self._dirty = True
 
     # Decisions
 
     def _decide(self, now: int) -> bool:
         """Ask for a pass, write it down whole, and carry it out."""
-        before = self.book.snapshot() if self.memory.logging else None
-        actions = decide(self.book, now)
+        actions, line = self._recorder.decide(now)
+        if self.memory.decisions.append(line):
+            self._record(self.book.snapshot())
         self._dirty = False
         if not actions:
             return False
@@ -318,8 +330,6 @@ class Engine:
             for action in actions:
                 self._write(action, now)
             self.memory.save_standing(self.book)
-        if before is not None:
-            self.memory.log(before, now, actions)
         self._pulse("written")
         for action in actions:
             self._carry_out(action)

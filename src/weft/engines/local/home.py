@@ -40,8 +40,8 @@ class Home:
 
     @property
     def decisions(self) -> Path:
-        """Return the log of decisions, one JSON document in a line."""
-        return self.folder / "decisions.jsonl"
+        """Return the folder of the logs of decisions."""
+        return self.folder / "decisions"
 
     @property
     def snapshots(self) -> Path:

@@ -3,16 +3,15 @@
 The database holds the records; this turns them into the snapshot that `cluster` decides on, and back.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
-from weft.cluster.actions import Action
 from weft.cluster.admission import admit_team
 from weft.cluster.book import Book
 from weft.cluster.jobs import Job, Team
 from weft.cluster.nodes import Node
-from weft.cluster.records import action_as_plain, as_plain, from_plain
+from weft.cluster.records import as_plain, from_plain
 from weft.cluster.snapshot import Policy, Power, Reservation, Snapshot
 from weft.core.errors import UsageError
 from weft.engines.local.home import Home
@@ -21,6 +20,7 @@ from weft.engines.local.store import Store
 MOST_NODES = 4096
 MOST_GPUS = 1024
 _LARGEST_LOG_BYTES = 64 * 2**20
+_LOGS_KEPT = 8
 DEFAULT_TEAM = "default"
 
 
@@ -29,9 +29,8 @@ class Memory:
 
     def __init__(self, home: Home) -> None:
         """Open the database in `home`."""
-        self._home = home
         self.store = Store(home.state)
-        self.logging = True
+        self.decisions = DecisionLog(home.decisions)
 
     def configured(self) -> bool:
         """Return whether there are nodes."""
@@ -84,12 +83,26 @@ class Memory:
             },
         )  # fmt: skip
 
-    def log(self, before: Snapshot, now_ms: int, actions: Sequence[Action]) -> None:
-        """Append a decision, input and output, to the log; a full log is set aside once."""
-        path = self._home.decisions
-        line = {"now_ms": now_ms, "snapshot": as_plain(before), "actions": [action_as_plain(one) for one in actions]}
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
-            full = file.tell() > _LARGEST_LOG_BYTES
-        if full:
-            path.replace(path.with_suffix(".1.jsonl"))
+
+class DecisionLog:
+    """What every pass saw and said, in files that can be replayed (`cluster.log.replayed`): one for each start."""
+
+    def __init__(self, folder: Path) -> None:
+        """Write into `folder`."""
+        self._folder = folder
+        self._path: Path | None = None
+
+    def begin(self, opening: str, now_ms: int) -> None:
+        """Begin a file; the oldest ones go when there are many."""
+        self._folder.mkdir(exist_ok=True)
+        for old in sorted(self._folder.glob("*.jsonl"))[: -_LOGS_KEPT + 1]:
+            old.unlink(missing_ok=True)
+        self._path = self._folder / f"{now_ms:015d}.jsonl"
+        self._path.write_text(opening + "\n", encoding="utf-8")
+
+    def append(self, line: str) -> bool:
+        """Write a pass down; returns whether the file has become so long that another is to begin."""
+        assert self._path is not None, "a log begins with a snapshot"
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+            return file.tell() > _LARGEST_LOG_BYTES

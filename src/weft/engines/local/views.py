@@ -4,12 +4,14 @@ The HTTP interface answers with these and the command line prints them; their ke
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from weft.cluster.book import Book
 from weft.cluster.jobs import JobState
 from weft.cluster.nodes import Node
 from weft.cluster.records import as_plain
+from weft.cluster.why import why
 from weft.engines.local.engine import Engine
 from weft.engines.local.store import Entry
 
@@ -108,19 +110,20 @@ def status_view(engine: Engine) -> dict[str, Any]:
 
 def why_view(engine: Engine, entry: Entry) -> dict[str, Any]:
     """Return why a job waits: the rule, who is before it, and when it is expected to start."""
-    wait = entry.wait
-    return {
-        "job": entry.job.id, "state": str(entry.job.state),
-        "code": wait.get("code", "") if entry.job.state is JobState.WAITING else "",
-        "text": _sentence(entry), "expected_ms": wait.get("expected_ms"), "before": list(wait.get("before", ())),
-        "sooner": [], "now_ms": engine.now(), "history": engine.memory.store.history(entry.job.id),
+    now = engine.now()
+    found = why(engine.book.snapshot(), entry.job.id, now)
+    document: dict[str, Any] = {
+        "job": entry.job.id, "state": str(entry.job.state), "code": "", "text": _sentence(entry), "position": 0,
+        "before": [], "holds": [], "expected_ms": None, "sooner": [],
     }  # fmt: skip
+    if found is not None and entry.job.state is JobState.WAITING:
+        document |= {**asdict(found), "before": list(found.before), "holds": list(found.holds),
+                     "sooner": list(found.sooner)}  # fmt: skip
+    return {**document, "now_ms": now, "history": engine.memory.store.history(entry.job.id)}
 
 
 def _sentence(entry: Entry) -> str:
     match entry.job.state:
-        case JobState.WAITING:
-            return str(entry.wait.get("text") or "it was submitted a moment ago")
         case JobState.STARTING | JobState.RUNNING:
             return "it runs"
         case JobState.ASKED:
