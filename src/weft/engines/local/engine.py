@@ -207,7 +207,8 @@ class Engine:
         if now - self._heard_ms >= _HEAR_EVERY_MS:
             changed = self._hear(now) or changed
         planned = self.book.planned_ms
-        if self._dirty or changed or planned is None or (self.book.jobs and now - planned >= _PLAN_EVERY_MS):
+        busy = bool(self.book.jobs or self.book.pool.watched)
+        if self._dirty or changed or planned is None or (busy and now - planned >= _PLAN_EVERY_MS):
             return self._decide(now) or changed
         return False
 
@@ -317,7 +318,8 @@ class Engine:
         actions, line = self._recorder.decide(now)
         if self.memory.decisions.append(line):
             self._record(self.book.snapshot())
-        self._dirty = False
+        # What a pass does may call for another: a node that was taken out is tested by the next one.
+        self._dirty = any(not isinstance(action, words.Wait) for action in actions)
         if not actions:
             return False
         self._pulse("decided")
