@@ -132,7 +132,7 @@ class RoceEndpoints(ColumnEndpoints):
     def reconverge(self, dead: frozenset[int]) -> None:
         """Hash every queue pair again over the paths that are left."""
         for i in range(len(self.pairs)):
-            _, self.halves.s[i]["route"], self.halves.s[i]["back_route"] = self._routes(i, dead)
+            _, self.halves.s.qp[i]["route"], self.halves.s.qp[i]["back_route"] = self._routes(i, dead)
 
     def route(self, pair: int, half: int, route: int) -> tuple[int, ...]:
         """Return the ports of the path that a packet's route names."""
@@ -146,20 +146,20 @@ class RoceEndpoints(ColumnEndpoints):
 
     def reached(self, pair: int) -> tuple[int, int]:
         """Return how many packets have arrived without a gap, and for how many the sender knows it."""
-        return int(self.halves.r[pair]["expected"]), int(self.halves.s[pair]["una"])
+        return int(self.halves.r.qp[pair]["expected"]), int(self.halves.s.qp[pair]["una"])
 
     def received(self) -> Any:
         """Return the bytes that each pair has received so far."""
-        return self.halves.r["received_bytes"].copy()
+        return self.halves.r.qp["received_bytes"].copy()
 
     def failure(self, pair: int) -> str:
         """Return the name of the error that a pair ended in, or nothing."""
-        code = int(self.halves.s[pair]["error"])
+        code = int(self.halves.s.qp[pair]["error"])
         return columns.ERROR_NAMES[code] if code else ""
 
     def counters(self) -> Mapping[str, Any]:
         """Return every counter as a column over pairs; what RoCE has not is 0."""
-        sender, receiver = self.halves.s, self.halves.r
+        sender, receiver = self.halves.s.qp, self.halves.r.qp
         found = {name: sender[name].copy() for name in ("sent", "resent", "timeouts", "cnps", "rate_bps")}
         found |= {name: receiver[name].copy() for name in ("accepted", "duplicates", "outside", "acks", "naks")}
         return found | {name: np.zeros(len(self.pairs), np.int64) for name in _ZEROS}
@@ -168,6 +168,7 @@ class RoceEndpoints(ColumnEndpoints):
 def make_halves(network: Network, pairs: Sequence[Pair], spec: RoceSpec) -> roce.RoceHalves:
     """Return the columns of `pairs`."""
     count, hosts_count = len(pairs), network.shape.hosts
+    params = params_of(network, spec)
     nic = np.array([end for pair in pairs for end in (pair.source, pair.destination)], np.int64)
     order = np.argsort(nic, kind="stable")
     first = np.searchsorted(nic[order], np.arange(hosts_count + 1))
@@ -179,9 +180,8 @@ def make_halves(network: Network, pairs: Sequence[Pair], spec: RoceSpec) -> roce
     for kind, size in network.frames.control.items():
         sizes[kind] = size
     return roce.RoceHalves(
-        params_of(network, spec),
-        np.zeros(count, roce.SENDER),
-        np.zeros(count, roce.RECEIVER),
+        roce.Side(params, np.zeros(count, roce.SENDER)),
+        roce.Side(params, np.zeros(count, roce.RECEIVER)),
         np.zeros((count, _MESSAGES), roce.MESSAGE),
         nic,
         np.full(2 * count, columns.NEVER, np.int64),
@@ -220,6 +220,7 @@ def params_of(network: Network, spec: RoceSpec) -> np.ndarray:
         "rise_ps": control.rise_timer,
         "rise_bytes": control.rise_bytes,
         "fast": control.fast_rounds,
+        "window_max": 2 * network.plane_bdp,
     }
     row = np.zeros(1, roce.PARAMS)
     for name, value in figures.items():
