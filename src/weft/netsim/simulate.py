@@ -1,9 +1,10 @@
 """From a scenario to reports: builds the network, draws the traffic, resolves the faults, runs each transport."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from weft.core.seeds import Seed
 from weft.fabric.shape import shape_of
 from weft.fabric.topology import build
 from weft.netsim import compiling
+from weft.netsim.engine.world import EngineWorld
 from weft.netsim.faults import changes_of, named_links
 from weft.netsim.network import Network
 from weft.netsim.reference.flows import FlowBoard
@@ -20,7 +22,8 @@ from weft.netsim.reference.world import World
 from weft.netsim.results import FaultResult, FlowResult, Report, Series
 from weft.netsim.traffic import Flow, flows_of
 from weft.netsim.transports import transport_named
-from weft.netsim.transports.base import Transport
+from weft.netsim.transports.base import Endpoints, Transport
+from weft.netsim.transports.sprayed import SprayedEndpoints
 from weft.specs.fabric import FabricSpec
 from weft.specs.scenario import ScenarioSpec
 from weft.specs.site import SiteSpec
@@ -32,6 +35,7 @@ MOST_LINKS = 200_000
 COMPILE_FROM = 20_000
 """Data packets from which compiling the protocol's rules pays."""
 
+AnyWorld = World | EngineWorld
 Watch = Callable[[str, int, int], None]
 """Told of progress: the transport, bytes received so far and bytes in all."""
 
@@ -83,16 +87,28 @@ def run(
     setup: Setup,
     transport: Transport,
     *,
+    engine: str | None = None,
+    threads: int | None = None,
     fast: bool | None = None,
     cache: Path | None = None,
     watch: Watch | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Report:
-    """Run one transport; `fast` compiles the protocol's rules, or decides by the size of the traffic where absent."""
-    network, world = prepare(setup, transport, fast=fast, cache=cache, say=say)
+    """Run one transport on `engine` ("reference" or "engine"; the compiled one where it is installed and pays).
+
+    `fast` compiles the protocol's rules for the reference, or is decided by the size of the traffic where absent.
+    """
+    packets = sum(-(-flow.size // setup.fabric.packet) for flow in setup.flows)
+    pays = compiling.can_compile() and (packets > COMPILE_FROM or compiling.is_compiled(cache))
+    engine = engine or ("engine" if fast is None and pays else "reference")
+    world: AnyWorld
+    if engine == "engine":
+        network, world = prepare_engine(setup, transport, threads=threads, cache=cache, say=say)
+    else:
+        network, world = prepare(setup, transport, fast=pays if fast is None else fast, cache=cache, say=say)
     total = sum(flow.size for flow in setup.flows if flow.counted)
 
-    def seen(world: World) -> None:
+    def seen(world: AnyWorld) -> None:
         if watch is not None:
             watch(transport.name, int(world.endpoints.received().sum()), total)
 
@@ -103,6 +119,7 @@ def run(
     except KeyboardInterrupt:
         interrupted = True
     took = time.perf_counter() - wall, time.process_time() - processor
+    world.finish()
     return _report(setup, network, transport, world, interrupted=interrupted, took=took)
 
 
@@ -110,28 +127,60 @@ def prepare(
     setup: Setup,
     transport: Transport,
     *,
-    fast: bool | None = None,
+    fast: bool = False,
     cache: Path | None = None,
     say: Callable[[str], None] | None = None,
 ) -> tuple[Network, World]:
-    """Return the network and the world of one run, at time 0."""
+    """Return the network and the world of one run on the reference, at time 0."""
+    if fast:
+        compiling.prepare(cache, say)
+    parts = _parts(setup, transport, fast=fast)
+    return parts.network, World(parts.network, parts.endpoints, parts.board, parts.seed, **parts.rest)
+
+
+def prepare_engine(
+    setup: Setup,
+    transport: Transport,
+    *,
+    threads: int | None = None,
+    cache: Path | None = None,
+    say: Callable[[str], None] | None = None,
+) -> tuple[Network, EngineWorld]:
+    """Return the network and the world of one run on the compiled engine, at time 0."""
+    compiling.prepare(cache, say)
+    parts = _parts(setup, transport, fast=True)
+    endpoints = parts.endpoints
+    assert isinstance(endpoints, SprayedEndpoints), "every transport runs by the rules of weft.netsim.hosts"
+    world = EngineWorld(parts.network, endpoints, parts.board, parts.seed, threads=threads or 1, **parts.rest)
+    return parts.network, world
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What every engine is made from."""
+
+    network: Network
+    endpoints: Endpoints
+    board: FlowBoard
+    seed: Seed
+    rest: Mapping[str, Any]
+
+
+def _parts(setup: Setup, transport: Transport, *, fast: bool) -> _Parts:
     scenario, fabric = setup.scenario, setup.fabric
     topology = build(fabric)
     network = Network(
         topology, fabric, scenario.network, transport.frames(fabric.packet), transport.trimming, transport.ecn_last_hop
     )
-    changes = changes_of(scenario.faults, topology)
     board = FlowBoard(setup.flows, fabric.packet)
-    if fast is None:
-        fast = compiling.can_compile() and sum(-(-f.size // fabric.packet) for f in setup.flows) > COMPILE_FROM
-    if fast:
-        compiling.prepare(cache, say)
     endpoints = transport.open(network, board.pairs, setup.seed.branch("transport"), fast=fast)
-    world = World(
-        network, endpoints, board, setup.seed.branch("network"), changes=changes, faults=len(scenario.faults),
-        bin_ps=scenario.measure.bin, until_ps=scenario.measure.until,
-    )  # fmt: skip
-    return network, world
+    rest: dict[str, Any] = {
+        "changes": changes_of(scenario.faults, topology),
+        "faults": len(scenario.faults),
+        "bin_ps": scenario.measure.bin,
+        "until_ps": scenario.measure.until,
+    }
+    return _Parts(network, endpoints, board, setup.seed.branch("network"), rest)
 
 
 def transports_of(setup: Setup, names: Sequence[str] = ()) -> tuple[Transport, ...]:
@@ -145,7 +194,13 @@ def transports_of(setup: Setup, names: Sequence[str] = ()) -> tuple[Transport, .
 
 
 def _report(
-    setup: Setup, network: Network, transport: Transport, world: World, *, interrupted: bool, took: tuple[float, float]
+    setup: Setup,
+    network: Network,
+    transport: Transport,
+    world: AnyWorld,
+    *,
+    interrupted: bool,
+    took: tuple[float, float],
 ) -> Report:
     board, records = world.board, world.records
     flows = tuple(

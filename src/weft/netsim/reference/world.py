@@ -18,7 +18,7 @@ from weft.netsim.reference.flows import FlowBoard
 from weft.netsim.reference.packets import Packet
 from weft.netsim.reference.ports import DROPPED, QUEUED, Port
 from weft.netsim.reference.records import FaultRecord, Records
-from weft.netsim.transports.base import Endpoints, Outcome
+from weft.netsim.transports.base import Endpoints, Event, Outcome, in_order
 
 _MASK = 2**64 - 1
 _UID_BITS = 36
@@ -63,6 +63,7 @@ class World:
         self._phase = np.zeros(hosts, np.int64)
         """How far into this slot each NIC last learned something."""
         self._learned: list[int] = []
+        self._events: list[Event] = []
         self._backlog = np.zeros((hosts, network.shape.planes), np.int64)
         """Data bytes that wait in each NIC's ports."""
         self._grant = int(network.frames.full)
@@ -88,6 +89,9 @@ class World:
                 raise LimitReachedError(f"the run passed {_MOST_SLOTS:,} slots without an end")
         self._close_bins(self.slot * self.slot_ps + self.bin_ps if self.until_ps is None else self.until_ps)
 
+    def finish(self) -> None:
+        """Close the run; there is nothing to be closed here."""
+
     def _time_is_up(self) -> bool:
         return self.until_ps is not None and self.slot * self.slot_ps >= self.until_ps
 
@@ -96,9 +100,13 @@ class World:
         start_ps = self.slot * self.slot_ps
         self._close_bins(start_ps)
         self._change(start_ps)
+        self.board.start(start_ps, self.endpoints)
+        self.board.repost(self.endpoints)
         self._arrive(self.calendar.pop(self.slot, []))
         self._send(start_ps)
         self._transmit()
+        self.board.on_events(in_order(self._events), self.endpoints)
+        self._events.clear()
         self.slot += 1
 
     # Step 1: what breaks and what is repaired.
@@ -183,8 +191,6 @@ class World:
     # Step 3: what NICs send.
 
     def _send(self, start_ps: int) -> None:
-        self.board.start(start_ps, self.endpoints)
-        self.board.repost(self.endpoints)
         room = np.maximum(self._grant - self._backlog, 0)
         # A NIC that is sending goes on at the slot's beginning; an idle one starts when it learned that it may.
         phase = np.where(self._last_sent == self.slot - 1, 0, self._phase)
@@ -199,8 +205,7 @@ class World:
         """Put what NICs send into the queues of their ports."""
         for sent in outcome.sent:
             self._launch(*sent)
-        if outcome.events:
-            self.board.on_events(outcome.events, self.endpoints)
+        self._events += outcome.events
 
     def _launch(self, row: int, pair: int, half: int, route: int, size: int, kind: int, nic: int, time_ps: int) -> None:
         uid = (nic << _UID_BITS) + self._sent_by[nic]
@@ -287,15 +292,13 @@ class World:
 
 def _make_ports(network: Network) -> list[Port]:
     rates = network.topology.links.rate_bps.tolist()
-    known = {
-        (first, last): network.limits(port)
-        for port, (first, last) in enumerate(zip(network.first_hop, network.last_hop, strict=True))
-    }
+    delays, stages = network.delay_ps.tolist(), network.stage.tolist()
+    ends = list(zip(network.first_hop.tolist(), network.last_hop.tolist(), strict=True))
+    known = {each: network.limits(port) for port, each in enumerate(ends)}
     return [
         Port(
-            number, rates[number // 2], network.delay_ps[number],
-            known[network.first_hop[number], network.last_hop[number]], network.frames.header,
-            stage=network.stage[number], last_hop=network.last_hop[number],
+            number, rates[number // 2], delays[number], known[ends[number]], network.frames.header,
+            stage=stages[number], last_hop=ends[number][1],
         )
         for number in range(network.ports)
     ]  # fmt: skip

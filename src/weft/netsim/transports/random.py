@@ -7,7 +7,7 @@ from weft.core.seeds import Seed
 from weft.netsim.hosts import DRAW
 from weft.netsim.network import Frames, Network
 from weft.netsim.transports.base import Endpoints, Pair
-from weft.netsim.transports.mrc import Mrc, path_as_given
+from weft.netsim.transports.mrc import Mrc
 from weft.netsim.transports.sprayed import SprayedEndpoints, fitted
 from weft.specs.rivals import RandomSpec
 from weft.specs.transport import CongestionSpec, EvSpec, MrcSpec
@@ -45,4 +45,4 @@ class RandomSpray:
             skip=False,
         )
         spec = fitted(base, network.round_trip_ps) if self.fit else base
-        return SprayedEndpoints(network, pairs, spec, seed, spray=DRAW, ways=path_as_given, fast=fast)
+        return SprayedEndpoints(network, pairs, spec, seed, spray=DRAW, fast=fast)

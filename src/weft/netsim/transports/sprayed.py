@@ -10,16 +10,13 @@ from weft.core.seeds import Seed
 from weft.core.units import Picoseconds
 from weft.mrc import columns
 from weft.mrc.compiled import compiled
-from weft.mrc.receiver import start_receiver
-from weft.mrc.sender import POSTED, start_sender
+from weft.mrc.sender import POSTED
 from weft.mrc.settings import TIMEOUT_UNIT_PS, settings
 from weft.netsim import hosts
 from weft.netsim.network import Network
 from weft.netsim.transports.base import Arrival, Event, Outcome, Pair
+from weft.netsim.transports.routing import AS_GIVEN, routing, way_of
 from weft.specs.transport import MrcSpec
-
-Ways = Callable[[int, Pair, int], int]
-"""From a pair's number, the pair and the path bits of its EV to a path number of the fabric."""
 
 _WORD_MASK = 2**63 - 1
 _BACK_WINDOW = 32
@@ -72,13 +69,14 @@ class SprayedEndpoints:
         seed: Seed,
         *,
         spray: int,
-        ways: Ways,
+        route_by: int = AS_GIVEN,
+        route_word: int = 0,
         ev_paths: int | None = None,
         denied: frozenset[int] = frozenset(),
         fast: bool,
     ) -> None:
         """Start every pair; `ev_paths` is how many EVs a plane has where they are not paths."""
-        self.network, self.pairs, self._ways, self._fast = network, tuple(pairs), ways, fast
+        self.network, self.pairs, self._fast = network, tuple(pairs), fast
         self._paths: dict[tuple[int, int, int], tuple[int, ...]] = {}
         shape = network.shape
         self._stride = ev_paths or shape.paths
@@ -86,6 +84,8 @@ class SprayedEndpoints:
         spec = _with_floor(spec, self._stride, shape.planes)
         params = settings(spec, planes=shape.planes, rate_bps=network.fabric.nic_rate, payload=network.frames.payload)
         self.params = params
+        self.routing = routing(self.pairs, route_by, self._stride, shape.paths, route_word)
+        """How EVs become paths."""
         self.halves = _make_halves(network, self.pairs, params, spray)
         self.sheet = _make_sheet(network, len(self.pairs))
         self._start(seed)
@@ -103,18 +103,17 @@ class SprayedEndpoints:
 
     def _start(self, seed: Seed) -> None:
         """Make every half ready, each with its own chance, which depends on nothing but its pair."""
-        start, start_back = self._rule(start_sender), self._rule(start_receiver)
-        h = self.halves
-        scratch = np.zeros(self._stride, np.int64)
+        shape = self.network.shape
+        words = np.empty((len(self.pairs), 3), np.int64)
+        paths = np.empty(len(self.pairs), np.int64)
         for i, pair in enumerate(self.pairs):
             branch = seed.branch("pair", pair.source, pair.destination, pair.lane)
-            words = [branch.branch(name).word() & _WORD_MASK for name in ("send", "back", "receive")]
+            words[i] = [branch.branch(name).word() & _WORD_MASK for name in ("send", "back", "receive")]
             # Two NICs at one T0 have one path in each plane, whatever uplink an EV names.
-            local = self.network.shape.t0_of(pair.source) == self.network.shape.t0_of(pair.destination)
-            paths = 1 if local else len(pair.uplinks) or self._stride
-            start(h.s, i, words[0], 0, paths, self._stride, scratch)
-            start(h.b, i, words[1], 0, paths, self._stride, scratch)
-            start_back(h.r, i, words[2], 0)
+            local = shape.t0_of(pair.source) == shape.t0_of(pair.destination)
+            paths[i] = 1 if local else len(pair.uplinks) or self._stride
+        scratch = np.zeros(self._stride, np.int64)
+        self._rule(hosts.start_pairs)(self.halves, words, paths, self._stride, scratch)
 
     def _deny(self, link: int) -> None:
         """Deny every EV whose path crosses a link."""
@@ -189,7 +188,7 @@ class SprayedEndpoints:
             ends = self.pairs[pair]
             source, destination = (ends.source, ends.destination) if half == 0 else (ends.destination, ends.source)
             plane, ev = divmod(route, self._stride)
-            found = self.network.path(source, destination, plane, self._ways(2 * pair + half, ends, ev))
+            found = self.network.path(source, destination, plane, int(way_of(self.routing, 2 * pair + half, ev)))
             self._paths[key] = found
         return found
 
@@ -243,6 +242,9 @@ def _make_halves(network: Network, pairs: tuple[Pair, ...], params: np.ndarray, 
     nic = np.array([end for pair in pairs for end in (pair.source, pair.destination)], np.int64)
     order = np.argsort(nic, kind="stable")
     first = np.searchsorted(nic[order], np.arange(network.shape.hosts + 1))
+    place = np.empty(2 * count, np.int64)
+    place[order] = np.arange(2 * count) - first[nic[order]]
+    words = np.concatenate(([0], np.cumsum(-(-np.diff(first) // hosts.WORD_BITS))))
     sizes = np.zeros(hosts.KINDS, np.int64)
     sizes[columns.DATA] = network.frames.header
     for kind, size in network.frames.control.items():
@@ -258,8 +260,13 @@ def _make_halves(network: Network, pairs: tuple[Pair, ...], params: np.ndarray, 
         first.astype(np.int64),
         order.astype(np.int64),
         np.zeros(network.shape.hosts, np.int64),
-        np.full((count, ring), -1, np.int64),
-        np.zeros((count, 2), np.int64),
+        place,
+        np.zeros(int(words[-1]), np.int64),
+        words.astype(np.int64),
+        np.zeros(network.shape.hosts, np.int8),
+        np.full(network.shape.hosts, columns.NEVER, np.int64),
+        np.full((count, ring), -1, np.int16),
+        np.zeros((count, 2), np.int16),
         sizes,
         np.array([spray], np.int64),
     )
