@@ -12,9 +12,9 @@ import numpy as np
 
 from weft.mrc.columns import DATA, ERROR_RETRIES, NACK, NEVER, SACK
 from weft.mrc.compiled import rule
-from weft.mrc.numbers import lowest_bit, psn_of, seq_near
+from weft.mrc.numbers import psn_of, seq_near
 from weft.mrc.sender import POST_QUEUE_FULL, POSTED
-from weft.netsim.hosts import ACKNOWLEDGED, ARRIVED, FAILED, emit, give_row, take_row, tell
+from weft.netsim.hosts import ACKNOWLEDGED, ARRIVED, FAILED, emit, give_row, next_ready, take_row, tell, wake
 
 CNP = 9
 """Kind of a congestion notification packet, besides those of `weft.netsim.hosts`."""
@@ -27,8 +27,6 @@ _PS_PER_SECOND_BITS = 8 * 10**12
 _MOST_DECAYS = 8192
 _NEARLY = 10
 _WORD_SHIFT, _WORD_MASK = 5, 31
-WORD_BITS = 32
-"""Halves in one word of `ready`."""
 
 
 def _wide(*names: str) -> np.dtype[Any]:
@@ -132,30 +130,6 @@ def set_deadline(h: Any, half: int) -> None:
     h.deadline[half] = due_ps
     nic = h.nic[half]
     h.due[nic] = min(h.due[nic], due_ps)
-
-
-@rule
-def wake(h: Any, half: int) -> None:
-    """Note that a sender may have data to send."""
-    nic = h.nic[half]
-    place = h.place[half]
-    h.ready[h.first_word[nic] + (place >> _WORD_SHIFT)] |= 1 << (place & _WORD_MASK)
-    h.awake[nic] = 1
-
-
-@rule
-def _next_ready(h: Any, nic: int, at: int) -> int:
-    """Return the place of the first half from `at` on, in a circle, that may have data to send, or -1."""
-    first = h.first_word[nic]
-    words = h.first_word[nic + 1] - first
-    word = at >> _WORD_SHIFT
-    bits = h.ready[first + word] >> (at & _WORD_MASK) << (at & _WORD_MASK)
-    for _ in range(words + 1):
-        if bits:
-            return (word << _WORD_SHIFT) + lowest_bit(bits)
-        word = word + 1 if word + 1 < words else 0
-        bits = h.ready[first + word]
-    return -1
 
 
 @rule
@@ -388,7 +362,7 @@ def send_data(h: Any, sheet: Any, nic: int, now_ps: int, room: Any) -> int:
     # Place of the first half that could send but for its port; having come round to it, the NIC is done.
     held = -1
     while free > 0:
-        place = _next_ready(h, nic, at)
+        place = next_ready(h, nic, at)
         if place < 0:
             h.awake[nic] = 0
             break

@@ -63,9 +63,4 @@ class Adaptive:
             skip=False,
         )
         spec = fitted(base, network.round_trip_ps) if self.fit else base
-        return SprayedEndpoints(network, pairs, spec, seed, spray=TURN, ways=_any_path, ev_paths=1, fast=fast)
-
-
-def _any_path(_half: int, _pair: Pair, _way: int) -> int:
-    """Return some path: switches choose another."""
-    return 0
+        return SprayedEndpoints(network, pairs, spec, seed, spray=TURN, ev_paths=1, fast=fast)
