@@ -56,7 +56,7 @@ from weft.wire.journal import (
 from weft.wire.layout import EVENTS, IMMEDIATE, INDEX_MASK, PREFIX, RX_SLOTS
 from weft.wire.transfers import take_word
 
-_crc_at, _move, _recvmmsg = native.crc_at, native.move, native.recvmmsg
+_apart, _crc_at, _move, _recvmmsg = native.apart, native.crc_at, native.move, native.recvmmsg
 _DONT_WAIT = 0x40
 _CHANGEABLE = PREFIX + 4
 _CONTEXT_REQUEST, _CONTEXT_RESPONSE = PREFIX + 12 + 6, PREFIX + 12 + 10
@@ -106,6 +106,7 @@ def _count_wrong(hub: Any, wrong: int) -> None:
 @rule
 def take_packet(w: Any, base: int, size: int, now_ps: int) -> None:
     """Take in the datagram of `size` bytes at `base` in the receive ring."""
+    _apart()
     hub = w.hub[0]
     data = w.rx
     start, end = base + PREFIX, base + size
@@ -138,6 +139,7 @@ def take_packet(w: Any, base: int, size: int, now_ps: int) -> None:
     if shim_loses(w, value // stride):
         hub["shim_in"] += 1
         return
+    w.heard_on[i, value // stride] = now_ps
     _take(w, i, value, now_ps)
 
 
@@ -162,6 +164,7 @@ def _queue_pair(w: Any, data: Any, base: int, view: Any) -> int:
 @rule
 def _take(w: Any, i: int, value: int, now_ps: int) -> None:
     """Give a whole packet for queue pair `i` to the rules."""
+    _apart()
     view = w.seen[0]
     opcode = view["opcode"]
     peer = w.peers[i]
@@ -227,6 +230,7 @@ def _heard(w: Any, i: int, now_ps: int) -> None:
 @rule
 def _take_data(w: Any, i: int, value: int, now_ps: int) -> bool:
     """Take in one data packet; return whether it was one that may be."""
+    _apart()
     hub = w.hub[0]
     view = w.seen[0]
     key, length = view["key"], view["length"]
@@ -260,6 +264,7 @@ def _take_data(w: Any, i: int, value: int, now_ps: int) -> bool:
 @rule
 def acknowledge(w: Any, i: int, now_ps: int) -> None:
     """Send the SACKs that are due and hand on the immediates whose bytes have all landed."""
+    _apart()
     reply = w.reply[0]
     while True:
         due = take_sack(w.r, i, reply)
@@ -285,6 +290,7 @@ def acknowledge(w: Any, i: int, now_ps: int) -> None:
 @rule
 def tell(w: Any, kind: int, i: int, tag: int, status: int) -> None:
     """Leave word for Python."""
+    _apart()
     hub = w.hub[0]
     row = w.events[hub["told"] % EVENTS]
     row[0], row[1], row[2], row[3] = kind, i, tag, status

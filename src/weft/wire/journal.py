@@ -7,6 +7,9 @@ Written by the compiled thread where that is asked for, a row a call, until its 
 from typing import Any
 
 from weft.mrc.compiled import rule
+from weft.wire import native
+
+_apart = native.apart
 
 POST, NEXT_DATA, NEXT_CONTROL, REVERSE_PROBE, REVERSE_EV, TIMER = 1, 2, 3, 4, 5, 6
 ON_SACK, ON_NACK, ON_PROBE, RECEIVE, TAKE_SACK, TAKE_IMMEDIATE = 7, 8, 9, 10, 11, 12
@@ -41,6 +44,7 @@ def note(
     n: int = 0,
 ) -> None:
     """Write one row, where the journal is on and has room."""
+    _apart()
     hub = w.hub[0]
     if hub["journal_on"] == 0:
         return
