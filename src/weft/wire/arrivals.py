@@ -52,6 +52,7 @@ from weft.wire.journal import (
     TAKE_IMMEDIATE,
     TAKE_SACK,
     note,
+    note_all,
 )
 from weft.wire.layout import EVENTS, IMMEDIATE, INDEX_MASK, PREFIX, RX_SLOTS
 from weft.wire.transfers import take_word
@@ -173,22 +174,35 @@ def _take(w: Any, i: int, value: int, now_ps: int) -> None:
             return
     elif opcode == SACK:
         acked = on_sack(w.s, i, view, now_ps)
-        note(
-            w, ON_SACK, i, now_ps, view["cack_psn"], view["ack_psn_offset"], view["value"],
-            view["verdict"] | view["probe_response"] << 8, view["mpr"], view["sack_offset"], view["bitmap_low"],
-            view["bitmap_high"], view["penalty"], acked, w.s.qp[i]["una"], w.s.qp[i]["waiting"],
-        )  # fmt: skip
+        note_all(
+            w,
+            ON_SACK,
+            i,
+            now_ps,
+            view["cack_psn"],
+            view["ack_psn_offset"],
+            view["value"],
+            view["verdict"] | view["probe_response"] << 8,
+            view["mpr"],
+            view["sack_offset"],
+            view["bitmap_low"],
+            view["bitmap_high"],
+            view["penalty"],
+            acked,
+            w.s.qp[i]["una"],
+            w.s.qp[i]["waiting"],
+        )
     elif opcode == NACK:
         on_nack(w.s, i, view, now_ps)
         note(w, ON_NACK, i, now_ps, view["reason"], view["psn"], view["value"], w.s.qp[i]["waiting"])
     elif opcode == PROBE:
         on_probe(w.r, i, view["id"], now_ps)
-        note(w, ON_PROBE, i, now_ps, view["id"])
+        note(w, ON_PROBE, i, now_ps, view["id"], 0, 0, 0)
         peer["waiting"] = 1
     elif opcode == ENDPOINT_REQUEST:
         if view["operation"] == OPERATION_PORT_STATUS:
             on_port_status(w.s, i, view["port_status"])
-            note(w, PORT_STATUS, i, now_ps, view["port_status"])
+            note(w, PORT_STATUS, i, now_ps, view["port_status"], 0, 0, 0)
         send_answer(w, i, view["operation"], view["id"], value, now_ps)
     elif opcode == ENDPOINT_RESPONSE:
         _take_answer(w, i, now_ps)
@@ -204,13 +218,13 @@ def _take_answer(w: Any, i: int, now_ps: int) -> None:
     if view["operation"] == OPERATION_EV_PROBE:
         if number & REVERSE_ID:
             on_reverse_answer(w.s, w.r, i, number)
-            note(w, REVERSE_ANSWER, i, now_ps, number)
+            note(w, REVERSE_ANSWER, i, now_ps, number, 0, 0, 0)
         elif number != KEEP_ALIVE:
             on_ev_probe_answer(w.s, i, number, view["verdict"])
-            note(w, EV_ANSWER, i, now_ps, number, view["verdict"])
+            note(w, EV_ANSWER, i, now_ps, number, view["verdict"], 0, 0)
     else:
         on_port_answer(w.s, i, number)
-        note(w, PORT_ANSWER, i, now_ps, number)
+        note(w, PORT_ANSWER, i, now_ps, number, 0, 0, 0)
 
 
 @rule
@@ -245,10 +259,24 @@ def _take_data(w: Any, i: int, value: int, now_ps: int) -> bool:
     verdict = receive(
         w.r, i, view["psn"], value, 0, view["retransmission"], view["ack_request"], length, view["immediate"], now_ps
     )
-    note(
-        w, RECEIVE, i, now_ps, view["psn"], value, view["retransmission"], view["ack_request"], length,
-        view["immediate"], verdict,
-    )  # fmt: skip
+    note_all(
+        w,
+        RECEIVE,
+        i,
+        now_ps,
+        view["psn"],
+        value,
+        view["retransmission"],
+        view["ack_request"],
+        length,
+        view["immediate"],
+        verdict,
+        0,
+        0,
+        0,
+        0,
+        0,
+    )
     if verdict == ACCEPTED:
         _move(region["address"] + offset, w.rx_at[0] + view["payload_at"], length)
     elif verdict == DUPLICATE:
@@ -270,17 +298,31 @@ def acknowledge(w: Any, i: int, now_ps: int) -> None:
         due = take_sack(w.r, i, reply)
         if due == NOTHING:
             break
-        note(
-            w, TAKE_SACK, i, now_ps, reply["cack_psn"], reply["ack_psn_offset"], reply["value"], reply["verdict"],
-            reply["sack_offset"], reply["bitmap_low"], reply["bitmap_high"],
-        )  # fmt: skip
+        note_all(
+            w,
+            TAKE_SACK,
+            i,
+            now_ps,
+            reply["cack_psn"],
+            reply["ack_psn_offset"],
+            reply["value"],
+            reply["verdict"],
+            reply["sack_offset"],
+            reply["bitmap_low"],
+            reply["bitmap_high"],
+            0,
+            0,
+            0,
+            0,
+            0,
+        )
         send_reply(w, i, now_ps)
     hub = w.hub[0]
     while hub["told"] - hub["heard_of"] < EVENTS - 256:
         immediate = take_immediate(w.r, i)
         if immediate < 0:
             break
-        note(w, TAKE_IMMEDIATE, i, now_ps, immediate)
+        note(w, TAKE_IMMEDIATE, i, now_ps, immediate, 0, 0, 0)
         if w.peers[i]["engine"]:
             take_word(w, i, immediate, now_ps)
         else:

@@ -17,7 +17,7 @@ from weft.mrc.wire.icrc import ICRC_START
 from weft.mrc.wire.inplace import pack_data, pack_probe, pack_reply, pack_request, pack_response, put16, put32
 from weft.mrc.wire.packets import OPERATION_EV_PROBE, OPERATION_PORT_STATUS
 from weft.wire import native
-from weft.wire.journal import NEXT_CONTROL, NEXT_DATA, REVERSE_EV, REVERSE_PROBE, TIMER, note
+from weft.wire.journal import NEXT_CONTROL, NEXT_DATA, REVERSE_EV, REVERSE_PROBE, TIMER, note, note_all
 from weft.wire.layout import CAPTURE_BYTES, HEAD_BYTES, PREFIX, TRAILER_AT, TX_SLOTS
 
 _crc_at, _move, _sendmmsg, _errno = native.crc_at, native.move, native.sendmmsg, native.errno
@@ -164,9 +164,32 @@ def send_data(w: Any, i: int, now_ps: int, most: int) -> int:
     sent = 0
     while sent < most:
         k = free_slot(w)
-        if k < 0 or next_data(s, i, now_ps, -1, out) != DATA:
+        if k < 0:
             break
-        note(w, NEXT_DATA, i, now_ps, out["seq"], out["ev"], out["value"], out["retransmission"], out["length"])
+        drawn = s.qp[i]["draws"]
+        if next_data(s, i, now_ps, -1, out) != DATA:
+            if s.qp[i]["draws"] != drawn:
+                # No path can be used; looking for one has moved the rotation on.
+                note(w, NEXT_DATA, i, now_ps, -1, 0, 0, 0)
+            break
+        note_all(
+            w,
+            NEXT_DATA,
+            i,
+            now_ps,
+            out["seq"],
+            out["ev"],
+            out["value"],
+            out["retransmission"],
+            out["length"],
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+        )
         slot = out["seq"] & s.params[0]["slot_mask"]
         index = s.packets[i, slot]["message"]
         end = pack_data(w.heads, k * HEAD_BYTES + PREFIX, w.peers[i]["remote"], out, stamp_of(now_ps))
@@ -192,7 +215,7 @@ def _way_back(w: Any, i: int, now_ps: int) -> int:
     found = -1
     for _ in range(w.s.params[0]["planes"]):
         e = reverse_ev(w.s, w.r, i, -1)
-        note(w, REVERSE_EV, i, now_ps, e)
+        note(w, REVERSE_EV, i, now_ps, e, 0, 0, 0)
         if e < 0:
             break
         found = e if found < 0 else found
@@ -263,18 +286,18 @@ def pass_time(w: Any, i: int, now_ps: int) -> None:
     _apart()
     peer = w.peers[i]
     on_timer(w.s, i, now_ps)
-    note(w, TIMER, i, now_ps, w.s.qp[i]["error"], w.s.qp[i]["timeouts"])
+    note(w, TIMER, i, now_ps, w.s.qp[i]["error"], w.s.qp[i]["timeouts"], 0, 0)
     out = w.out[0]
     kind = next_control(w.s, i, now_ps, -1, out)
     while kind != NOTHING:
-        note(w, NEXT_CONTROL, i, now_ps, kind, out["ev"], out["id"])
+        note(w, NEXT_CONTROL, i, now_ps, kind, out["ev"], out["id"], 0)
         _send_control(w, i, kind, now_ps)
         kind = next_control(w.s, i, now_ps, -1, out)
-    note(w, NEXT_CONTROL, i, now_ps, NOTHING)
+    note(w, NEXT_CONTROL, i, now_ps, NOTHING, 0, 0, 0)
     if now_ps >= peer["reverse_ps"]:
         peer["reverse_ps"] = now_ps + REVERSE_EVERY_PS
         kind = next_reverse_probe(w.s, w.r, i, now_ps, -1, out)
-        note(w, REVERSE_PROBE, i, now_ps, kind, out["ev"] if kind else 0, out["id"] if kind else 0)
+        note(w, REVERSE_PROBE, i, now_ps, kind, out["ev"] if kind else 0, out["id"] if kind else 0, 0)
         if kind != NOTHING:
             _send_control(w, i, kind, now_ps)
     set_deadline(w, i)

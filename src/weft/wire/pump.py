@@ -216,7 +216,7 @@ def _take_commands(w: Any, now_ps: int) -> int:
             _change_port(w, row[2], row[3], now_ps)
         elif kind == DENY_EV:
             deny(w.s, i, row[2], row[3])
-            note(w, DENY, i, now_ps, row[2], row[3])
+            note(w, DENY, i, now_ps, row[2], row[3], 0, 0)
         elif kind == CLOSE:
             _say_goodbye(w, i, now_ps)
         hub["taken"] += 1
@@ -230,7 +230,7 @@ def _change_port(w: Any, plane: int, up: int, now_ps: int) -> None:
     for i in range(w.hub[0]["queue_pairs"]):
         if w.peers[i]["open"]:
             port_changed(w.s, i, plane, up, now_ps)
-            note(w, PORT_CHANGED, i, now_ps, plane, up)
+            note(w, PORT_CHANGED, i, now_ps, plane, up, 0, 0)
             w.peers[i]["dirty"] = 1
 
 

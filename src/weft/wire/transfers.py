@@ -16,7 +16,7 @@ from weft.mrc.compiled import rule
 from weft.mrc.sender import POSTED, post
 from weft.wire import native
 from weft.wire.arithmetic import reduce_at
-from weft.wire.journal import POST, note
+from weft.wire.journal import POST, note_all
 from weft.wire.layout import EVENTS, PROGRAM_DONE
 from weft.wire.tables import (
     COPY,
@@ -71,7 +71,7 @@ def post_write(
     """Post a write whose bytes lie at `local`; return what the protocol says."""
     _apart()
     answer = post(w.s, i, far, key, length, immediate)
-    note(w, POST, i, now_ps, far, key, length, immediate, answer)
+    note_all(w, POST, i, now_ps, far, key, length, immediate, answer, 0, 0, 0, 0, 0, 0, 0)
     if answer == POSTED:
         index = (w.s.qp[i]["msg_end"] - 1) & w.s.params[0]["message_mask"]
         w.source[i, index] = local
