@@ -62,7 +62,7 @@ class _Turn:
     def __init__(self, book: Book, now_ms: int) -> None:
         self.book, self.now_ms, self.policy = book, now_ms, book.policy
         queue = book.queue
-        self.rows, self.aged = queue.order(now_ms, book.shares.ratios())
+        self.rows, self.aged = queue.order(now_ms, book.shares)
         pick = queue.table[:, self.rows]
         self.need, self.gpus, self.total, self.watts, self.team, self.limit_ms, self.array = pick[:7]
         self.told, self.degraded = pick[7:9]
