@@ -100,8 +100,9 @@ def _take_wide(made: Any) -> None:
     Constants and numbers from narrow columns would otherwise make a copy of a rule for every constant and every mixture
     of widths that it is called with, which takes several times as long to compile and computes the same.
     """
-    from numba import types
+    from numba import types as known
 
+    types: Any = known
     template = made.get_call_template
 
     def wide(arguments: Any, named: Any) -> Any:
