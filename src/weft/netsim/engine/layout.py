@@ -66,15 +66,31 @@ TIER, PLANE, INDEX, FIRST_PORT, PORTS, FIRST_NIC, NICS, FIRST_WORD = range(NODE_
 NICs), and where its words of busy ports begin."""
 AT_NICS = -1
 
-FIGURES = 13
-SLOT_PS, ORDER_WORD, LOSS_WORD, TRIMMING, HEADER, FULL, PLANES, DOWN, BUNDLE, POD_T0, SECONDS, TIERS, WATCHING = range(
-    FIGURES
-)
+FIGURES = 14
+(
+    SLOT_PS,
+    ORDER_WORD,
+    LOSS_WORD,
+    TRIMMING,
+    HEADER,
+    FULL,
+    PLANES,
+    DOWN,
+    BUNDLE,
+    POD_T0,
+    SECONDS,
+    TIERS,
+    WATCHING,
+    PER_SLOT,
+) = range(FIGURES)
+
+"""Single numbers; `PER_SLOT` is 2^32 over the length of a slot, by which dividing is quick."""
 
 COUNTERS = 16
 INJECTED, DELIVERED, DROPPED, LOST, TRIMMED, MARKS, HOPS, TRACE, BUSY, LOSSES, SEEN, FAULTY, QUEUED, NEED = range(14)
 """Of a part: totals; ports that hold packets; rows of the two logs; what ended it; packets waiting; what it lacks."""
 
+PER_SLOT_BITS = 32
 DARK = -1
 """What stands in `harms` for a port that loses everything."""
 
@@ -171,18 +187,15 @@ class Desk(NamedTuple):
 CHUNK = 32
 """Packets in a chunk."""
 
-_GOLDEN = 0x9E3779B97F4A7C15 - 2**64
-_FIRST = 0xBF58476D1CE4E5B9 - 2**64
-_SECOND = 0x94D049BB133111EB - 2**64
-
 
 @rule
-def mixed(word: int, counter: int) -> int:
-    """Return what `weft.core.seeds.mix` returns, as a signed number; compiled only, where products wrap."""
-    z = word + _GOLDEN * (counter + 1)
-    z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * _FIRST
-    z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * _SECOND
-    return z ^ ((z >> 31) & 0x1FFFFFFFF)
+def whole_slots(f: Any, time_ps: int) -> int:
+    """Return how many whole slots a time holds: a product, off by one at most, and then put right."""
+    slot_ps = f.figures[SLOT_PS]
+    if time_ps > LOW32:
+        return time_ps // slot_ps
+    slots = (time_ps * f.figures[PER_SLOT]) >> PER_SLOT_BITS
+    return slots + 1 if time_ps - slots * slot_ps >= slot_ps else slots
 
 
 @rule

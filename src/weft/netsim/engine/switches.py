@@ -7,7 +7,7 @@ for another way of choosing.
 from typing import Any
 
 from weft.mrc.compiled import rule
-from weft.mrc.numbers import lowest_bit
+from weft.mrc.numbers import lowest_bit, mix64
 from weft.netsim.engine.layout import (
     AT_NICS,
     BUNDLE,
@@ -36,7 +36,6 @@ from weft.netsim.engine.layout import (
     UID,
     UPLINK_MASK,
     UPLINK_SHIFT,
-    mixed,
 )
 from weft.netsim.engine.queues import admit, forward, transmit
 from weft.netsim.engine.wires import clear_list
@@ -93,7 +92,7 @@ def take_arrivals(f: Any, w: Any, busy: Any, d: Any, part: int, number: int, slo
                 if place & PLACE_MASK >= slot_ps:
                     forward(f, w, d, part, number, packet, slot)
                     continue
-                key = mixed(f.figures[ORDER_WORD], packet[UID] + base)
+                key = mix64(f.figures[ORDER_WORD], packet[UID] + base)
                 d.count[TRACE] += key * (2 * ((place >> PLACE_BITS) & PORT_MASK) + 1)
                 to = local_port(f, node, packet[GOAL])
                 d.key[count] = key

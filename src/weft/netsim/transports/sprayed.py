@@ -9,10 +9,10 @@ import numpy as np
 from weft.core.seeds import Seed
 from weft.core.units import Picoseconds
 from weft.mrc import columns
-from weft.mrc.compiled import compiled
 from weft.mrc.sender import POSTED
-from weft.mrc.settings import TIMEOUT_UNIT_PS, settings
+from weft.mrc.settings import TIMEOUT_UNIT_PS, settings, slots_mask
 from weft.netsim import hosts
+from weft.netsim.compiling import Fixed
 from weft.netsim.network import Network
 from weft.netsim.transports.base import Arrival, Event, Outcome, Pair
 from weft.netsim.transports.routing import AS_GIVEN, routing, way_of
@@ -77,12 +77,16 @@ class SprayedEndpoints:
     ) -> None:
         """Start every pair; `ev_paths` is how many EVs a plane has where they are not paths."""
         self.network, self.pairs, self._fast = network, tuple(pairs), fast
+        self._fixed: dict[Callable[..., Any], Fixed] = {}
         self._paths: dict[tuple[int, int, int], tuple[int, ...]] = {}
         shape = network.shape
         self._stride = ev_paths or shape.paths
         """EVs of a plane: the value of an EV is plane x stride + path."""
         spec = _with_floor(spec, self._stride, shape.planes)
         params = settings(spec, planes=shape.planes, rate_bps=network.fabric.nic_rate, payload=network.frames.payload)
+        # Nothing is written with an immediate here, and rings hold no more messages than there will be.
+        most = min(int(params["messages"][0]), max((pair.posts for pair in self.pairs), default=1))
+        params["messages"], params["message_mask"], params["immediates"] = most, slots_mask(most), 1
         self.params = params
         self.routing = routing(self.pairs, route_by, self._stride, shape.paths, route_word)
         """How EVs become paths."""
@@ -92,14 +96,20 @@ class SprayedEndpoints:
         self._posted = self._rule(hosts.post_message)
         for port in sorted(denied):
             self._deny(port)
-        if fast:
-            # Compiling is no part of what a run takes: ask both questions once, with nothing to answer.
-            self._rule(hosts.take_in)(self.halves, self.sheet, np.zeros((1, 5), np.int64), 0)
-            nothing = np.zeros((network.shape.hosts, network.shape.planes), np.int64)
-            self._rule(hosts.send_out)(self.halves, self.sheet, 0, nothing[:, 0].copy(), nothing)
+
+    def warm_up(self) -> None:
+        """Ask both questions once, with nothing to answer, so that compiling is no part of what a run takes."""
+        shape = self.network.shape
+        self._rule(hosts.take_in)(self.halves, self.sheet, np.zeros((1, 5), np.int64), 0)
+        nothing = np.zeros((shape.hosts, shape.planes), np.int64)
+        self._rule(hosts.send_out)(self.halves, self.sheet, 0, nothing[:, 0].copy(), nothing)
 
     def _rule(self, function: Callable[..., Any]) -> Any:
-        return compiled(function) if self._fast else function
+        if not self._fast:
+            return function
+        if function not in self._fixed:
+            self._fixed[function] = Fixed(function)
+        return self._fixed[function]
 
     def _start(self, seed: Seed) -> None:
         """Make every half ready, each with its own chance, which depends on nothing but its pair."""
@@ -238,7 +248,7 @@ def _with_floor(spec: MrcSpec, paths: int, planes: int) -> MrcSpec:
 def _make_halves(network: Network, pairs: tuple[Pair, ...], params: np.ndarray, spray: int) -> hosts.Halves:
     count = len(pairs)
     back = params.copy()
-    back["window"], back["messages"], back["immediates"] = _BACK_WINDOW, 1, 1
+    back["window"], back["slot_mask"], back["messages"], back["message_mask"] = _BACK_WINDOW, _BACK_WINDOW - 1, 1, 0
     nic = np.array([end for pair in pairs for end in (pair.source, pair.destination)], np.int64)
     order = np.argsort(nic, kind="stable")
     first = np.searchsorted(nic[order], np.arange(network.shape.hosts + 1))
