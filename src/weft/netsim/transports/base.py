@@ -25,6 +25,8 @@ class Pair:
     """Number among the queue pairs of the same two NICs."""
     uplinks: tuple[int, ...] = ()
     """Paths that it may take; all where empty."""
+    posts: int = 2**16
+    """Messages that it will be given in all."""
 
 
 Sent = Sequence[int]

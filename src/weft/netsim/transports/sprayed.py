@@ -10,7 +10,7 @@ from typing_extensions import override
 from weft.core.seeds import Seed
 from weft.core.units import Picoseconds
 from weft.mrc import columns
-from weft.mrc.settings import TIMEOUT_UNIT_PS, settings
+from weft.mrc.settings import TIMEOUT_UNIT_PS, settings, slots_mask
 from weft.netsim import hosts
 from weft.netsim.network import Network
 from weft.netsim.transports.base import Pair
@@ -79,12 +79,16 @@ class SprayedEndpoints(ColumnEndpoints):
     ) -> None:
         """Start every pair; `ev_paths` is how many EVs a plane has where they are not paths."""
         self.network, self.pairs, self._fast = network, tuple(pairs), fast
+        self._fixed = {}
         self._paths: dict[tuple[int, int, int], tuple[int, ...]] = {}
         shape = network.shape
         self._stride = ev_paths or shape.paths
         """EVs of a plane: the value of an EV is plane x stride + path."""
         spec = _with_floor(spec, self._stride, shape.planes)
         params = settings(spec, planes=shape.planes, rate_bps=network.fabric.nic_rate, payload=network.frames.payload)
+        # Nothing is written with an immediate here, and rings hold no more messages than there will be.
+        most = min(int(params["messages"][0]), max((pair.posts for pair in self.pairs), default=1))
+        params["messages"], params["message_mask"], params["immediates"] = most, slots_mask(most), 1
         self.params = params
         self.routing = routing(self.pairs, route_by, self._stride, shape.paths, route_word)
         """How EVs become paths."""
@@ -93,7 +97,6 @@ class SprayedEndpoints(ColumnEndpoints):
         self._start(seed)
         for port in sorted(denied):
             self._deny(port)
-        self.warm_up()
 
     def _start(self, seed: Seed) -> None:
         """Make every half ready, each with its own chance, which depends on nothing but its pair."""
@@ -152,7 +155,7 @@ def _with_floor(spec: MrcSpec, paths: int, planes: int) -> MrcSpec:
 def _make_halves(network: Network, pairs: tuple[Pair, ...], params: np.ndarray, spray: int) -> hosts.Halves:
     count = len(pairs)
     back = params.copy()
-    back["window"], back["messages"], back["immediates"] = _BACK_WINDOW, 1, 1
+    back["window"], back["slot_mask"], back["messages"], back["message_mask"] = _BACK_WINDOW, _BACK_WINDOW - 1, 1, 0
     nic = np.array([end for pair in pairs for end in (pair.source, pair.destination)], np.int64)
     order = np.argsort(nic, kind="stable")
     first = np.searchsorted(nic[order], np.arange(network.shape.hosts + 1))
