@@ -14,11 +14,12 @@ from weft.fabric.shape import shape_of
 from weft.fabric.topology import build
 from weft.netsim import compiling
 from weft.netsim.faults import changes_of, named_links
+from weft.netsim.flow import Flow
 from weft.netsim.network import Network
 from weft.netsim.reference.flows import FlowBoard
 from weft.netsim.reference.world import World
 from weft.netsim.results import FaultResult, FlowResult, Report, Series
-from weft.netsim.traffic import Flow, flows_of
+from weft.netsim.traffic import flows_of
 from weft.netsim.transports import transport_named
 from weft.netsim.transports.base import Transport
 from weft.specs.fabric import FabricSpec
@@ -191,6 +192,7 @@ def _report(
             {"scenario": setup.scenario.as_written(), "fabric": setup.fabric.as_written(), "transport": transport.name},
             setup.seed.root,
         ),
+        chained=any(flow.after for flow in setup.flows if flow.counted),
         interrupted=interrupted,
         wall_s=took[0],
         cpu_s=took[1],
@@ -202,8 +204,10 @@ def ideal_ps(network: Network, flows: Sequence[Flow]) -> int:
     counted = [flow for flow in flows if flow.counted]
     if not counted:
         return 0
+    if any(flow.after for flow in counted):
+        return _chain_ps(network, flows)
     alone = max(network.ideal_ps(flow.source, flow.destination, flow.size) for flow in counted)
-    if any(flow.after or flow.at_ps != counted[0].at_ps for flow in counted):
+    if any(flow.at_ps != counted[0].at_ps for flow in counted):
         return alone
     for end in ("source", "destination"):
         load: dict[int, int] = {}
@@ -214,3 +218,19 @@ def ideal_ps(network: Network, flows: Sequence[Flow]) -> int:
         ends = next((f.source, f.destination) for f in counted if getattr(f, end) == nic)
         alone = max(alone, network.ideal_ps(*ends, size))
     return alone
+
+
+def _chain_ps(network: Network, flows: Sequence[Flow]) -> int:
+    """Return a bound on the end of flows that wait for each other: the longest chain, each alone in the network."""
+    known: dict[tuple[int, int, int], tuple[int, int]] = {}
+    arrived: list[int] = []
+    last_ps = 0
+    for flow in flows:
+        key = flow.source, flow.destination, flow.size
+        if key not in known:
+            known[key] = network.arrival_ps(*key), network.ideal_ps(*key)
+        begins_ps = flow.at_ps + max((arrived[before] for before in flow.after), default=0)
+        arrived.append(begins_ps + known[key][0])
+        if flow.counted:
+            last_ps = max(last_ps, begins_ps + known[key][1])
+    return last_ps

@@ -5,8 +5,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from weft.netsim.flow import Flow
 from weft.netsim.hosts import ACKNOWLEDGED, ARRIVED
-from weft.netsim.traffic import Flow
 from weft.netsim.transports.base import Endpoints, Event, Pair
 
 LARGEST_MESSAGE = 2**30

@@ -23,7 +23,6 @@ Ways = Callable[[int, Pair, int], int]
 
 _WORD_MASK = 2**63 - 1
 _BACK_WINDOW = 32
-_EV_QUARTER = 4
 _LEAST_POOL = 4096
 _LONGEST_TIMEOUT = 24
 
@@ -83,7 +82,6 @@ class SprayedEndpoints:
         shape = network.shape
         self._stride = ev_paths or shape.paths
         """EVs of a plane: the value of an EV is plane x stride + path."""
-        spec = _with_floor(spec, self._stride, shape.planes)
         params = settings(spec, planes=shape.planes, rate_bps=network.fabric.nic_rate, payload=network.frames.payload)
         self.params = params
         self.halves = _make_halves(network, self.pairs, params, spray)
@@ -227,13 +225,6 @@ class SprayedEndpoints:
         for name in ("accepted", "duplicates", "outside", "sacks", "nacks"):
             found[name] = receiver[name].copy()
         return found
-
-
-def _with_floor(spec: MrcSpec, paths: int, planes: int) -> MrcSpec:
-    """Return `spec` with a minimum active set of at most a quarter of the EVs that there are paths for."""
-    there = planes * min(max(1, spec.ev.active // planes), paths)
-    floor = min(spec.ev.min_active, max(1, there // _EV_QUARTER))
-    return spec.model_copy(update={"ev": spec.ev.model_copy(update={"min_active": floor})})
 
 
 def _make_halves(network: Network, pairs: tuple[Pair, ...], params: np.ndarray, spray: int) -> hosts.Halves:
