@@ -115,11 +115,19 @@ def scenario(
     return ScenarioSpec.model_validate(table)
 
 
+def use(engine: str) -> None:
+    """Let everything from now on run on `engine`: "engine", the compiled one, or "reference"; both find the same."""
+    _ENGINE[:] = [engine]
+
+
+_ENGINE = ["engine"]
+
+
 def simulate(spec: ScenarioSpec, site: SiteSpec, transport: str = "mrc", seed: int = 1) -> Report:
     """Run one transport with compiled rules."""
     setup = set_up(spec, site, seed)
     (chosen,) = transports_of(setup, (transport,))
-    return run(setup, chosen, fast=True)
+    return run(setup, chosen, engine=_ENGINE[0], fast=True)
 
 
 def rates_gbps(report: Report, pairs: list[int] | None = None) -> Any:

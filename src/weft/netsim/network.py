@@ -8,8 +8,10 @@ that meets a failure is lost there. Nothing here moves.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from weft.core.units import PICOSECONDS_PER_SECOND, Picoseconds, transfer_ps
 from weft.fabric.limits import PICOSECONDS_PER_MILLIMETRE
@@ -17,10 +19,13 @@ from weft.fabric.paths import links_on_path
 from weft.fabric.shape import Shape
 from weft.fabric.topology import Topology, build
 from weft.mrc.columns import SACK
+from weft.netsim.switching import MARK_ONE, PAUSE_FRAME, PLAIN, Pause, Switching
 from weft.specs.fabric import FabricSpec
 from weft.specs.scenario import NetworkSpec
 
 _BITS_PER_BYTE = 8
+_NO_LIMIT = 2**62
+Column = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,8 @@ class Limits:
     """Most that the data queue holds."""
     control: int
     """Most that the control queue holds."""
+    ecn_most: int = MARK_ONE
+    """Share of packets marked just below `ecn_high`, out of `MARK_ONE`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +82,8 @@ class Network:
     """Whether full queues trim."""
     ecn_last_hop: bool
     """Whether the last hop to a NIC marks."""
+    switching: Switching = PLAIN
+    """What else switches do."""
 
     @cached_property
     def shape(self) -> Shape:
@@ -94,33 +103,50 @@ class Network:
         return transfer_ps(self.frames.full, int(self.topology.links.rate_bps.max()))
 
     @cached_property
-    def delay_ps(self) -> tuple[int, ...]:
+    def delay_ps(self) -> Column:
         """Return, for every port, the time from a packet's last bit leaving to the node at the far end acting on it."""
         links = self.topology.links
-        cable = [round(int(length) * PICOSECONDS_PER_MILLIMETRE) for length in links.length_mm]
+        lengths, which = np.unique(links.length_mm, return_inverse=True)
+        cable = np.array([round(length * PICOSECONDS_PER_MILLIMETRE) for length in lengths.tolist()], np.int64)[which]
         into_switch = self.fabric.parts.switch.latency
-        into_nic = self.spec.host_delay
-        delays: list[int] = []
-        for link, wire_ps in enumerate(cable):
-            below = into_nic if links.lower[link] < self.topology.nics else into_switch
-            delays += [wire_ps + into_switch, wire_ps + below]
-        return tuple(delays)
+        below = np.where(links.lower < self.topology.nics, self.spec.host_delay, into_switch)
+        return _both(cable + into_switch, cable + below)
 
     @cached_property
-    def last_hop(self) -> tuple[bool, ...]:
+    def cable_ps(self) -> tuple[int, ...]:
+        """Return, for every port, the time of a bit on its cable."""
+        lengths = self.topology.links.length_mm.tolist()
+        return tuple(round(length * PICOSECONDS_PER_MILLIMETRE) for length in lengths for _ in range(2))
+
+    def port_name(self, port: int) -> str:
+        """Return what a port is called: the node that it belongs to, and the one that it leads to."""
+        topology = self.topology
+        ends = (int(topology.links.lower[port // 2]), int(topology.links.upper[port // 2]))
+        names = [
+            topology.names.of("nic", node)
+            if node < topology.nics
+            else topology.names.of("switch", node - topology.nics)
+            for node in (ends if port % 2 == 0 else reversed(ends))
+        ]
+        return " to ".join(names)
+
+    @cached_property
+    def last_hop(self) -> Column:
         """Return, for every port, whether it leads to a NIC."""
-        return tuple(leads for low in self.topology.links.lower for leads in (False, bool(low < self.topology.nics)))
+        at_nic = self.topology.links.lower < self.topology.nics
+        return _both(np.zeros_like(at_nic), at_nic)
 
     @cached_property
-    def first_hop(self) -> tuple[bool, ...]:
+    def first_hop(self) -> Column:
         """Return, for every port, whether it is a NIC's own."""
-        return tuple(own for low in self.topology.links.lower for own in (bool(low < self.topology.nics), False))
+        at_nic = self.topology.links.lower < self.topology.nics
+        return _both(at_nic, np.zeros_like(at_nic))
 
     @cached_property
-    def stage(self) -> tuple[int, ...]:
+    def stage(self) -> Column:
         """Return, for every port, its place on the longest way: 0 out of a NIC, the highest into one."""
-        top = 2 * self.shape.tiers - 1
-        return tuple(place for stage in self.topology.links.stage.tolist() for place in (stage, top - stage))
+        stage = self.topology.links.stage.astype(np.int64)
+        return _both(stage, 2 * self.shape.tiers - 1 - stage)
 
     @cached_property
     def plane_bdp(self) -> int:
@@ -132,14 +158,19 @@ class Network:
         queues, bdp = self.spec.queues, self.plane_bdp
         last = self.last_hop[port]
         if self.first_hop[port]:
-            return Limits(-1, -1, 2**62, 2**62)
+            return Limits(-1, -1, _NO_LIMIT, _NO_LIMIT)
         marks = self.ecn_last_hop or not last
+        own, control = self.switching.marking, round(queues.control * bdp)
+        if self.switching.pause is not None:
+            # Nothing is dropped for want of room in a queue; what came over a port is limited instead.
+            low, high, most = (own.low, own.high, own.most) if own is not None and marks else (-1, -1, MARK_ONE)
+            return Limits(low, high, _NO_LIMIT, _NO_LIMIT, most)
         holds = queues.drop if not self.trimming else queues.trim_last_hop if last else queues.trim
         return Limits(
             round(queues.ecn_low * bdp) if marks else -1,
             round(queues.ecn_high * bdp) if marks else -1,
             round(holds * bdp),
-            round(queues.control * bdp),
+            control,
         )
 
     def path(self, source: int, destination: int, plane: int, way: int) -> tuple[int, ...]:
@@ -151,7 +182,7 @@ class Network:
     def one_way_ps(self, path: tuple[int, ...], size: int) -> int:
         """Return the time of one packet of `size` bytes over an empty path, to the NIC acting on it."""
         rates = self.topology.links.rate_bps
-        return sum(self.delay_ps[port] + transfer_ps(size, int(rates[port // 2])) for port in path)
+        return sum(int(self.delay_ps[port]) + transfer_ps(size, int(rates[port // 2])) for port in path)
 
     @cached_property
     def round_trip_ps(self) -> int:
@@ -176,9 +207,27 @@ class Network:
         return leave_ps + self.one_way_ps(path, last)
 
 
+def _both(up: Column, down: Column) -> Column:
+    """Return one column over ports from those of the links' two directions."""
+    return np.stack((up, down), axis=1).reshape(-1)
+
+
 def network(fabric: FabricSpec, spec: NetworkSpec, frames: Frames, *, trimming: bool, ecn_last_hop: bool) -> Network:
     """Return the fabric of `fabric` for packets of these frames."""
     return Network(build(fabric), fabric, spec, frames, trimming, ecn_last_hop)
+
+
+def pause_lags(network: Network, pause: Pause) -> list[int]:
+    """Return, for every port, the slots from the decision to pause it to the pause being in force.
+
+    The frame waits for a full one that is on the wire, travels back over the same link, and the port needs a moment.
+    """
+    slot_ps, full = int(network.slot_ps), network.frames.full
+    rates = network.topology.links.rate_bps.tolist()
+    return [
+        1 + (int(transfer_ps(full + PAUSE_FRAME, rates[port // 2])) + cable_ps + pause.reaction_ps) // slot_ps
+        for port, cable_ps in enumerate(network.cable_ps)
+    ]
 
 
 def grants(rate_bps: int, slot_ps: int, slot: int) -> int:

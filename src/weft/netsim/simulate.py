@@ -1,9 +1,10 @@
 """From a scenario to reports: builds the network, draws the traffic, resolves the faults, runs each transport."""
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,15 +14,19 @@ from weft.core.seeds import Seed
 from weft.fabric.shape import shape_of
 from weft.fabric.topology import build
 from weft.netsim import compiling
+from weft.netsim.engine.world import EngineWorld
 from weft.netsim.faults import changes_of, named_links
 from weft.netsim.flow import Flow
 from weft.netsim.network import Network
-from weft.netsim.reference.flows import FlowBoard
+from weft.netsim.pausing import PauseRecord
+from weft.netsim.reference.flows import FlowBoard, Progress
 from weft.netsim.reference.world import World
-from weft.netsim.results import FaultResult, FlowResult, Report, Series
-from weft.netsim.traffic import flows_of
+from weft.netsim.results import FaultResult, FlowResult, PauseResult, Report, Series
+from weft.netsim.switching import PLAIN
+from weft.netsim.traffic import cut, flows_of
 from weft.netsim.transports import transport_named
-from weft.netsim.transports.base import Transport
+from weft.netsim.transports.base import Endpoints, Transport
+from weft.netsim.transports.nics import ColumnEndpoints
 from weft.specs.fabric import FabricSpec
 from weft.specs.scenario import ScenarioSpec
 from weft.specs.site import SiteSpec
@@ -33,6 +38,7 @@ MOST_LINKS = 200_000
 COMPILE_FROM = 20_000
 """Data packets from which compiling the protocol's rules pays."""
 
+AnyWorld = World | EngineWorld
 Watch = Callable[[str, int, int], None]
 """Told of progress: the transport, bytes received so far and bytes in all."""
 
@@ -84,16 +90,28 @@ def run(
     setup: Setup,
     transport: Transport,
     *,
+    engine: str | None = None,
+    threads: int | None = None,
     fast: bool | None = None,
     cache: Path | None = None,
     watch: Watch | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Report:
-    """Run one transport; `fast` compiles the protocol's rules, or decides by the size of the traffic where absent."""
-    network, world = prepare(setup, transport, fast=fast, cache=cache, say=say)
+    """Run one transport on `engine` ("reference" or "engine"; the compiled one where it is installed and pays).
+
+    `fast` compiles the protocol's rules for the reference, or is decided by the size of the traffic where absent.
+    """
+    packets = sum(-(-flow.size // setup.fabric.packet) for flow in setup.flows)
+    pays = compiling.can_compile() and (packets > COMPILE_FROM or compiling.is_compiled(cache))
+    engine = engine or ("engine" if fast is None and pays else "reference")
+    world: AnyWorld
+    if engine == "engine":
+        network, world = prepare_engine(setup, transport, threads=threads, cache=cache, say=say)
+    else:
+        network, world = prepare(setup, transport, fast=pays if fast is None else fast, cache=cache, say=say)
     total = sum(flow.size for flow in setup.flows if flow.counted)
 
-    def seen(world: World) -> None:
+    def seen(world: AnyWorld) -> None:
         if watch is not None:
             watch(transport.name, int(world.endpoints.received().sum()), total)
 
@@ -104,6 +122,7 @@ def run(
     except KeyboardInterrupt:
         interrupted = True
     took = time.perf_counter() - wall, time.process_time() - processor
+    world.finish()
     return _report(setup, network, transport, world, interrupted=interrupted, took=took)
 
 
@@ -111,28 +130,62 @@ def prepare(
     setup: Setup,
     transport: Transport,
     *,
-    fast: bool | None = None,
+    fast: bool = False,
     cache: Path | None = None,
     say: Callable[[str], None] | None = None,
 ) -> tuple[Network, World]:
-    """Return the network and the world of one run, at time 0."""
+    """Return the network and the world of one run on the reference, at time 0."""
+    if fast:
+        compiling.prepare(cache, say)
+    parts = _parts(setup, transport, fast=fast)
+    return parts.network, World(parts.network, parts.endpoints, parts.board, parts.seed, **parts.rest)
+
+
+def prepare_engine(
+    setup: Setup,
+    transport: Transport,
+    *,
+    threads: int | None = None,
+    cache: Path | None = None,
+    say: Callable[[str], None] | None = None,
+) -> tuple[Network, EngineWorld]:
+    """Return the network and the world of one run on the compiled engine, at time 0."""
+    compiling.prepare(cache, say)
+    parts = _parts(setup, transport, fast=True)
+    endpoints = parts.endpoints
+    assert isinstance(endpoints, ColumnEndpoints), "every transport keeps its queue pairs as columns"
+    world = EngineWorld(parts.network, endpoints, parts.board, parts.seed, threads=threads or 1, **parts.rest)
+    return parts.network, world
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What every engine is made from."""
+
+    network: Network
+    endpoints: Endpoints
+    board: FlowBoard
+    seed: Seed
+    rest: Mapping[str, Any]
+
+
+def _parts(setup: Setup, transport: Transport, *, fast: bool) -> _Parts:
     scenario, fabric = setup.scenario, setup.fabric
     topology = build(fabric)
     network = Network(
         topology, fabric, scenario.network, transport.frames(fabric.packet), transport.trimming, transport.ecn_last_hop
     )
-    changes = changes_of(scenario.faults, topology)
-    board = FlowBoard(setup.flows, fabric.packet)
-    if fast is None:
-        fast = compiling.can_compile() and sum(-(-f.size // fabric.packet) for f in setup.flows) > COMPILE_FROM
-    if fast:
-        compiling.prepare(cache, say)
+    if (switching := transport.switching(network)) != PLAIN:
+        network = replace(network, switching=switching)
+    board = FlowBoard(cut(setup.flows, transport.queue_pairs), fabric.packet)
     endpoints = transport.open(network, board.pairs, setup.seed.branch("transport"), fast=fast)
-    world = World(
-        network, endpoints, board, setup.seed.branch("network"), changes=changes, faults=len(scenario.faults),
-        bin_ps=scenario.measure.bin, until_ps=scenario.measure.until,
-    )  # fmt: skip
-    return network, world
+    rest: dict[str, Any] = {
+        "changes": changes_of(scenario.faults, topology),
+        "faults": len(scenario.faults),
+        "bin_ps": scenario.measure.bin,
+        "until_ps": scenario.measure.until,
+    }
+    return _Parts(network, endpoints, board, setup.seed.branch("network"), rest)
 
 
 def transports_of(setup: Setup, names: Sequence[str] = ()) -> tuple[Transport, ...]:
@@ -146,14 +199,17 @@ def transports_of(setup: Setup, names: Sequence[str] = ()) -> tuple[Transport, .
 
 
 def _report(
-    setup: Setup, network: Network, transport: Transport, world: World, *, interrupted: bool, took: tuple[float, float]
+    setup: Setup,
+    network: Network,
+    transport: Transport,
+    world: AnyWorld,
+    *,
+    interrupted: bool,
+    took: tuple[float, float],
 ) -> Report:
     board, records = world.board, world.records
-    flows = tuple(
-        FlowResult(flow.name, flow.source, flow.destination, flow.size, p.began_ps, p.arrived_ps, p.acknowledged_ps,
-                   p.failure, flow.counted)
-        for flow, p in zip(setup.flows, board.progress, strict=True)
-    )  # fmt: skip
+    parts = transport.queue_pairs
+    flows = tuple(_flow_result(flow, board.progress[i * parts : (i + 1) * parts]) for i, flow in enumerate(setup.flows))
     faults = tuple(
         FaultResult(
             spec.kind, spec.target, spec.at, found.lost, found.data_lost, len(found.first_ps),
@@ -192,10 +248,46 @@ def _report(
             {"scenario": setup.scenario.as_written(), "fabric": setup.fabric.as_written(), "transport": transport.name},
             setup.seed.root,
         ),
+        pausing=None if world.pauses is None else _pausing(network, world.pauses.record),
         chained=any(flow.after for flow in setup.flows if flow.counted),
         interrupted=interrupted,
         wall_s=took[0],
         cpu_s=took[1],
+    )
+
+
+def _pausing(network: Network, record: PauseRecord) -> PauseResult:
+    """Return what pausing did, with the names of ports."""
+    by_stage = [0] * (2 * network.shape.tiers)
+    for port, slots in enumerate(record.paused_slots):
+        by_stage[int(network.stage[port])] += slots * int(network.slot_ps)
+    most = max(range(len(record.paused_slots)), key=lambda port: record.paused_slots[port])
+    slots, tree = record.paused_slots[most], record.largest
+    return PauseResult(
+        pauses=record.pauses,
+        paused_ps=tuple(by_stage),
+        paused_ports=sum(slots > 0 for slots in record.paused_slots),
+        longest_ps=slots * int(network.slot_ps),
+        longest=network.port_name(most) if slots else "",
+        trees=record.trees,
+        tree_root="" if tree is None else network.port_name(tree.root),
+        tree_ports=() if tree is None else tuple(network.port_name(port) for port in tree.ports),
+        tree_depth=0 if tree is None else tree.depth,
+        tree_innocent=0 if tree is None else tree.innocent,
+        tree_at_ps=-1 if tree is None else tree.at_ps,
+        deadlock=tuple(network.port_name(port) for port in record.deadlock),
+        deadlock_at_ps=record.deadlock_ps,
+    )
+
+
+def _flow_result(flow: Flow, parts: Sequence[Progress]) -> FlowResult:
+    """Return how a flow went, which is over when the last of its parts is."""
+    ends = [[part.arrived_ps for part in parts], [part.acknowledged_ps for part in parts]]
+    arrived, acknowledged = (max(times) if min(times) >= 0 else -1 for times in ends)
+    failure = next((part.failure for part in parts if part.failure), "")
+    began = min(part.began_ps for part in parts)
+    return FlowResult(
+        flow.name, flow.source, flow.destination, flow.size, began, arrived, acknowledged, failure, flow.counted
     )
 
 

@@ -7,6 +7,7 @@ from weft.core.seeds import Seed
 from weft.mrc.columns import DATA, EV_PROBE, NACK, PORT_STATUS, PROBE, SACK
 from weft.netsim.hosts import EV_ANSWER, PORT_ANSWER, TURN
 from weft.netsim.network import Frames, Network
+from weft.netsim.switching import PLAIN, Switching
 from weft.netsim.transports.base import Endpoints, Pair
 from weft.netsim.transports.sprayed import SprayedEndpoints, fitted
 from weft.specs.transport import MrcSpec
@@ -17,11 +18,6 @@ _OUTER, _INNER, _UDP, _BTH, _ICRC = 40, 40, 8, 12, 4
 _AROUND = ETHERNET + _OUTER + _INNER + _UDP + _BTH + _ICRC
 _BODY = {DATA: 24, SACK: 36, NACK: 20, PROBE: 16, EV_PROBE: 16, PORT_STATUS: 16, EV_ANSWER: 36, PORT_ANSWER: 36}
 """Bytes of MRC's own headers by kind (facts section 3): METH + TSETH + RETH = 24, SETH + CC_STATE = 36, and so on."""
-
-
-def path_as_given(_half: int, pair: Pair, way: int) -> int:
-    """Return the path number that an EV names: itself, or one of the few that the pair is held to."""
-    return pair.uplinks[way] if pair.uplinks else way
 
 
 @dataclass(frozen=True)
@@ -36,6 +32,8 @@ class Mrc:
     """Links that no EV may cross."""
     name: str = "mrc"
     """Its name."""
+    queue_pairs: int = 1
+    """Queue pairs of a flow: spraying needs no more than one."""
 
     @property
     def ecn_last_hop(self) -> bool:
@@ -47,6 +45,10 @@ class Mrc:
         """Return whether its switches trim."""
         return self.spec.trimming
 
+    def switching(self, network: Network) -> Switching:  # noqa: ARG002  others need it
+        """Return what it wants of switches: nothing more."""
+        return PLAIN
+
     def frames(self, payload: int) -> Frames:
         """Return how large its packets are around `payload` bytes."""
         return Frames(payload, _AROUND + _BODY[DATA], {kind: _AROUND + size for kind, size in _BODY.items()})
@@ -54,6 +56,4 @@ class Mrc:
     def open(self, network: Network, pairs: Sequence[Pair], seed: Seed, *, fast: bool) -> Endpoints:
         """Return the endpoints of `pairs`."""
         spec = fitted(self.spec, network.round_trip_ps) if self.fit else self.spec
-        return SprayedEndpoints(
-            network, pairs, spec, seed, spray=TURN, ways=path_as_given, denied=self.denied, fast=fast
-        )
+        return SprayedEndpoints(network, pairs, spec, seed, spray=TURN, denied=self.denied, fast=fast)

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from weft.core.seeds import Seed
 from weft.netsim.hosts import DRAW
 from weft.netsim.network import Frames, Network
+from weft.netsim.switching import PLAIN, Switching
 from weft.netsim.transports.base import Endpoints, Pair
-from weft.netsim.transports.mrc import Mrc, path_as_given
+from weft.netsim.transports.mrc import Mrc
 from weft.netsim.transports.sprayed import SprayedEndpoints, fitted
 from weft.specs.rivals import RandomSpec
 from weft.specs.transport import CongestionSpec, EvSpec, MrcSpec
@@ -25,11 +26,17 @@ class RandomSpray:
     """Whether the last hop marks; nobody looks at marks here."""
     name: str = "random"
     """Its name."""
+    queue_pairs: int = 1
+    """Queue pairs of a flow: spraying needs no more than one."""
 
     @property
     def trimming(self) -> bool:
         """Return whether its switches trim."""
         return self.spec.trimming
+
+    def switching(self, network: Network) -> Switching:  # noqa: ARG002  others need it
+        """Return what it wants of switches: nothing more."""
+        return PLAIN
 
     def frames(self, payload: int) -> Frames:
         """Return how large its packets are around `payload` bytes."""
@@ -45,4 +52,4 @@ class RandomSpray:
             skip=False,
         )
         spec = fitted(base, network.round_trip_ps) if self.fit else base
-        return SprayedEndpoints(network, pairs, spec, seed, spray=DRAW, ways=path_as_given, fast=fast)
+        return SprayedEndpoints(network, pairs, spec, seed, spray=DRAW, fast=fast)
