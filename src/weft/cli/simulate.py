@@ -159,7 +159,8 @@ def _row(report: Report) -> tuple[str, ...]:
     times = found["fct_us"]
     known = times["max"] is not None
     us = [TIME.about(times[name] * 10**6, 4) if known else "-" for name in ("mean", "p99", "max")]
-    ratio = f"{times['max'] * 10**6 / report.ideal_ps:.3f}" if known else "-"
+    over = report.over_ideal()
+    ratio = "-" if over is None else f"{over:.3f}"
     return (
         report.transport, f"{found['completed']:,} of {found['flows']:,}", *us, ratio,
         RATE.about(found["goodput_bps_per_nic"]), f"{found['retransmitted']:,}", f"{found['trimmed']:,}",

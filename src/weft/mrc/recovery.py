@@ -116,14 +116,15 @@ def declare_lost(s: Any, i: int, slot: int, why: int) -> None:
 
 @rule
 def presume_lost(s: Any, i: int, slot: int, blame: bool) -> None:
-    """Treat a packet under way as vanished; blame its EV unless its plane is known to be down."""
+    """Treat a packet under way as vanished; blame its EV unless its plane's port is known to be down, here or there."""
     q = s.qp[i]
     p = s.packets[i, slot]
     e = p["ev"]
     declare_lost(s, i, slot, VANISHED)
     q["silent"] += 1
     note_fate(q, 1)
-    if blame and usable(s, i, s.evs[i, e]["plane"], -1):
+    plane = s.evs[i, e]["plane"]
+    if blame and s.planes[i, plane]["up"] and usable(s, i, plane, -1):
         ev_silent(s, i, e)
     cc_loss(s.params[0], q, p["bytes"])
 

@@ -218,13 +218,18 @@ class Network:
     def ideal_ps(self, source: int, destination: int, size: int) -> int:
         """Return the least time from the first bit of a flow to its last acknowledgement with the network to itself."""
         path = self.path(source, destination, 0, 0)
+        return self.arrival_ps(source, destination, size) + self.one_way_ps(path, self.frames.acknowledgement)
+
+    def arrival_ps(self, source: int, destination: int, size: int) -> int:
+        """Return the least time from the first bit of a flow to the arrival of its last one."""
+        path = self.path(source, destination, 0, 0)
         packets = -(-size // self.frames.payload)
         wire_bytes = size + packets * self.frames.header
         nic_bps = self.fabric.planes * int(self.rate_bps[0])
         last = min(size, self.frames.payload) + self.frames.header
         # The last packet of each plane leaves when all bytes have been spread evenly over the planes.
         leave_ps = max(0, int(transfer_ps(wire_bytes, nic_bps)) - int(transfer_ps(last, int(self.rate_bps[0]))))
-        return leave_ps + self.one_way_ps(path, last) + self.one_way_ps(path, self.frames.acknowledgement)
+        return leave_ps + self.one_way_ps(path, last)
 
 
 def _both(up: Column, down: Column) -> Column:

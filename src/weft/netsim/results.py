@@ -173,6 +173,8 @@ class Report:
     """Where it comes from."""
     pausing: PauseResult | None = None
     """What pausing did, where switches pause."""
+    chained: bool = False
+    """Whether flows waited for others; the ideal is then that of all of them together."""
     interrupted: bool = False
     """Whether it was stopped before its end."""
     wall_s: float = field(default=0.0, compare=False)
@@ -184,6 +186,19 @@ class Report:
         """Return the completion times of the counted flows that completed."""
         times = [f.completion_ps for f in self.flows if f.counted and f.completion_ps is not None]
         return np.array(sorted(times), np.float64) / _PS_PER_US
+
+    def makespan_ps(self) -> int | None:
+        """Return the time from the first beginning to the last acknowledgement, where every counted flow completed."""
+        counted = [f for f in self.flows if f.counted]
+        if not counted or any(f.acknowledged_ps < 0 for f in counted):
+            return None
+        return max(f.acknowledged_ps for f in counted) - min(f.began_ps for f in counted)
+
+    def over_ideal(self) -> float | None:
+        """Return by how much the slowest flow, or all of a chain together, took longer than the least time."""
+        times = self.completions_us()
+        took_ps = self.makespan_ps() if self.chained else times[-1] * _PS_PER_US if len(times) else None
+        return None if took_ps is None or self.ideal_ps == 0 else float(took_ps / self.ideal_ps)
 
     def total(self, counter: str) -> int:
         """Return a counter summed over all queue pairs."""
@@ -233,6 +248,7 @@ class Report:
             "completed": sum(f.counted and f.completion_ps is not None for f in self.flows),
             "failed": sum(f.counted and f.failure != "" for f in self.flows),
             "fct_us": statistics(self.completions_us()),
+            "makespan_us": _us(self.makespan_ps()),
             "ideal_us": round(self.ideal_ps / _PS_PER_US, _DIGITS),
             "goodput_bps_per_nic": round(self.goodput_bps_per_nic()),
             "slowest_flow": None if slowest is None else slowest.name,

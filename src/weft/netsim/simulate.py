@@ -17,6 +17,7 @@ from weft.netsim import compiling
 from weft.netsim.engine.checkpoint import Keep
 from weft.netsim.engine.world import EngineWorld
 from weft.netsim.faults import changes_of, named_links
+from weft.netsim.flow import Flow
 from weft.netsim.htsim import read_matrix, read_topology
 from weft.netsim.network import Network, Timing
 from weft.netsim.pausing import PauseRecord
@@ -24,7 +25,7 @@ from weft.netsim.reference.flows import FlowBoard, Progress
 from weft.netsim.reference.world import World
 from weft.netsim.results import FaultResult, FlowResult, PauseResult, Report, Series
 from weft.netsim.switching import PLAIN
-from weft.netsim.traffic import Flow, cut, flows_of
+from weft.netsim.traffic import cut, flows_of
 from weft.netsim.transports import transport_named
 from weft.netsim.transports.base import Endpoints, Transport
 from weft.netsim.transports.nics import ColumnEndpoints
@@ -296,6 +297,7 @@ def _report(
             setup.seed.root,
         ),
         pausing=None if world.pauses is None else _pausing(network, world.pauses.record),
+        chained=any(flow.after for flow in setup.flows if flow.counted),
         interrupted=interrupted,
         wall_s=took[0],
         cpu_s=took[1],
@@ -342,8 +344,10 @@ def ideal_ps(network: Network, flows: Sequence[Flow]) -> int:
     counted = [flow for flow in flows if flow.counted]
     if not counted:
         return 0
+    if any(flow.after for flow in counted):
+        return _chain_ps(network, flows)
     alone = max(network.ideal_ps(flow.source, flow.destination, flow.size) for flow in counted)
-    if any(flow.after or flow.after_sent or flow.at_ps != counted[0].at_ps for flow in counted):
+    if any(flow.after_sent or flow.at_ps != counted[0].at_ps for flow in counted):
         return alone
     for end in ("source", "destination"):
         load: dict[int, int] = {}
@@ -354,3 +358,19 @@ def ideal_ps(network: Network, flows: Sequence[Flow]) -> int:
         ends = next((f.source, f.destination) for f in counted if getattr(f, end) == nic)
         alone = max(alone, network.ideal_ps(*ends, size))
     return alone
+
+
+def _chain_ps(network: Network, flows: Sequence[Flow]) -> int:
+    """Return a bound on the end of flows that wait for each other: the longest chain, each alone in the network."""
+    known: dict[tuple[int, int, int], tuple[int, int]] = {}
+    arrived: list[int] = []
+    last_ps = 0
+    for flow in flows:
+        key = flow.source, flow.destination, flow.size
+        if key not in known:
+            known[key] = network.arrival_ps(*key), network.ideal_ps(*key)
+        begins_ps = flow.at_ps + max((arrived[before] for before in flow.after), default=0)
+        arrived.append(begins_ps + known[key][0])
+        if flow.counted:
+            last_ps = max(last_ps, begins_ps + known[key][1])
+    return last_ps

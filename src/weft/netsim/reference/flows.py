@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from weft.netsim.flow import Flow
 from weft.netsim.hosts import ACKNOWLEDGED, ARRIVED
-from weft.netsim.traffic import Flow
 from weft.netsim.transports.base import Carriers, Event, Pair
 
 LARGEST_MESSAGE = 2**30

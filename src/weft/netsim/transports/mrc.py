@@ -30,12 +30,15 @@ class Mrc:
     """Whether its times are scaled to the fabric's round trip."""
     denied: frozenset[int] = frozenset()
     """Links that no EV may cross."""
-    ecn_last_hop: bool = False
-    """Whether the last hop marks: not in MRC, where incast must not look like imbalance (facts section 4.4)."""
     name: str = "mrc"
     """Its name."""
     queue_pairs: int = 1
     """Queue pairs of a flow: spraying needs no more than one."""
+
+    @property
+    def ecn_last_hop(self) -> bool:
+        """Return whether the last hop marks: not in MRC, where incast is no imbalance (facts section 4.4)."""
+        return self.spec.ecn_last_hop
 
     @property
     def trimming(self) -> bool:

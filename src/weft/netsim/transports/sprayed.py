@@ -20,8 +20,6 @@ from weft.specs.transport import MrcSpec
 
 _WORD_MASK = 2**63 - 1
 _BACK_WINDOW = 32
-_EV_QUARTER = 4
-
 _LONGEST_TIMEOUT = 24
 
 
@@ -84,7 +82,6 @@ class SprayedEndpoints(ColumnEndpoints):
         shape = network.shape
         self._stride = ev_paths or shape.paths
         """EVs of a plane: the value of an EV is plane x stride + path."""
-        spec = _with_floor(spec, self._stride, shape.planes)
         params = settings(spec, planes=shape.planes, rate_bps=network.fabric.nic_rate, payload=network.frames.payload)
         # Nothing is written with an immediate here, and rings hold no more messages than there will be.
         most = min(int(params["messages"][0]), max((pair.posts for pair in self.pairs), default=1))
@@ -143,13 +140,6 @@ class SprayedEndpoints(ColumnEndpoints):
         for name in ("accepted", "duplicates", "outside", "sacks", "nacks"):
             found[name] = receiver[name].copy()
         return found
-
-
-def _with_floor(spec: MrcSpec, paths: int, planes: int) -> MrcSpec:
-    """Return `spec` with a minimum active set of at most a quarter of the EVs that there are paths for."""
-    there = planes * min(max(1, spec.ev.active // planes), paths)
-    floor = min(spec.ev.min_active, max(1, there // _EV_QUARTER))
-    return spec.model_copy(update={"ev": spec.ev.model_copy(update={"min_active": floor})})
 
 
 def _make_halves(network: Network, pairs: tuple[Pair, ...], params: np.ndarray, spray: int) -> hosts.Halves:
