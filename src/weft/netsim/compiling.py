@@ -10,7 +10,7 @@ from pathlib import Path
 from weft.core.errors import UsageError
 from weft.mrc.compiled import keep_compiled
 
-_RULES = ("mrc", "netsim/hosts.py", "netsim/roce.py", "netsim/engine", "netsim/transports/routing.py")
+_RULES = ("mrc", "netsim/hosts.py", "netsim/reps.py", "netsim/roce.py", "netsim/engine", "netsim/transports/routing.py")
 """What rules are made of, below the package: their own files, and every constant that they freeze."""
 _DIGITS = 16
 
