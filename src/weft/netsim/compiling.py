@@ -14,6 +14,7 @@ from weft.mrc.compiled import Swap, compiled, keep_compiled
 _RULES = (
     "mrc",
     "netsim/hosts.py",
+    "netsim/reps.py",
     "netsim/roce.py",
     "netsim/transports/routing.py",
     *(f"netsim/engine/{name}.py" for name in ("kernel", "layout", "nics", "queues", "switches", "wires")),

@@ -1,6 +1,7 @@
 """Endpoints that run MRC's rules: MRC itself, and what differs from it in how it sprays and what it reacts to."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -56,6 +57,18 @@ def fitted(spec: MrcSpec, round_trip_ps: int) -> MrcSpec:
     )
 
 
+@dataclass(frozen=True)
+class Spray:
+    """How senders choose EVs."""
+
+    kind: int
+    """`TURN`, `RECYCLE`, `DRAW` or `REPS` of `weft.netsim.hosts`."""
+    ring: int = 0
+    """`REPS`: EVs kept that came back unmarked."""
+    freeze_ps: int = 0
+    """`REPS`: how long nothing new is tried after a silent loss."""
+
+
 class SprayedEndpoints(ColumnEndpoints):
     """All NICs of a run, driven by the rules of `weft.netsim.hosts`."""
 
@@ -68,7 +81,7 @@ class SprayedEndpoints(ColumnEndpoints):
         spec: MrcSpec,
         seed: Seed,
         *,
-        spray: int,
+        spray: int | Spray,
         route_by: int = AS_GIVEN,
         route_word: int = 0,
         ev_paths: int | None = None,
@@ -89,7 +102,7 @@ class SprayedEndpoints(ColumnEndpoints):
         self.params = params
         self.routing = routing(self.pairs, route_by, self._stride, shape.paths, route_word)
         """How EVs become paths."""
-        self.halves = _make_halves(network, self.pairs, params, spray)
+        self.halves = _make_halves(network, self.pairs, params, Spray(spray) if isinstance(spray, int) else spray)
         self.sheet = make_sheet(network, len(self.pairs))
         self._start(seed)
         for port in sorted(denied):
@@ -142,7 +155,7 @@ class SprayedEndpoints(ColumnEndpoints):
         return found
 
 
-def _make_halves(network: Network, pairs: tuple[Pair, ...], params: np.ndarray, spray: int) -> hosts.Halves:
+def _make_halves(network: Network, pairs: tuple[Pair, ...], params: np.ndarray, spray: Spray) -> hosts.Halves:
     count = len(pairs)
     back = params.copy()
     back["window"], back["slot_mask"], back["messages"], back["message_mask"] = _BACK_WINDOW, _BACK_WINDOW - 1, 1, 0
@@ -156,7 +169,7 @@ def _make_halves(network: Network, pairs: tuple[Pair, ...], params: np.ndarray, 
     sizes[columns.DATA] = network.frames.header
     for kind, size in network.frames.control.items():
         sizes[kind] = size
-    ring = int(params["evs"][0]) if spray == hosts.RECYCLE else 1
+    ring = int(params["evs"][0]) if spray.kind == hosts.RECYCLE else max(1, spray.ring)
     return hosts.Halves(
         columns.make_sender(params, count),
         columns.make_sender(back, count),
@@ -175,5 +188,6 @@ def _make_halves(network: Network, pairs: tuple[Pair, ...], params: np.ndarray, 
         np.full((count, ring), -1, np.int16),
         np.zeros((count, 2), np.int16),
         sizes,
-        np.array([spray], np.int64),
+        np.zeros((count, 2), np.int64),
+        np.array([spray.kind, spray.freeze_ps], np.int64),
     )
