@@ -131,6 +131,7 @@ def generate(
     lines = scene(scenario, len(pool), spec.node.gpus, jobs=jobs, seed=Seed(seed), load=load)
     part = out.with_name(f".{out.name}.part")
     try:
+        out.parent.mkdir(parents=True, exist_ok=True)
         part.write_text(written(lines))
         part.replace(out)
     except OSError as error:
