@@ -51,8 +51,12 @@ def told(request: pytest.FixtureRequest) -> Iterator[None]:
     """Show the figures of a test on the terminal, whether it passes or not."""
     yield
     terminal: Any = request.config.pluginmanager.getplugin("terminalreporter")
-    for line in LINES if terminal is not None else ():
-        terminal.write_line(f"  {line}")
+    capture: Any = request.config.pluginmanager.getplugin("capturemanager")
+    if LINES and terminal is not None:
+        with capture.global_and_fixture_disabled():
+            terminal.write_line("")
+            for line in LINES:
+                terminal.write_line(f"  {line}")
     LINES.clear()
 
 
