@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml
 	    || { echo "setup: $(PYTHON) is older than 3.11; run make PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv --without-pip $(VENV)
 	@$(PYTHON) -m pip --disable-pip-version-check -qq --python $(BIN)/python install 'pip>=25.1'
-	@$(PIP) install --group test --group check --editable '.[train,sim]'
+	@$(PIP) install --group test --group check --editable '.[train,sim,cluster]'
 	@touch $@
 
 demo: $(STAMP)  ## Design a 131,072-GPU fabric; train a small GPT, kill and corrupt it, and get the same weights

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +14,7 @@ from weft.cli.output import JsonFlag, console, print_json, print_table
 from weft.core import quantity
 from weft.core.errors import UsageError
 from weft.core.specfile import read_table, validate
+from weft.core.toml import value_of
 from weft.engines.supervisor import Supervisor
 from weft.planning.arithmetic import parameters
 from weft.planning.machine import machine_of
@@ -72,7 +72,7 @@ def changed(job: JobSpec, changes: tuple[str, ...], name: str) -> JobSpec:
         key, equals, text = change.partition("=")
         if not equals or not key.strip():
             raise UsageError(f"--set {change}: write KEY=VALUE, such as --set steps=100 or --set plan.dp=4")
-        _put(table, key.strip().split("."), _value(text.strip()))
+        _put(table, key.strip().split("."), value_of(text.strip()))
     return validate(table, JobSpec, f"{name} with --set") if changes else job
 
 
@@ -82,14 +82,6 @@ def _put(table: dict[str, Any], path: list[str], value: Any) -> None:
             table[part] = {}
         table = table[part]
     table[path[-1]] = value
-
-
-def _value(text: str) -> Any:
-    """Return `text` read as a TOML value, or as it stands where it is none: words need no quotes here."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
 
 
 def planned(job: JobSpec, site: str | None = None) -> JobSpec:

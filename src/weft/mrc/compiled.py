@@ -59,12 +59,31 @@ def compiled(function: Callable[..., Any]) -> Any:
     # Rules make no arrays, so nothing is to be counted or freed; counting references would cost more than the rules do.
     options: dict[str, Any] = {"nogil": True, "_nrt": False, "cache": bool(_KEPT)}
     made: Any = numba.njit(copy, **options)
+    _take_wide(made)
     _COMPILED[function] = made
     for name in function.__code__.co_names:
         called = names.get(name)
         if isinstance(called, FunctionType) and _is_rule(called):
             names[name] = compiled(called)
     return made
+
+
+def _take_wide(made: Any) -> None:
+    """Let compiled code call `made` with whole numbers of any width, and compile it for the widest alone.
+
+    Constants and numbers from narrow columns would otherwise make a copy of a rule for every constant and every mixture
+    of widths that it is called with, which takes several times as long to compile and computes the same.
+    """
+    from numba import types
+
+    template = made.get_call_template
+
+    def wide(arguments: Any, named: Any) -> Any:
+        plain = [types.unliteral(one) for one in arguments]
+        narrow = [isinstance(one, types.Integer) and one.bitwidth < types.int64.bitwidth for one in plain]
+        return template(tuple(types.int64 if less else one for one, less in zip(plain, narrow, strict=True)), named)
+
+    made.get_call_template = wide
 
 
 def _is_rule(function: FunctionType) -> bool:
