@@ -89,7 +89,10 @@ def test_a_sweep_is_compared_best_first(cluster: Cluster):
 
 
 def test_a_killed_daemon_is_started_again_and_its_job_is_still_the_same(cluster: Cluster):
-    (job,) = cluster.json("submit", "--", "sh", "-c", "echo $$; sleep 3; echo end")["jobs"]
+    go = Path("go").absolute()
+    (job,) = cluster.json("submit", "--", "sh", "-c", f"echo $$; while [ ! -e {go} ]; do sleep 0.1; done; echo end")[
+        "jobs"
+    ]
     cluster.wait(lambda: cluster.state(job["id"]) == "running")
     process = cluster.client.process()
     assert process is not None
@@ -97,6 +100,7 @@ def test_a_killed_daemon_is_started_again_and_its_job_is_still_the_same(cluster:
     cluster.wait(lambda: not process.alive())
     assert "does not answer" in cluster.run("jobs", status=1)
     assert "1 jobs running" in cluster.run("cluster", "up")
+    go.touch()
     lines = cluster.run("logs", "-f", job["id"]).splitlines()
     assert len(lines) == 2
     assert lines[1] == "end"
