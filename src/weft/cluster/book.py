@@ -1,0 +1,184 @@
+"""The cluster's book: a snapshot that is kept up to date instead of being built anew.
+
+Engines and simulated worlds tell it what has changed (`put`, `drop`) and ask for a pass (`decide`). A pass takes its
+own actions as carried out, so that the next one builds on them; what could not be carried out is put back as it is.
+`plan(snapshot, now)` is one pass over a fresh book, and tests hold the two equal. Pure: no clock, no I/O; one owner.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from weft.cluster.actions import Preempt, Stop, Wait
+from weft.cluster.effects import JobAction, NodeAction, job_after, node_after
+from weft.cluster.jobs import ENDED, HOLDING, Job, JobState, Team
+from weft.cluster.nodes import Node
+from weft.cluster.placement import Column
+from weft.cluster.pool import Pool
+from weft.cluster.queue import Queue, is_fast
+from weft.cluster.reasons import BY_CODE, Reason
+from weft.cluster.shares import Shares
+from weft.cluster.snapshot import FAR_MS, Power, Reservation, Snapshot
+
+
+class Book:
+    """The state of a cluster as columns, and the rules that change it; one owner, no clock."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        """Open a book at `snapshot`."""
+        assert all(node.number == at for at, node in enumerate(snapshot.nodes)), "node n stands at position n"
+        self.policy = snapshot.policy
+        self.power: Power = snapshot.power
+        self.pool = Pool(snapshot.nodes)
+        self.shares = Shares(snapshot.teams, self.policy)
+        self.queue = Queue(self.policy)
+        self.jobs: dict[str, Job] = {}
+        """Every job that has not ended."""
+        self.running: dict[str, Column] = {}
+        """Nodes of each job that holds some."""
+        self.ended: dict[str, JobState] = dict(snapshot.ended)
+        self.reservation: Reservation | None = snapshot.reservation
+        self.alarms: set[str] = set(snapshot.alarms)
+        self.planned_ms = snapshot.planned_ms
+        self.held: dict[str, Reason] = {}
+        """Jobs that wait for others, or whose team is not known, and so stand in no line."""
+        self.dependants: dict[str, set[str]] = {}
+        self.arrays: dict[str, int] = {}
+        self.array_running = np.zeros(1, dtype=np.int64)
+        self.array_most = np.full(1, FAR_MS, dtype=np.int64)
+        self.lane_used = 0
+        """Nodes that jobs of the fast lane hold."""
+        for job in snapshot.jobs:
+            self.put(job, self.shares.at_ms)
+
+    def put(self, record: Job | Node | Team, now_ms: int) -> None:
+        """Take in a record that is new or has changed by `now_ms`."""
+        match record:
+            case Job():
+                self.drop(record.id, now_ms)
+                if record.state in ENDED:
+                    self._end(record)
+                else:
+                    self.jobs[record.id] = record
+                    self._enter(record)
+            case Node():
+                self.pool.set(record)
+            case Team():
+                self.shares.set(record)
+                self._retry([job for job, reason in self.held.items() if reason is Reason.TEAM])
+
+    def drop(self, job_id: str, now_ms: int) -> None:
+        """Forget a job that has not ended; nothing happens where there is none."""
+        job = self.jobs.pop(job_id, None)
+        if job is None:
+            return
+        self.shares.advance(now_ms)
+        if job_id in self.running:
+            self._vacate(job)
+        elif job_id in self.held:
+            del self.held[job_id]
+            for each in job.after:
+                self.dependants.get(each, set()).discard(job_id)
+        else:
+            self.queue.drop(job, self.shares.index[job.team])
+
+    def snapshot(self) -> Snapshot:
+        """Return the state as frozen records."""
+        wanted = {each for job in self.jobs.values() for each in job.after}
+        return Snapshot(
+            nodes=tuple(self.pool.nodes),
+            jobs=tuple(self.jobs[name] for name in sorted(self.jobs)),
+            teams=self.shares.records(),
+            power=self.power,
+            policy=self.policy,
+            ended={name: state for name, state in self.ended.items() if name in wanted},
+            reservation=self.reservation,
+            alarms=tuple(sorted(self.alarms)),
+            planned_ms=self.planned_ms,
+        )
+
+    def take_up(self, action: JobAction, now_ms: int) -> None:
+        """Change the job that `action` speaks of, as if it were carried out."""
+        job = self.jobs[action.job]
+        after = job_after(job, action, now_ms)
+        if isinstance(action, Wait):
+            self.jobs[job.id] = after
+            if job.id in self.queue.rows:
+                self.queue.columns["told"][self.queue.rows[job.id]] = BY_CODE[action.code]
+            return
+        if isinstance(action, Preempt) or (isinstance(action, Stop) and job.holds):
+            self.jobs[job.id] = after
+            self.pool.leave_by(job.id, self.running[job.id], back_ms(after), shared=_shares_nodes(after))
+            return
+        self.put(after, now_ms)
+
+    def take_up_node(self, action: NodeAction, now_ms: int) -> None:
+        """Change the node that `action` speaks of, as if it were carried out."""
+        self.pool.set(node_after(self.pool.nodes[action.node], action, now_ms))
+
+    def _enter(self, job: Job) -> None:
+        if job.state in HOLDING:
+            self._occupy(job)
+            return
+        if job.team not in self.shares.index:
+            self.held[job.id] = Reason.TEAM
+        elif any(self.ended.get(each) is not JobState.DONE for each in job.after):
+            self.held[job.id] = Reason.DEPENDENCY
+            for each in job.after:
+                self.dependants.setdefault(each, set()).add(job.id)
+        else:
+            rise = self.power.gpu_rise_w if job.watts_per_gpu is None else job.watts_per_gpu
+            told = BY_CODE[job.told] if job.told else Reason.NONE
+            self.queue.put(job, self.shares.index[job.team], self._array(job), rise, told)
+
+    def _occupy(self, job: Job) -> None:
+        assert job.placement is not None, f"{job.id} holds nodes but has no placement"
+        if job.team not in self.shares.index:
+            self.shares.set(Team(job.team, 0, 0))
+        nodes = np.array(job.placement.nodes, dtype=np.int64)
+        self.running[job.id] = nodes
+        self.pool.take(job.id, nodes, job.placement.gpus_per_node, back_ms(job), job.placement.devices)
+        self._account(job, 1)
+
+    def _vacate(self, job: Job) -> None:
+        assert job.placement is not None
+        nodes = self.running.pop(job.id)
+        self.pool.give(job.id, nodes, job.placement.gpus_per_node, shared=_shares_nodes(job))
+        self._account(job, -1)
+
+    def _account(self, job: Job, sign: int) -> None:
+        self.shares.hold(job.team, sign * job.gpus)
+        if is_fast(job, self.policy) and job.placement is not None:
+            self.lane_used += sign * len(job.placement.nodes)
+        if job.array_at_once:
+            self.array_running[self._array(job)] += sign
+
+    def _array(self, job: Job) -> int:
+        if not job.array_at_once:
+            return 0
+        if job.array not in self.arrays:
+            self.arrays[job.array] = len(self.array_running)
+            self.array_running = np.append(self.array_running, 0)
+            self.array_most = np.append(self.array_most, job.array_at_once)
+        return self.arrays[job.array]
+
+    def _end(self, job: Job) -> None:
+        self.ended[job.id] = job.state
+        self._retry(self.dependants.pop(job.id, set()))
+
+    def _retry(self, names: Iterable[str]) -> None:
+        for name in sorted(names):
+            job = self.jobs[name]
+            self.held.pop(name, None)
+            self._enter(job)
+
+
+def back_ms(job: Job) -> int:
+    """Return when a job's nodes come back at the latest, by what is declared."""
+    assert job.start_ms is not None, "only a job that was started gives nodes back"
+    declared = FAR_MS if job.limit_ms is None else job.start_ms + job.limit_ms
+    return declared if job.leave_by_ms is None else min(declared, job.leave_by_ms)
+
+
+def _shares_nodes(job: Job) -> bool:
+    return job.placement is not None and bool(job.placement.devices)
