@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import os
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self
@@ -124,7 +124,7 @@ class Client:
         wait_s = _WAIT_S
         for last in (*([False] * (self._tries - 1)), True):
             try:
-                return await self._once(method, path, query, data, content, timeout_s)
+                return await self._once(method, path, query=query, data=data, content=content, timeout_s=timeout_s)
             except ApiError as error:
                 if last or error.status not in _AGAIN or (error.status == _MANY and not patient):
                     raise
@@ -146,8 +146,9 @@ class Client:
         return FailedError(f"the API server {server} of context {self.access.context!r} failed: {why}")
 
     async def _once(
-        self, method: str, path: str, query: Mapping[str, str] | None, data: bytes | None, content: str, timeout_s: float
-    ) -> dict[str, Any]:
+        self, method: str, path: str, *, query: Mapping[str, str] | None, data: bytes | None, content: str,
+        timeout_s: float,
+    ) -> dict[str, Any]:  # fmt: skip
         assert self._session is not None, "a client is used inside `async with`"
         if self._before is not None:
             await self._before(method, path)
@@ -192,7 +193,7 @@ class Client:
 
     async def pages(
         self, resource: Resource, namespace: str | None = None, *, labels: str = "", fields: str = ""
-    ) -> AsyncIterator[tuple[list[dict[str, Any]], str]]:
+    ) -> AsyncGenerator[tuple[list[dict[str, Any]], str], None]:
         """Yield what exists, some hundred objects at a time, each time with the version of the whole list."""
         query = {"limit": str(_PAGE)}
         if labels:
@@ -256,7 +257,7 @@ class Client:
         return True
 
     async def bind(self, namespace: str, pod: str, uid: str, node: str) -> bool:
-        """Bind a pod to a node; returns whether it is bound there now, be it by an earlier request whose answer got lost."""
+        """Bind a pod to a node; returns whether it is bound there now, be it by an earlier request."""
         meta = {"name": pod, "namespace": namespace, **({"uid": uid} if uid else {})}
         target = {"apiVersion": "v1", "kind": "Node", "name": node}
         body = {"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": target}
@@ -298,7 +299,9 @@ class Client:
         return self._budgets
 
     @contextlib.asynccontextmanager
-    async def stream(self, path: str, query: Mapping[str, str], silence_s: float) -> AsyncIterator[AsyncIterator[bytes]]:
+    async def stream(
+        self, path: str, query: Mapping[str, str], silence_s: float
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
         """Open a watch and give its lines; a stream that says nothing for `silence_s` ends with TimeoutError."""
         assert self._session is not None, "a client is used inside `async with`"
         if self._before is not None:

@@ -173,15 +173,17 @@ class ControlPlane:
         url = f"https://{_HOST}:{self.port}/readyz"
         # The server makes its own certificate when it starts; until it has, there is nothing to check it against.
         unchecked = ssl._create_unverified_context()  # noqa: S323, SLF001 - loopback, a server that we started ourselves
-        request = urllib.request.Request(url, headers={"Authorization": f"Bearer {ADMIN.token}"})  # noqa: S310
+        request = urllib.request.Request(url, headers={"Authorization": f"Bearer {ADMIN.token}"})
         deadline = time.monotonic() + _READY_S
         while time.monotonic() < deadline:
             for name, process in self.processes.items():
                 if process.poll() is not None:
                     raise FailedError(f"{name} ended at once:\n{self.log(name)}")
-            with contextlib.suppress(urllib.error.URLError, OSError):
-                with urllib.request.urlopen(request, context=unchecked, timeout=5):  # noqa: S310
-                    return
+            with (
+                contextlib.suppress(urllib.error.URLError, OSError),
+                urllib.request.urlopen(request, context=unchecked, timeout=5),  # noqa: S310
+            ):
+                return
             time.sleep(0.1)
         raise FailedError(f"kube-apiserver was not ready after {_READY_S:.0f} s:\n{self.log('kube-apiserver')}")
 
@@ -210,7 +212,9 @@ class ControlPlane:
         """Return the access of `user`."""
         return load(None, {}, self.kubeconfig(user))
 
-    def start_controllers(self, controllers: str = "nodelifecycle,disruption,garbagecollector", grace_s: int = 40) -> None:
+    def start_controllers(
+        self, controllers: str = "nodelifecycle,disruption,garbagecollector", grace_s: int = 40
+    ) -> None:
         """Start kube-controller-manager with some of its controllers."""
         command = [
             "--kubeconfig", str(self.kubeconfig()), "--controllers", controllers, "--leader-elect=false",
@@ -230,5 +234,6 @@ class ControlPlane:
         }  # fmt: skip
         path = self.folder / "scheduler.json"
         path.write_text(json.dumps(document), encoding="utf-8")
-        self.start("kube-scheduler", ["--config", str(path), "--bind-address", _HOST, "--secure-port", str(_free_port()),
-                                      "--cert-dir", str(self.folder / "scheduler"), "--port", "0"])  # fmt: skip
+        command = ["--config", str(path), "--bind-address", _HOST, "--secure-port", str(_free_port()), "--port", "0",
+                   "--cert-dir", str(self.folder / "scheduler")]  # fmt: skip
+        self.start("kube-scheduler", command)

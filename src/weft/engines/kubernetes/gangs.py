@@ -5,11 +5,11 @@ pass compares what is written with what exists and returns the difference. A gan
 died is completed by the next one, or taken away if the record says so; what exists already is never made again.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from weft.cluster.jobs import ENDED, JobState
-from weft.engines.kubernetes.seen import Placed, SeenPod
+from weft.engines.kubernetes.seen import Owner, Placed, SeenPod
 
 _RUNS = frozenset({JobState.STARTING, JobState.RUNNING})
 
@@ -61,18 +61,22 @@ def pod_name(job: str, placed: Placed, place: int) -> str:
 
 
 def steps(
-    job: str, uid: str, state: JobState, placed: Placed | None, pods: Iterable[SeenPod], silent: frozenset[str] | set[str],
+    owner: Owner, state: JobState, placed: Placed | None, pods: Iterable[SeenPod], silent: Collection[str], *,
+    elapsed_ms: int = 0,
 ) -> list[Step]:  # fmt: skip
-    """Return what is to be done for `job`; `pods` are all that bear its name, `silent` the nodes that are not heard."""
+    """Return what is to be done for a job `elapsed_ms` after its start.
+
+    `pods` are all that bear its name, `silent` the nodes that are not heard.
+    """
     there = {pod.name: pod for pod in pods}
     runs = state in _RUNS and placed is not None
     wanted: dict[str, int] = {}
     if runs or state is JobState.ASKED:
         assert placed is not None, "a job that holds nodes has a placement"
-        wanted = {pod_name(job, placed, place): place for place in range(len(placed.nodes))}
+        wanted = {pod_name(owner.job, placed, place): place for place in range(len(placed.nodes))}
     todo: list[Step] = []
     for name, pod in there.items():
-        keeps = pod.owner == uid and (
+        keeps = pod.owner == owner.uid and (
             (name in wanted and (not pod.node or placed is None or pod.node == placed.nodes[wanted[name]]))
             or (state in ENDED and pod.over)
         )
@@ -82,11 +86,14 @@ def steps(
             todo.append(Remove(name, pod.uid, at_once=pod.node in silent))
     if runs:
         assert placed is not None
+        begun = placed.begun(elapsed_ms)
         for name, place in wanted.items():
             pod = there.get(name)
+            if pod is None and place >= begun:
+                continue
             if pod is None:
                 todo.append(Make(place, name, placed.nodes[place]))
-            elif not pod.node and not pod.leaving and pod.owner == uid:
+            elif not pod.node and not pod.leaving and pod.owner == owner.uid:
                 todo.append(Tie(place, name, pod.uid, placed.nodes[place]))
     return todo
 
@@ -109,16 +116,16 @@ class Standing:
     """Pods of any placement that may still run something."""
 
 
-def standing(job: str, uid: str, placed: Placed | None, pods: Iterable[SeenPod]) -> Standing:
+def standing(owner: Owner, placed: Placed | None, pods: Iterable[SeenPod]) -> Standing:
     """Count the pods of a job."""
     names: Mapping[str, int] = (
-        {} if placed is None else {pod_name(job, placed, place): place for place in range(len(placed.nodes))}
+        {} if placed is None else {pod_name(owner.job, placed, place): place for place in range(len(placed.nodes))}
     )
     bound = running = succeeded = left = 0
     failed: list[SeenPod] = []
     for pod in pods:
         left += not pod.over
-        if pod.owner != uid or pod.name not in names:
+        if pod.owner != owner.uid or pod.name not in names:
             continue
         bound += bool(pod.node)
         running += pod.phase == "Running" and not pod.leaving

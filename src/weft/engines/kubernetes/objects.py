@@ -200,7 +200,8 @@ _STATUS = {
         "state": {"type": "string"}, "why": {"type": "string"}, "bound": {"type": "integer"},
         "running": {"type": "integer"},
         "conditions": {
-            "type": "array", "items": _CONDITION, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"],
+            "type": "array", "items": _CONDITION,
+            "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"],
         },
     },
 }  # fmt: skip
@@ -218,7 +219,7 @@ def definition(resource: Resource) -> dict[str, Any]:
         "required": ["spec"],
         "properties": {"spec": structural(BODIES[resource]), "status": _STATUS},
     }
-    version = {
+    version: dict[str, Any] = {
         "name": resource.version, "served": True, "storage": True, "subresources": {"status": {}},
         "additionalPrinterColumns": columns, "schema": {"openAPIV3Schema": schema},
     }  # fmt: skip

@@ -1,7 +1,7 @@
 """The pod of one place in a gang: what it runs, where, and what its ranks know of each other. Pure.
 
 Where everybody runs is known before the first pod is made, so a rank finds the others by its environment alone: its
-place, how many there are, and the address of the first node. Nobody asks the API server, and no name has to be resolved.
+place, how many there are, and the address of the first node. Nobody asks the API server, no name has to be resolved.
 """
 
 import zlib
@@ -20,7 +20,7 @@ from weft.engines.kubernetes.resources import (
     RANK_LABEL,
     SCHEDULER,
 )
-from weft.engines.kubernetes.seen import Placed
+from weft.engines.kubernetes.seen import Owner, Placed
 
 _FIRST_PORT = 20_000
 _PORTS = 12_000
@@ -51,13 +51,13 @@ def port_of(uid: str) -> int:
     return _FIRST_PORT + zlib.crc32(uid.encode()) % _PORTS
 
 
-def environment(job: str, uid: str, body: JobBody, placed: Placed, place: int, around: Surroundings) -> dict[str, str]:
+def environment(owner: Owner, body: JobBody, placed: Placed, place: int, around: Surroundings) -> dict[str, str]:
     """Return what the program of a place knows without asking."""
     gpus = placed.gpus_per_node
     first = placed.nodes[0]
     known = {
-        "WEFT_JOB": job,
-        "WEFT_JOB_UID": uid,
+        "WEFT_JOB": owner.job,
+        "WEFT_JOB_UID": owner.uid,
         "WEFT_ATTEMPT": str(placed.attempt),
         "WEFT_NODE": placed.nodes[place],
         "WEFT_NODE_RANK": str(place),
@@ -66,7 +66,7 @@ def environment(job: str, uid: str, body: JobBody, placed: Placed, place: int, a
         "WEFT_RUNS": body.runs,
         # The same under the names that torch's own programs read.
         "MASTER_ADDR": around.addresses.get(first) or first,
-        "MASTER_PORT": str(port_of(uid)),
+        "MASTER_PORT": str(port_of(owner.uid)),
         "NODE_RANK": str(place),
         "WORLD_SIZE": str(gpus * len(placed.nodes)),
     }
@@ -77,16 +77,14 @@ def environment(job: str, uid: str, body: JobBody, placed: Placed, place: int, a
     return {**body.environment, **known}
 
 
-def pod(
-    namespace: str, job: str, uid: str, body: JobBody, placed: Placed, place: int, around: Surroundings,
-) -> dict[str, Any]:  # fmt: skip
+def pod(owner: Owner, body: JobBody, placed: Placed, place: int, around: Surroundings) -> dict[str, Any]:
     """Return the pod of a place."""
-    name = pod_name(job, placed, place)
-    labels = {JOB_LABEL: job, RANK_LABEL: str(place), ATTEMPT_LABEL: str(placed.made(place))}
-    owner = {"apiVersion": JOBS.api_version, "kind": JOBS.kind, "name": job, "uid": uid, "controller": True,
-             "blockOwnerDeletion": False}  # fmt: skip
+    name = pod_name(owner.job, placed, place)
+    labels = {JOB_LABEL: owner.job, RANK_LABEL: str(place), ATTEMPT_LABEL: str(placed.made(place))}
+    reference = {"apiVersion": JOBS.api_version, "kind": JOBS.kind, "name": owner.job, "uid": owner.uid,
+                 "controller": True, "blockOwnerDeletion": False}  # fmt: skip
     gpus = {GPU: str(placed.gpus_per_node)}
-    variables = environment(job, uid, body, placed, place, around)
+    variables = environment(owner, body, placed, place, around)
     mounts, volumes = _volumes(body)
     container = {
         "name": "job",
@@ -113,7 +111,7 @@ def pod(
         "volumes": volumes,
         **({"priorityClassName": body.priority_class} if body.priority_class else {}),
     }
-    meta = {"name": name, "namespace": namespace, "labels": labels, "ownerReferences": [owner]}
+    meta = {"name": name, "namespace": owner.namespace, "labels": labels, "ownerReferences": [reference]}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
 
 

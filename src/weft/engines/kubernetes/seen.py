@@ -1,8 +1,8 @@
 """What is kept of the server's objects: small frozen records, and the way from a job's status to a record and back.
 
 A cache of 7,500 nodes and their pods has to be small and quick to compare; so only what decisions and the engine read
-is kept. The status of a `WeftJob` is the engine's memory: `weft.cluster`'s record of the job and where its ranks were put,
-by the names of nodes. After a crash the engine knows nothing else, and needs nothing else.
+is kept. The status of a `WeftJob` is the engine's memory: `weft.cluster`'s record of the job and where its ranks were
+put, by the names of nodes. After a crash the engine knows nothing else, and needs nothing else.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,19 @@ _PS_PER_MS = PICOSECONDS_PER_SECOND // 1000
 CANCEL = "cluster.weft/cancel"
 """Annotation of a job that somebody calls off; its value says who."""
 _TOLERATED = (POOL_TAINT, SICK_TAINT, "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-_STATIC = ("id", "gang", "submit_ms", "kind", "team", "priority", "limit_ms", "after", "grace_ms", "min_run_ms", "placement")
+_STATIC = (
+    "id",
+    "gang",
+    "submit_ms",
+    "kind",
+    "team",
+    "priority",
+    "limit_ms",
+    "after",
+    "grace_ms",
+    "min_run_ms",
+    "placement",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +124,9 @@ def seen_pod(item: Mapping[str, Any]) -> SeenPod:
     meta, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
     labels = meta.get("labels") or {}
     owners = meta.get("ownerReferences") or ({"uid": ""},)
-    ended = [one["state"]["terminated"] for one in status.get("containerStatuses") or () if "terminated" in one["state"]]
+    ended = [
+        one["state"]["terminated"] for one in status.get("containerStatuses") or () if "terminated" in one["state"]
+    ]
     rank, attempt = labels.get(RANK_LABEL, "0"), labels.get(ATTEMPT_LABEL, "0")
     return SeenPod(
         namespace=meta["namespace"],
@@ -131,6 +145,18 @@ def seen_pod(item: Mapping[str, Any]) -> SeenPod:
 
 
 @dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose pods are meant."""
+
+    namespace: str
+    """Where they live."""
+    job: str
+    """Name of their job."""
+    uid: str
+    """Which job of that name."""
+
+
+@dataclass(frozen=True, slots=True)
 class Placed:
     """Where the ranks of a job were put, by names."""
 
@@ -146,16 +172,24 @@ class Placed:
     """The attempt in which the places that never moved were made."""
     moved: Mapping[int, int] = field(default_factory=dict)
     """Places that moved to other nodes since, and in which attempt."""
+    waves: tuple[tuple[int, int], ...] = ()
+    """When how many places may begin, in milliseconds from the start; empty for all of them at once."""
 
     def made(self, place: int) -> int:
         """Return the attempt in which the pod of a place was made."""
         return self.moved.get(place, self.first)
 
+    def begun(self, elapsed_ms: int) -> int:
+        """Return how many places may have begun by then."""
+        return sum(count for after_ms, count in self.waves if after_ms <= elapsed_ms) if self.waves else len(self.nodes)
+
     def as_json(self) -> dict[str, Any]:
         """Return it as the status holds it."""
         return {
             "nodes": list(self.nodes), "gpusPerNode": self.gpus_per_node, "attempt": self.attempt, "first": self.first,
-            "devices": [list(each) for each in self.devices], "moved": {str(k): v for k, v in self.moved.items()},
+            "devices": [list(each) for each in self.devices],
+            "moved": {str(place): attempt for place, attempt in self.moved.items()},
+            "waves": [list(wave) for wave in self.waves],
         }  # fmt: skip
 
 
@@ -171,6 +205,7 @@ def placed_from(status: Mapping[str, Any]) -> Placed | None:
         attempt=held["attempt"],
         first=held["first"],
         moved={int(place): attempt for place, attempt in (held.get("moved") or {}).items()},
+        waves=tuple((after_ms, count) for after_ms, count in held.get("waves") or ()),
     )
 
 
@@ -196,6 +231,11 @@ class SeenJob:
     placed: Placed | None
     status: Mapping[str, Any]
     """Everything that is written in the status but record and placement."""
+
+    @property
+    def owner(self) -> Owner:
+        """Return what its pods belong to."""
+        return Owner(self.namespace, self.name, self.uid)
 
     @property
     def id(self) -> str:

@@ -1,9 +1,9 @@
 """One list and one watch for each kind, for the whole program: a cache that stays true whatever the server does.
 
 A `Reflector` lists in pages, watches with bookmarks from there, and keeps of every object only what its reader wants.
-It lists again when the server has forgotten the version (410), when a watch ends before its time without a word (seen on
-real servers), and it takes up the watch where it stood when nothing, not even a bookmark, was heard for too long. A list
-older than what was seen already comes from a server that lags; it is not believed.
+It lists again when the server has forgotten the version (410) and when a watch ends before its time without a word
+(seen on real servers); it takes up the watch where it stood when nothing, not even a bookmark, was heard for too long.
+A list older than what was seen already comes from a server that lags; it is not believed.
 """
 
 import asyncio
@@ -78,7 +78,8 @@ class Reflector(Generic[T]):
         version = ""
         pages = self._client.pages(self._resource, self._namespace, labels=self._labels)
         async with contextlib.aclosing(pages):
-            async for page, version in pages:
+            async for page, at in pages:
+                version = at
                 for item in page:
                     found[_key(item)] = self._keep(item)
         if self._version and _older(version, self._version):
