@@ -56,6 +56,11 @@ site.command("weft.cli.files:show_site", name="show", help="Print a site with ev
 app.command("weft.cli.train:train", name="train", help="Train a job on this machine, from one plan.")
 app.command("weft.cli.runs:app", name="runs", help="List, show and compare what trainings have left behind.")
 
+cluster = _group("cluster", "Run and rehearse clusters.")
+cluster.command("weft.cli.cluster_kubernetes:install", name="install", help="Make weft's kinds known to Kubernetes.")
+cluster.command("weft.cli.cluster_kubernetes:control", name="control", help="Run the engine of a Kubernetes cluster.")
+cluster.command("weft.cli.cluster_kubernetes:act", name="act", help="Play nodes against a real API server.")
+
 app.command("weft.cli.files:schema", name="schema", help="Print the JSON schema of site, job or scenario files.")
 app.command("weft.cli.files:check", name="check", help="Check site, job and scenario files and name every mistake.")
 app.command("weft.cli.files:completion", name="completion", help="Print the completion script of a shell.")

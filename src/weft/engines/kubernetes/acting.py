@@ -115,8 +115,8 @@ class Executor(Protocol):
         """Start a pod's command and call `ended` with its exit status."""
         ...
 
-    def stop(self, pod: ActedPod, grace_s: float) -> bool:
-        """Ask a pod's command to end, and end it after the grace; returns whether it ran."""
+    async def stop(self, pod: ActedPod, grace_s: float) -> None:
+        """Ask a pod's command to end, end it after the grace, and return when it has gone."""
         ...
 
     def lose(self, node: str) -> None:
@@ -130,10 +130,8 @@ class NoProcesses:
     def start(self, pod: ActedPod, ended: Callable[[ActedPod, int], None]) -> None:
         """Start nothing."""
 
-    def stop(self, pod: ActedPod, grace_s: float) -> bool:
+    async def stop(self, pod: ActedPod, grace_s: float) -> None:
         """Stop nothing."""
-        del pod, grace_s
-        return False
 
     def lose(self, node: str) -> None:
         """Lose nothing."""
@@ -147,8 +145,6 @@ class Actor:
     """The server."""
     stage: Stage
     """What is played."""
-    executor: Executor = field(default_factory=NoProcesses)
-    """What runs the pods' commands."""
     silent: set[str] = field(default_factory=set)
     """Nodes that have fallen silent."""
     beats: int = 0
@@ -156,12 +152,18 @@ class Actor:
 
     def __post_init__(self) -> None:
         """Name the nodes."""
+        self.executor: Executor = NoProcesses()
         self.names = {self.stage.name(number) for number in range(self.stage.nodes)}
         self._places = asyncio.Semaphore(_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
         self._started: set[str] = set()
-        self._keep_items = not isinstance(self.executor, NoProcesses)
+        self._keep_items = False
         self.pods: Reflector[ActedPod] = Reflector(self.client, PODS, self._keep, self._changed)
+
+    def run_in(self, executor: Executor) -> None:
+        """Run the pods' commands with `executor`."""
+        self.executor = executor
+        self._keep_items = True
 
     async def register(self) -> None:
         """Make the nodes, smoothed by the number in flight, and take off the taint that admission puts on new ones."""
@@ -266,7 +268,7 @@ class Actor:
     def _changed(self, old: ActedPod | None, new: ActedPod | None) -> None:
         if new is None:
             if old is not None and old.node not in self.silent:
-                self.executor.stop(old, 0.0)
+                self._spawn(self.executor.stop(old, 0.0))
             return
         if new.node not in self.names or new.node in self.silent:
             return
@@ -298,11 +300,9 @@ class Actor:
 
     async def _leave(self, pod: ActedPod) -> None:
         """End a pod that is being deleted, then take its object away as kubelets do."""
-        if not self.executor.stop(pod, pod.grace_s):
-            await self.finish(pod)
-
-    async def finish(self, pod: ActedPod) -> None:
-        """Take away the object of a pod that has ended."""
+        await self.executor.stop(pod, pod.grace_s)
+        if pod.node in self.silent:
+            return
         async with self._places:
             with contextlib.suppress(WeftError):
                 await self.client.delete(PODS, pod.name, pod.namespace, uid=pod.uid, grace_s=0)

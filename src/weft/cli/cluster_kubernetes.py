@@ -1,0 +1,124 @@
+"""`weft cluster install|control|act`: weft's kinds, its engine and acted nodes on a Kubernetes cluster."""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from weft.cli.output import JsonFlag, console, print_json
+from weft.core.errors import UsageError
+
+_MISSING = "this command needs aiohttp, orjson and PyYAML; install weft with its extra: pip install 'weft[kubernetes]'"
+
+On = Annotated[str | None, Parameter(name="--on", help="Context of the kubeconfig; the current one where absent.")]
+Config = Annotated[Path | None, Parameter(name="--kubeconfig", help="The kubeconfig, in place of KUBECONFIG.")]
+
+
+def needed() -> None:
+    """Say in one sentence which packages are missing."""
+    try:
+        import aiohttp
+        import orjson
+        import yaml
+    except ImportError:
+        raise UsageError(_MISSING) from None
+    del aiohttp, orjson, yaml
+
+
+def run(work: Coroutine[Any, Any, Any]) -> Any:
+    """Run until done; SIGTERM ends it as Ctrl-C does."""
+
+    async def main() -> Any:
+        task = asyncio.current_task()
+        assert task is not None, "a coroutine runs in a task"
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        return await work
+
+    try:
+        return asyncio.run(main())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+def install(*, on: On = None, kubeconfig: Config = None, json: JsonFlag = False) -> None:
+    """Make weft's kinds known to a cluster: WeftJob, Team, NodeHealth and Topology. Done twice it changes nothing."""
+    needed()
+    from weft.engines.kubernetes.access import load
+    from weft.engines.kubernetes.program import install as work
+
+    access = load(on, os.environ, kubeconfig)
+    names = run(work(access))
+    if json:
+        print_json({"context": access.context, "kinds": names})
+    else:
+        console().print(f"{access.context}: {', '.join(names)} are served", markup=False, soft_wrap=True)
+
+
+def control(
+    *,
+    on: On = None,
+    kubeconfig: Config = None,
+    pool: Annotated[str, Parameter(name="--pool", help="The pool of nodes that is ours.")] = "weft",
+    namespace: Annotated[str | None, Parameter(name="--namespace", help="Jobs of this namespace only.")] = None,
+    lease_namespace: Annotated[str, Parameter(name="--lease-namespace", help="Where the lease is.")] = "weft-system",
+    lease: Annotated[float, Parameter(name="--lease", help="Seconds after which a silent engine is replaced.")] = 15.0,
+    identity: Annotated[str, Parameter(name="--identity", help="Who we are; the host's name where absent.")] = "",
+    metrics: Annotated[str, Parameter(name="--metrics", help="Serve metrics and health at HOST:PORT.")] = "",
+    rate: Annotated[float, Parameter(name="--rate", help="Most writes in a second.")] = 2000.0,
+) -> None:  # fmt: skip
+    """Run the engine: it places jobs on the pool's nodes and keeps them running. One of several leads."""
+    needed()
+    from weft.engines.kubernetes.access import load
+    from weft.engines.kubernetes.engine import Settings
+    from weft.engines.kubernetes.program import Leading
+    from weft.engines.kubernetes.program import control as work
+
+    if rate < 1 or lease <= 0:
+        raise UsageError(f"--rate {rate} and --lease {lease} must be at least 1 write and more than 0 seconds")
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    access = load(on, os.environ, kubeconfig)
+    settings = Settings(pool=pool, namespace=namespace, rate_per_s=rate)
+    leading = Leading(lease_namespace, identity or socket.gethostname(), lease, metrics)
+    run(work(access, settings, leading))
+
+
+def act(
+    *,
+    on: On = None,
+    kubeconfig: Config = None,
+    nodes: Annotated[int, Parameter(name="--nodes", help="Nodes to play.")] = 100,
+    gpus: Annotated[int, Parameter(name="--gpus", help="GPUs in each.")] = 8,
+    pool: Annotated[str, Parameter(name="--pool", help="The pool that they join.")] = "weft",
+    start: Annotated[float, Parameter(name="--start", help="Seconds that a pod takes to start.")] = 0.0,
+    run_for: Annotated[float | None, Parameter(name="--run", help="Seconds that pods run; for ever if absent.")] = None,
+    exec_: Annotated[bool, Parameter(name="--exec", negative="", help="Run the pods' commands here.")] = False,
+    folder: Annotated[Path, Parameter(name="--folder", help="Where --exec keeps volumes and logs.")] = Path("acted"),
+    silence: Annotated[float, Parameter(name="--silence", help="Share of nodes that fall silent.")] = 0.0,
+    after: Annotated[float, Parameter(name="--after", help="Seconds until they do.")] = 60.0,
+) -> None:  # fmt: skip
+    """Play the nodes of a cluster against a real API server: they heartbeat and move pods through their states."""
+    needed()
+    from weft.engines.kubernetes.access import load
+    from weft.engines.kubernetes.acting import Stage
+    from weft.engines.kubernetes.program import play, stage_fits
+
+    if not 0 <= silence <= 1:
+        raise UsageError(f"--silence {silence}: write a share from 0 to 1")
+    stage = stage_fits(Stage(nodes, gpus, pool, start_s=start, run_s=run_for))
+    access = load(on, os.environ, kubeconfig)
+
+    def ready() -> None:
+        console().print(
+            f"{nodes:,} nodes play on {access.context}, a heartbeat each {stage.period_s:.0f} s; Ctrl-C ends it",
+            markup=False, soft_wrap=True,
+        )  # fmt: skip
+
+    run(play(access, stage, ready, folder if exec_ else None, (silence, after)))
