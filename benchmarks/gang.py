@@ -2,7 +2,7 @@
 
 A real kube-apiserver and etcd (`make kube-assets`), acted nodes, whole-node pods. Measured from the first pod that is
 created to the last that is bound, as a watch sees it; kube-scheduler's request limits are lifted. Then small jobs are
-submitted while a gang is being bound. Prints the medians, their ratio, the engine's peak memory and the small jobs' p95.
+submitted while a gang is being bound. Prints medians, their ratio, the engine's peak memory and the small jobs' p95.
 """
 
 import argparse
@@ -43,7 +43,8 @@ class Watcher:
 
     def reset(self) -> None:
         """Forget what was seen."""
-        self.bound, self.first = {}, None
+        self.bound.clear()
+        self.first = None
 
     def _changed(self, old: tuple[str, bool] | None, new: tuple[str, bool] | None) -> None:
         if new is None:
@@ -87,9 +88,9 @@ def bare_pod(name: str) -> dict[str, Any]:
 @contextlib.asynccontextmanager
 async def engine(plane: ControlPlane) -> AsyncIterator[subprocess.Popen[bytes]]:
     """Run the engine as the process that it is in a cluster."""
-    log = Path(plane.folder / "engine.log").open("ab")  # noqa: SIM115, ASYNC230 - closed with the process
+    log = Path(plane.folder / "engine.log").open("ab")  # noqa: SIM115 - closed with the process
     command = [*_ENGINE, "--kubeconfig", str(plane.kubeconfig()), "--identity", "bench", "--rate", "5000"]
-    process = subprocess.Popen(command, stdout=log, stderr=log)  # noqa: ASYNC220 - our own program
+    process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
         yield process
     finally:
@@ -110,7 +111,7 @@ async def sweep(client: Client, watcher: Watcher) -> None:
         await client.delete(JOBS, one["metadata"]["name"], _HOME)
     query = {"gracePeriodSeconds": "0"}
     await client.request("DELETE", PODS.path(_HOME), query=query, timeout_s=600.0)
-    while watcher.cache.items:  # noqa: ASYNC110 - the watch says when they have gone
+    while watcher.cache.items:
         await asyncio.sleep(0.2)
     watcher.reset()
 
@@ -122,6 +123,7 @@ async def ours(plane: ControlPlane, client: Client, watcher: Watcher, nodes: int
         await client.create(JOBS, job(f"gang{number}", nodes), _HOME)
         seconds = await watcher.until(f"gang{number}-", nodes)
         memory = peak_mb(process)
+        print(f"weft: {seconds:.1f} s, peak {memory:.0f} MB", flush=True)
     await sweep(client, watcher)
     return seconds, memory
 
@@ -138,17 +140,20 @@ async def theirs(plane: ControlPlane, client: Client, watcher: Watcher, nodes: i
 
     await asyncio.gather(*(work() for _ in range(_AT_ONCE)))
     seconds = await watcher.until(f"bare{number}-", nodes)
+    print(f"kube-scheduler: {seconds:.1f} s", flush=True)
     plane.stop("kube-scheduler")
     await sweep(client, watcher)
     return seconds
 
 
-async def beside(plane: ControlPlane, client: Client, watcher: Watcher, nodes: int, small: int) -> tuple[list[float], int]:
+async def beside(
+    plane: ControlPlane, client: Client, watcher: Watcher, nodes: int, small: int
+) -> tuple[list[float], int]:
     """Return submit-to-bound seconds of small jobs during the bind of a gang, and how many were bound before it was."""
     async with engine(plane) as process:
         await asyncio.sleep(8.0)
         await client.create(JOBS, job("large", nodes), _HOME)
-        while watcher.first is None:  # noqa: ASYNC110 - the watch says when it begins
+        while watcher.first is None:
             await asyncio.sleep(0.01)
         waits: list[float] = []
         during = 0
@@ -185,10 +190,8 @@ async def measure(plane: ControlPlane, nodes: int, rounds: int, small: int) -> d
             seconds, memory = await ours(plane, client, watcher, nodes, number)
             found["weft_s"].append(round(seconds, 2))
             found["weft_peak_mb"].append(round(memory))
-            print(f"weft: {seconds:.1f} s, peak {memory:.0f} MB", flush=True)
             seconds = await theirs(plane, client, watcher, nodes, number)
             found["kube_scheduler_s"].append(round(seconds, 2))
-            print(f"kube-scheduler: {seconds:.1f} s", flush=True)
         waits, during = await beside(plane, client, watcher, nodes, small)
         found["small_p50_s"] = round(statistics.median(waits), 3)
         found["small_p95_s"] = round(statistics.quantiles(waits, n=20)[-1], 3)
@@ -214,7 +217,9 @@ def main() -> None:
     if asked.rounds:
         mine, other = statistics.median(found["weft_s"]), statistics.median(found["kube_scheduler_s"])
         found["ratio"] = round(other / mine, 2)
-        print(f"gang of {asked.nodes:,}: weft {mine:.1f} s, kube-scheduler {other:.1f} s, {other / mine:.1f} times faster")
+        print(
+            f"gang of {asked.nodes:,}: weft {mine:.1f} s, kube-scheduler {other:.1f} s, {other / mine:.1f} times faster"
+        )
     print(json.dumps(found))
 
 

@@ -122,3 +122,19 @@ def act(
         )  # fmt: skip
 
     run(play(access, stage, ready, folder if exec_ else None, (silence, after)))
+
+
+def pod(*command: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> None:
+    """Be the program inside a pod: run a command in the submitter's folder, or a part of a training.
+
+    Parameters
+    ----------
+    command
+        What is run; a training where absent.
+
+    """
+    from weft.engines.kubernetes.inside import run as work
+
+    status = work(command, os.environ)
+    if status:
+        sys.exit(status)

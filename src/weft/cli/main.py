@@ -59,6 +59,7 @@ app.command("weft.cli.runs:app", name="runs", help="List, show and compare what 
 cluster = _group("cluster", "Run and rehearse clusters.")
 cluster.command("weft.cli.cluster_kubernetes:install", name="install", help="Make weft's kinds known to Kubernetes.")
 cluster.command("weft.cli.cluster_kubernetes:control", name="control", help="Run the engine of a Kubernetes cluster.")
+app.command("weft.cli.cluster_kubernetes:pod", name="pod", help="Be the program inside a pod.", show=False)
 cluster.command("weft.cli.cluster_kubernetes:act", name="act", help="Play nodes against a real API server.")
 
 app.command("weft.cli.files:schema", name="schema", help="Print the JSON schema of site, job or scenario files.")

@@ -42,13 +42,15 @@ class Setting:
     ranks: int
     """How many there are."""
     port: int
-    """Port of the parent's store on this machine."""
+    """Port of the store."""
     generation: int = 0
     """Counts the times that the ranks were started; each has addresses of its own."""
     checks: "Checks | None" = None
     """How collectives are checked, where they are."""
     orders: Any = None
     """What a supervisor tells the rank (`tiers.orders.Orders`), where there is one."""
+    host: str = _HOST
+    """Address of the machine whose parent has the store."""
 
 
 class Reporter:
@@ -117,7 +119,7 @@ def join(setting: Setting) -> None:
     import torch.distributed as dist
 
     os.environ.update(RANK=str(setting.rank), WORLD_SIZE=str(setting.ranks), LOCAL_RANK=str(setting.rank))
-    store = dist.TCPStore(_HOST, setting.port, is_master=False, timeout=_PATIENCE)
+    store = dist.TCPStore(setting.host, setting.port, is_master=False, timeout=_PATIENCE)
     store = dist.PrefixStore(f"generation{setting.generation}/", store)
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     if setting.checks is not None:

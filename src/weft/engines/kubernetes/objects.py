@@ -75,6 +75,19 @@ def _fits_gang(body: Any) -> str | None:
     return f"minNodes = {body.min_nodes} is more than nodes = {body.nodes}; write at most {body.nodes}"
 
 
+def _ranks_fit(body: Any) -> str | None:
+    if body.training is None or body.training.plan == "auto":
+        return None if body.training is None or body.nodes == 1 else "a training on several nodes names its plan"
+    ranks, room = body.training.plan.ranks, body.nodes * body.gpus_per_node
+    return None if ranks == room else f"the plan has {ranks} ranks, but nodes x gpusPerNode is {room}"
+
+
+def _gang_has_network(body: Any) -> str | None:
+    if body.nodes == 1 or body.host_network:
+        return None
+    return "a gang of several nodes needs hostNetwork: its ranks find each other by the nodes' addresses"
+
+
 class JobBody(_Body):
     """One job: what it runs, what it needs together, and its place in the queue."""
 
@@ -124,6 +137,8 @@ class JobBody(_Body):
     checks: ClassVar[tuple[Check, ...]] = (
         Check(("command", "training"), _has_work),
         Check(("min_nodes", "nodes"), _fits_gang),
+        Check(("training", "nodes", "gpus_per_node"), _ranks_fit),
+        Check(("host_network", "nodes"), _gang_has_network),
     )
 
 

@@ -4,6 +4,7 @@ Where everybody runs is known before the first pod is made, so a rank finds the 
 place, how many there are, and the address of the first node. Nobody asks the API server, no name has to be resolved.
 """
 
+import json
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -72,6 +73,10 @@ def environment(owner: Owner, body: JobBody, placed: Placed, place: int, around:
     }
     if placed.devices:
         known["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, placed.devices[place]))
+    if body.training is not None:
+        known["WEFT_TRAINING"] = json.dumps(body.training.as_written())
+    if body.folder is not None:
+        known |= {"WEFT_FOLDER": FOLDER, "WEFT_WORK": WORK, "WEFT_FOLDER_DIGEST": body.folder.digest}
     if around.aggregator:
         known["WEFT_AGGREGATOR"] = around.aggregator
     return {**body.environment, **known}

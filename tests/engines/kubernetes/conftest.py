@@ -1,0 +1,35 @@
+"""A real API server for the tests that need one, once for all of them; each test has its own pool and namespace."""
+
+import asyncio
+import itertools
+import os
+from collections.abc import Iterator
+
+import pytest
+from tests.engines.kubernetes.stage import CONTROLLER, Theatre
+
+from weft.engines.kubernetes.control_plane import ControlPlane, assets, missing
+from weft.engines.kubernetes.program import install
+
+_NUMBERS = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def plane() -> Iterator[ControlPlane]:
+    """Give kube-apiserver, etcd and kube-controller-manager on loopback."""
+    folder = assets(os.environ)
+    if missing(folder):
+        why = f"NO API SERVER in {folder}: the tests against a real one did not run; make kube-assets builds it"
+        if os.environ.get("WEFT_KUBE_EXPECTED"):
+            pytest.fail(why)
+        pytest.skip(why)
+    with ControlPlane(folder, users=(CONTROLLER,)) as one:
+        asyncio.run(install(one.access()))
+        one.start_controllers(grace_s=6)
+        yield one
+
+
+@pytest.fixture
+def theatre(plane: ControlPlane) -> Theatre:
+    """Give a namespace, a pool and a team of its own."""
+    return Theatre(plane, f"t{os.getpid()}-{next(_NUMBERS)}")
