@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from weft.engines.kubernetes.acting import Actor, Stage
 from weft.engines.kubernetes.client import ApiError, Client
@@ -45,7 +45,7 @@ class Theatre:
 
     def settings(self, **more: Any) -> Settings:
         """Return settings of an engine for this theatre."""
-        return Settings(pool=self.name, namespace=self.name, **{"heart_s": 0.5, "resync_s": 1.0, **more})
+        return Settings(pool=self.name, namespace=self.name, **cast("Any", {"heart_s": 0.5, "resync_s": 1.0, **more}))
 
     def job(self, name: str, nodes: int, **more: Any) -> dict[str, Any]:
         """Return a WeftJob."""

@@ -4,6 +4,7 @@ What a pass hands over is compared with what the server is known to hold, and th
 piece reports back by touching its job, so that the next pass looks again. Nothing here decides.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -12,7 +13,7 @@ from typing import Any
 from weft.cluster.book import Book
 from weft.cluster.jobs import HOLDING, JobState
 from weft.cluster.nodes import Node, NodeState
-from weft.engines.kubernetes.client import ApiError, Client
+from weft.engines.kubernetes.client import STRATEGIC, ApiError, Client
 from weft.engines.kubernetes.gangs import Make, Remove, Step, Tie, steps
 from weft.engines.kubernetes.lanes import Lanes
 from weft.engines.kubernetes.ledger import Entry, difference, refused, status_of
@@ -36,8 +37,9 @@ from weft.engines.kubernetes.world import World
 
 _LOG = logging.getLogger(__name__)
 _SHOW_S = 1.0
-_TEAMS_S = 10.0
+_AGAIN_S = 0.1
 _UNSEEN_S = 30.0
+_BUDGET_S = 5.0
 _OUT = frozenset(NodeState) - {NodeState.READY, NodeState.SUSPECT}
 
 
@@ -45,9 +47,11 @@ class Carrier:
     """The engine's hands."""
 
     def __init__(
-        self, client: Client, lanes: Lanes, world: World, touch: Callable[[str], None], aggregator: str = ""
-    ) -> None:
+        self, client: Client, lanes: Lanes, world: World, touch: Callable[[str], None], *, aggregator: str = "",
+        teams_s: float = 10.0,
+    ) -> None:  # fmt: skip
         """Write through `lanes`; call `touch` with the job that something was done for."""
+        self._teams_s = teams_s
         self._client, self._lanes, self._world, self._touch = client, lanes, world, touch
         self._aggregator = aggregator
         self._clearing: set[str] = set()
@@ -80,24 +84,15 @@ class Carrier:
                 entry.seen = seen_job(await self._client.patch(JOBS, seen.name, body, seen.namespace, part="status"))
                 entry.saved = record
             except ApiError as error:
+                # Somebody was quicker, or it has gone: the watch brings what stands there now.
                 if not (error.conflict or error.missing):
                     raise
-                await self._reread(entry)
+                await asyncio.sleep(_AGAIN_S)
             finally:
                 entry.writing = False
                 self._touch(seen.id)
 
         self._lanes.put(f"{entry.seen.id}#status", work)
-
-    async def _reread(self, entry: Entry) -> None:
-        """Somebody was quicker: see what stands there now; the next pass sorts out what it means."""
-        seen = entry.seen
-        there = await self._client.find(JOBS, seen.name, seen.namespace)
-        if there is None or there["metadata"]["uid"] != seen.uid:
-            return
-        fresh = seen_job(there)
-        if fresh.record == seen.record and fresh.placed == seen.placed:
-            entry.seen = fresh
 
     def _move(self, entry: Entry, now_ms: int) -> None:
         record, seen = entry.record, entry.seen
@@ -175,6 +170,12 @@ class Carrier:
         grace_s: int | None = 0 if step.at_once else None
         if record.state is JobState.ASKED and record.leave_by_ms is not None and not step.at_once:
             grace_s = max(1, (record.leave_by_ms - now_ms) // 1000)
+        if record.kind == "service" and record.ending != "cancelled" and not step.at_once:
+            # A service yields under the budgets that its owner has set; a gang goes as a whole or not at all.
+            wait_s = await self._client.evict(entry.seen.namespace, step.pod, step.uid, grace_s)
+            await asyncio.sleep(min(wait_s or 0.0, _BUDGET_S))
+            self.removed += wait_s is None
+            return
         self.removed += await self._client.delete(PODS, step.pod, entry.seen.namespace, uid=step.uid, grace_s=grace_s)
 
     async def _protect(self, owner: Owner) -> None:
@@ -227,8 +228,7 @@ class Carrier:
         async def work() -> None:
             record = durable_part(node)
             meta = {"apiVersion": HEALTH.api_version, "kind": HEALTH.kind, "metadata": {"name": node.name}}
-            if await self._client.find(HEALTH, node.name) is None:
-                await self._client.apply(HEALTH, {**meta, "spec": {}})
+            await self._client.apply(HEALTH, {**meta, "spec": {}})
             status = {"state": str(node.state), "since": stamp(node.since_ms), "reason": reason, "record": record}
             await self._client.apply(HEALTH, {**meta, "status": status}, part="status")
             await self._mark(node)
@@ -238,18 +238,19 @@ class Carrier:
 
     async def _mark(self, node: Node) -> None:
         """Put our taint on a node that is out, or take it off; other people's taints stay."""
-        there = await self._client.find(NODES, node.name)
-        if there is None:
-            return
-        others = [one for one in there["spec"].get("taints") or () if one["key"] != SICK_TAINT]
-        mine = [{"key": SICK_TAINT, "value": str(node.state), "effect": "NoSchedule"}] if node.state in _OUT else []
-        meta = {"resourceVersion": there["metadata"]["resourceVersion"], "labels": {STATE_LABEL: str(node.state)}}
-        await self._client.patch(NODES, node.name, {"metadata": meta, "spec": {"taints": [*others, *mine]}})
+        mine: dict[str, str] = {"key": SICK_TAINT}
+        mine |= {"value": str(node.state), "effect": "NoSchedule"} if node.state in _OUT else {"$patch": "delete"}
+        body = {"metadata": {"labels": {STATE_LABEL: str(node.state)}}, "spec": {"taints": [mine]}}
+        try:
+            await self._client.patch(NODES, node.name, body, content=STRATEGIC)
+        except ApiError as error:
+            if not error.missing:
+                raise
 
     def show_teams(self, book: Book, now_ms: int) -> None:
         """Say now and then what each team holds, where that has changed."""
         del now_ms
-        if time.monotonic() - self._teams_at < _TEAMS_S:
+        if time.monotonic() - self._teams_at < self._teams_s:
             return
         self._teams_at = time.monotonic()
         waiting: dict[str, int] = {}

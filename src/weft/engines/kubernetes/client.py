@@ -22,6 +22,7 @@ from weft.engines.kubernetes.access import Access, Credential
 from weft.engines.kubernetes.resources import BUDGETS, OLD_BUDGETS, PODS, Resource
 
 MERGE = "application/merge-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
 APPLY = "application/apply-patch+yaml"
 JSON = "application/json"
 _TRIES = 8
@@ -82,6 +83,7 @@ class Client:
         """Prepare; `before` and `after` see the method and path of every request that is sent."""
         self.access = access
         self.sent: dict[str, int] = {}
+        self.refused: list[str] = []
         self._agent = agent
         self._tries = tries
         self._limit = limit
@@ -170,6 +172,8 @@ class Client:
     def _refusal(self, response: aiohttp.ClientResponse, raw: bytes) -> ApiError:
         if response.status == _UNAUTHORISED:
             self._credential = None
+        if response.status == _FORBIDDEN:
+            self.refused.append(f"{response.method} {response.url.path}")
         try:
             answer = orjson.loads(raw)
             reason, message = answer.get("reason") or "", answer.get("message") or ""
@@ -227,10 +231,10 @@ class Client:
 
     async def patch(
         self, resource: Resource, name: str, body: Mapping[str, Any], namespace: str | None = None, *,
-        part: str | None = None,
+        part: str | None = None, content: str = MERGE,
     ) -> dict[str, Any]:  # fmt: skip
         """Change some fields; with metadata.resourceVersion in `body` only if nobody else has."""
-        return await self.request("PATCH", resource.path(namespace, name, part), body=body, content=MERGE)
+        return await self.request("PATCH", resource.path(namespace, name, part), body=body, content=content)
 
     async def replace(
         self, resource: Resource, body: Mapping[str, Any], namespace: str | None = None, *, part: str | None = None
@@ -257,19 +261,17 @@ class Client:
         return True
 
     async def bind(self, namespace: str, pod: str, uid: str, node: str) -> bool:
-        """Bind a pod to a node; returns whether it is bound there now, be it by an earlier request."""
+        """Bind a pod to a node; returns whether this request did it."""
         meta = {"name": pod, "namespace": namespace, **({"uid": uid} if uid else {})}
         target = {"apiVersion": "v1", "kind": "Node", "name": node}
         body = {"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": target}
         try:
             await self.request("POST", PODS.path(namespace, pod, "binding"), body=body)
         except ApiError as error:
-            if error.missing:
+            # Bound already, by an earlier request whose answer got lost or by somebody else: the watch says where.
+            if error.missing or error.conflict:
                 return False
-            if not error.conflict:
-                raise
-            there = await self.find(PODS, pod, namespace)
-            return there is not None and there["spec"].get("nodeName") == node
+            raise
         return True
 
     async def evict(self, namespace: str, pod: str, uid: str, grace_s: int | None = None) -> float | None:

@@ -70,6 +70,8 @@ class Settings:
     """Writes in flight."""
     rate_per_s: float = 2000.0
     """Most writes in a second."""
+    teams_s: float = 10.0
+    """Time between two looks at what teams hold."""
     aggregator: str = ""
     """Where the programs inside pods report."""
 
@@ -97,7 +99,10 @@ class Engine:
         self._resynced = 0.0
         self._live: set[str] = set()
         self._ghosts: dict[str, Job] = {}
-        self._carrier = Carrier(client, self.lanes, self.world, self.touch, self.settings.aggregator)
+        self._carrier = Carrier(
+            client, self.lanes, self.world, self.touch, aggregator=self.settings.aggregator,
+            teams_s=self.settings.teams_s,
+        )  # fmt: skip
         self.book = Book(Snapshot((), policy=self.settings.policy, power=self.settings.power))
 
     def touch(self, job_id: str) -> None:
