@@ -48,9 +48,20 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
         raise KeyboardInterrupt from None
 
 
-def install(*, on: On = None, kubeconfig: Config = None, json: JsonFlag = False) -> None:
+def install(
+    *,
+    on: On = None,
+    kubeconfig: Config = None,
+    print_: Annotated[bool, Parameter(name="--print", negative="", help="Print them as YAML instead.")] = False,
+    json: JsonFlag = False,
+) -> None:  # fmt: skip
     """Make weft's kinds known to a cluster: WeftJob, Team, NodeHealth and Topology. Done twice it changes nothing."""
     needed()
+    if print_:
+        from weft.engines.kubernetes.objects import manifest
+
+        sys.stdout.write(manifest())
+        return
     from weft.engines.kubernetes.access import load
     from weft.engines.kubernetes.program import install as work
 

@@ -13,7 +13,8 @@ from typing import Any
 from weft.cluster.book import Book
 from weft.cluster.jobs import HOLDING, JobState
 from weft.cluster.nodes import Node, NodeState
-from weft.engines.kubernetes.client import STRATEGIC, ApiError, Client
+from weft.core.errors import LimitReachedError
+from weft.engines.kubernetes.client import ApiError, Client
 from weft.engines.kubernetes.gangs import Make, Remove, Step, Tie, steps
 from weft.engines.kubernetes.lanes import Lanes
 from weft.engines.kubernetes.ledger import Entry, difference, refused, status_of
@@ -38,6 +39,7 @@ from weft.engines.kubernetes.world import World
 _LOG = logging.getLogger(__name__)
 _SHOW_S = 1.0
 _AGAIN_S = 0.1
+_TRIES = 20
 _UNSEEN_S = 30.0
 _BUDGET_S = 5.0
 _OUT = frozenset(NodeState) - {NodeState.READY, NodeState.SUSPECT}
@@ -238,14 +240,28 @@ class Carrier:
 
     async def _mark(self, node: Node) -> None:
         """Put our taint on a node that is out, or take it off; other people's taints stay."""
-        mine: dict[str, str] = {"key": SICK_TAINT}
-        mine |= {"value": str(node.state), "effect": "NoSchedule"} if node.state in _OUT else {"$patch": "delete"}
-        body = {"metadata": {"labels": {STATE_LABEL: str(node.state)}}, "spec": {"taints": [mine]}}
-        try:
-            await self._client.patch(NODES, node.name, body, content=STRATEGIC)
-        except ApiError as error:
-            if not error.missing:
-                raise
+        for _ in range(_TRIES):
+            there = self._world.nodes.items.get(node.name)
+            if there is None:
+                return
+            # The list of taints is replaced as a whole, so it must be the one that was seen.
+            wanted = [one for one in there.taints if one[0] != SICK_TAINT]
+            wanted += [(SICK_TAINT, str(node.state), "NoSchedule")] if node.state in _OUT else []
+            taints = [
+                {"key": key, "effect": effect, **({"value": value} if value else {})} for key, value, effect in wanted
+            ]
+            meta = {"resourceVersion": there.version, "labels": {STATE_LABEL: str(node.state)}}
+            try:
+                await self._client.patch(NODES, node.name, {"metadata": meta, "spec": {"taints": taints}})
+            except ApiError as error:
+                if error.missing:
+                    return
+                if not error.conflict:
+                    raise
+                await asyncio.sleep(_AGAIN_S)
+            else:
+                return
+        raise LimitReachedError(f"node {node.name} changes faster than it can be marked; {_TRIES} tries were too few")
 
     def show_teams(self, book: Book, now_ms: int) -> None:
         """Say now and then what each team holds, where that has changed."""

@@ -22,7 +22,6 @@ from weft.engines.kubernetes.access import Access, Credential
 from weft.engines.kubernetes.resources import BUDGETS, OLD_BUDGETS, PODS, Resource
 
 MERGE = "application/merge-patch+json"
-STRATEGIC = "application/strategic-merge-patch+json"
 APPLY = "application/apply-patch+yaml"
 JSON = "application/json"
 _TRIES = 8
@@ -231,10 +230,10 @@ class Client:
 
     async def patch(
         self, resource: Resource, name: str, body: Mapping[str, Any], namespace: str | None = None, *,
-        part: str | None = None, content: str = MERGE,
+        part: str | None = None,
     ) -> dict[str, Any]:  # fmt: skip
         """Change some fields; with metadata.resourceVersion in `body` only if nobody else has."""
-        return await self.request("PATCH", resource.path(namespace, name, part), body=body, content=content)
+        return await self.request("PATCH", resource.path(namespace, name, part), body=body, content=MERGE)
 
     async def replace(
         self, resource: Resource, body: Mapping[str, Any], namespace: str | None = None, *, part: str | None = None

@@ -7,6 +7,7 @@ reads nothing else after a crash.
 
 from typing import Annotated, Any, ClassVar
 
+import yaml
 from pydantic import ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
@@ -18,7 +19,7 @@ from weft.engines.kubernetes.schemas import structural
 from weft.specs import JobSpec
 
 _SECOND_PS = PICOSECONDS_PER_SECOND
-NAME_LETTERS = 52
+NAME_LETTERS = 51
 """Longest name of a job: its pods add an attempt and a rank and still have to be host names."""
 _Path = Annotated[str, Field(pattern=r"^/", max_length=1024)]
 _ObjectName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
@@ -253,6 +254,12 @@ def definition(resource: Resource) -> dict[str, Any]:
             "versions": [version],
         },
     }
+
+
+def manifest() -> str:
+    """Return the definitions of all our kinds as YAML."""
+    head = "# Generated from weft's specs: weft cluster install --print > deploy/kubernetes/kinds.yaml\n"
+    return head + yaml.safe_dump_all(definitions(), sort_keys=False, width=120)
 
 
 def definitions() -> list[dict[str, Any]]:

@@ -65,8 +65,15 @@ class SeenNode:
     """Its own address."""
     labels: tuple[tuple[str, str], ...]
     """Labels that may say where it stands."""
-    sick: bool
-    """Whether it carries our taint of quarantine."""
+    taints: tuple[tuple[str, str, str], ...]
+    """Its taints: key, value and effect."""
+    version: str = field(compare=False)
+    """The version of its object; a new one alone is no news."""
+
+    @property
+    def sick(self) -> bool:
+        """Return whether it carries our taint of quarantine."""
+        return any(key == SICK_TAINT for key, _, _ in self.taints)
 
 
 def seen_node(item: Mapping[str, Any]) -> SeenNode:
@@ -86,7 +93,8 @@ def seen_node(item: Mapping[str, Any]) -> SeenNode:
         barred=barred,
         address=addresses.get("InternalIP", ""),
         labels=tuple(sorted((meta.get("labels") or {}).items())),
-        sick=any(one["key"] == SICK_TAINT for one in taints),
+        taints=tuple((one["key"], one.get("value", ""), one["effect"]) for one in taints),
+        version=meta["resourceVersion"],
     )
 
 

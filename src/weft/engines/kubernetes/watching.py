@@ -91,8 +91,8 @@ class Reflector(Generic[T]):
             self._changed(self.items.pop(key), None)
         for key, new in found.items():
             old = self.items.get(key)
+            self.items[key] = new
             if old != new:
-                self.items[key] = new
                 self._changed(old, new)
         self.synced.set()
 
@@ -137,9 +137,9 @@ class Reflector(Generic[T]):
             if old is not None:
                 self._changed(old, None)
             return
-        new = self._keep(item)
+        # What its reader does not compare (a version, say) is kept up to date without being news.
+        new = self.items[key] = self._keep(item)
         if new != old:
-            self.items[key] = new
             self._changed(old, new)
 
 
