@@ -12,10 +12,10 @@ from weft.cluster.nodes import Evidence, NodeState
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """Nodes of a gang that start, or stop, together."""
+    """Nodes of a gang whose draw rises together."""
 
     after_ms: int
-    """When, counted from the action."""
+    """When, counted from the binding."""
     nodes: int
     """How many: the next ones in rank order."""
 
@@ -29,7 +29,8 @@ class Bind:
     placement: Placement
     """Where, in rank order."""
     waves: tuple[Wave, ...] = ()
-    """When its nodes may begin to draw power; empty for all of them now."""
+    """When its nodes may begin to draw power, so that the site keeps its ramp; empty for all of them now. When the job
+    ends, the draw falls with the same pacing."""
     borrowed: bool = False
     """Whether its team is above its quota with it."""
     why: str = ""
@@ -64,8 +65,6 @@ class Preempt:
     """For whom."""
     cost_gpu_ms: int = 0
     """What would be lost without another checkpoint, in GPU-milliseconds."""
-    waves: tuple[Wave, ...] = ()
-    """When its nodes stop drawing power; empty for all of them now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,16 +104,6 @@ class Resize:
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
-    """A big gang has ended: let its nodes' draw fall in waves."""
-
-    job: str
-    """Which."""
-    waves: tuple[Wave, ...]
-    """When."""
-
-
-@dataclass(frozen=True, slots=True)
 class Wait:
     """A job does not start now, and why."""
 
@@ -148,6 +137,18 @@ class Drain:
 
     node: int
     """Which."""
+    reason: str
+    """Why, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Degrade:
+    """Use a node without some of its GPUs: the rest of it stays in service."""
+
+    node: int
+    """Which."""
+    gpus: tuple[int, ...]
+    """Its GPUs that are not to be used any more."""
     reason: str
     """Why, in words."""
 
@@ -217,15 +218,15 @@ Action = (
     | Stop
     | Replace
     | Resize
-    | Release
     | Wait
     | Quarantine
     | Drain
+    | Degrade
     | Move
     | RunTest
     | Ticket
     | Alarm
 )
 ACTIONS: tuple[type, ...] = (
-    Bind, Reserve, Preempt, Stop, Replace, Resize, Release, Wait, Quarantine, Drain, Move, RunTest, Ticket, Alarm,
+    Bind, Reserve, Preempt, Stop, Replace, Resize, Wait, Quarantine, Drain, Degrade, Move, RunTest, Ticket, Alarm,
 )  # fmt: skip

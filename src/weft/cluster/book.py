@@ -5,18 +5,20 @@ own actions as carried out, so that the next one builds on them; what could not 
 `plan(snapshot, now)` is one pass over a fresh book, and tests hold the two equal. Pure: no clock, no I/O; one owner.
 """
 
+import heapq
 from collections.abc import Iterable
 
 import numpy as np
 
-from weft.cluster.actions import Preempt, Stop, Wait
+from weft.cluster.actions import Wait
 from weft.cluster.effects import JobAction, NodeAction, job_after, node_after
 from weft.cluster.jobs import ENDED, HOLDING, Job, JobState, Team
 from weft.cluster.nodes import Node
 from weft.cluster.placement import Column
 from weft.cluster.pool import Pool
-from weft.cluster.queue import Queue, is_fast
+from weft.cluster.queue import TOLD, Queue, is_fast
 from weft.cluster.reasons import BY_CODE, Reason
+from weft.cluster.running import Running, back_ms
 from weft.cluster.shares import Shares
 from weft.cluster.snapshot import FAR_MS, Power, Reservation, Snapshot
 
@@ -31,11 +33,21 @@ class Book:
         self.power: Power = snapshot.power
         self.pool = Pool(snapshot.nodes)
         self.shares = Shares(snapshot.teams, self.policy)
-        self.queue = Queue(self.policy)
+        self.queue = Queue(self.policy, self.pool.count)
         self.jobs: dict[str, Job] = {}
         """Every job that has not ended."""
-        self.running: dict[str, Column] = {}
+        self.running = Running()
+        self.nodes_of: dict[str, Column] = {}
         """Nodes of each job that holds some."""
+        self.draw_w = self.pool.count * self.power.node_idle_w
+        """What the site draws by what its jobs declare."""
+        self.rack_w, self.feeder_w = (
+            np.bincount(groups) * self.power.node_idle_w for groups in (self.pool.rack, self.pool.feeder)
+        )
+        """What each rack and each feeder carries."""
+        self._by_rack = (self.power.rack_w, self.power.feeder_w) != (None, None)
+        self.resumed_ms = snapshot.resumed_ms
+        self._deadlines: list[tuple[int, str]] = []
         self.ended: dict[str, JobState] = dict(snapshot.ended)
         self.reservation: Reservation | None = snapshot.reservation
         self.alarms: set[str] = set(snapshot.alarms)
@@ -46,6 +58,8 @@ class Book:
         self.arrays: dict[str, int] = {}
         self.array_running = np.zeros(1, dtype=np.int64)
         self.array_most = np.full(1, FAR_MS, dtype=np.int64)
+        self.narrow: set[str] = set()
+        """Elastic gangs that run on fewer nodes than they want."""
         self.lane_used = 0
         """Nodes that jobs of the fast lane hold."""
         for job in snapshot.jobs:
@@ -62,7 +76,7 @@ class Book:
                     self.jobs[record.id] = record
                     self._enter(record)
             case Node():
-                self.pool.set(record)
+                self.pool.update(record)
             case Team():
                 self.shares.set(record)
                 self._retry([job for job, reason in self.held.items() if reason is Reason.TEAM])
@@ -73,7 +87,7 @@ class Book:
         if job is None:
             return
         self.shares.advance(now_ms)
-        if job_id in self.running:
+        if job_id in self.nodes_of:
             self._vacate(job)
         elif job_id in self.held:
             del self.held[job_id]
@@ -95,6 +109,7 @@ class Book:
             reservation=self.reservation,
             alarms=tuple(sorted(self.alarms)),
             planned_ms=self.planned_ms,
+            resumed_ms=self.resumed_ms,
         )
 
     def take_up(self, action: JobAction, now_ms: int) -> None:
@@ -104,17 +119,41 @@ class Book:
         if isinstance(action, Wait):
             self.jobs[job.id] = after
             if job.id in self.queue.rows:
-                self.queue.columns["told"][self.queue.rows[job.id]] = BY_CODE[action.code]
-            return
-        if isinstance(action, Preempt) or (isinstance(action, Stop) and job.holds):
-            self.jobs[job.id] = after
-            self.pool.leave_by(job.id, self.running[job.id], back_ms(after), shared=_shares_nodes(after))
+                self.queue.table[TOLD, self.queue.rows[job.id]] = BY_CODE[action.code]
             return
         self.put(after, now_ms)
 
     def take_up_node(self, action: NodeAction, now_ms: int) -> None:
         """Change the node that `action` speaks of, as if it were carried out."""
-        self.pool.set(node_after(self.pool.nodes[action.node], action, now_ms))
+        self.pool.update(node_after(self.pool.nodes[action.node], action, now_ms))
+
+    def overdue(self, now_ms: int) -> list[Job]:
+        """Return the jobs that should have left by `now_ms` and were not yet told to stop, the earliest first."""
+        found: list[Job] = []
+        seen: set[str] = set()
+        while self._deadlines and self._deadlines[0][0] <= now_ms:
+            _, name = heapq.heappop(self._deadlines)
+            job = self.jobs.get(name)
+            if job is None or name in seen or not job.holds or job.state is JobState.STOPPING:
+                continue
+            if back_ms(job) <= now_ms:
+                seen.add(name)
+                found.append(job)
+        return found
+
+    def due_ms(self) -> int | None:
+        """Return when a pass must come though nothing has changed: the next limit or grace that ends."""
+        while self._deadlines:
+            at_ms, name = self._deadlines[0]
+            job = self.jobs.get(name)
+            if job is not None and job.holds and job.state is not JobState.STOPPING and back_ms(job) == at_ms:
+                return at_ms
+            heapq.heappop(self._deadlines)
+        return None
+
+    def rise_w(self, job: Job) -> int:
+        """Return by how much a GPU's draw rises when this job works on it."""
+        return self.power.gpu_rise_w if job.watts_per_gpu is None else job.watts_per_gpu
 
     def _enter(self, job: Job) -> None:
         if job.state in HOLDING:
@@ -127,31 +166,45 @@ class Book:
             for each in job.after:
                 self.dependants.setdefault(each, set()).add(job.id)
         else:
-            rise = self.power.gpu_rise_w if job.watts_per_gpu is None else job.watts_per_gpu
             told = BY_CODE[job.told] if job.told else Reason.NONE
-            self.queue.put(job, self.shares.index[job.team], self._array(job), rise, told)
+            self.queue.put(job, self.shares.index[job.team], self._array(job), self.rise_w(job), told)
 
     def _occupy(self, job: Job) -> None:
         assert job.placement is not None, f"{job.id} holds nodes but has no placement"
         if job.team not in self.shares.index:
             self.shares.set(Team(job.team, 0, 0))
         nodes = np.array(job.placement.nodes, dtype=np.int64)
-        self.running[job.id] = nodes
-        self.pool.take(job.id, nodes, job.placement.gpus_per_node, back_ms(job), job.placement.devices)
+        self.nodes_of[job.id] = nodes
+        until_ms = back_ms(job)
+        self.pool.take(job.id, nodes, job.placement.gpus_per_node, until_ms, job.placement.devices)
+        self.running.put(job, self.shares.index[job.team], self.rise_w(job), fast=is_fast(job, self.policy))
+        if job.gang.elastic and len(nodes) < job.gang.nodes:
+            self.narrow.add(job.id)
+        if until_ms < FAR_MS:
+            heapq.heappush(self._deadlines, (until_ms, job.id))
         self._account(job, 1)
 
     def _vacate(self, job: Job) -> None:
         assert job.placement is not None
-        nodes = self.running.pop(job.id)
-        self.pool.give(job.id, nodes, job.placement.gpus_per_node, shared=_shares_nodes(job))
+        nodes = self.nodes_of.pop(job.id)
+        self.pool.give(job.id, nodes, job.placement.gpus_per_node, shared=bool(job.placement.devices))
+        self.running.drop(job.id)
+        self.narrow.discard(job.id)
         self._account(job, -1)
 
     def _account(self, job: Job, sign: int) -> None:
         self.shares.hold(job.team, sign * job.gpus)
+        self.draw_w += sign * job.gpus * self.rise_w(job)
+        if self._by_rack and job.placement is not None:
+            nodes = np.array(job.placement.nodes, dtype=np.int64)
+            node_w = sign * job.placement.gpus_per_node * self.rise_w(job)
+            np.add.at(self.rack_w, self.pool.rack[nodes], node_w)
+            np.add.at(self.feeder_w, self.pool.feeder[nodes], node_w)
         if is_fast(job, self.policy) and job.placement is not None:
             self.lane_used += sign * len(job.placement.nodes)
         if job.array_at_once:
-            self.array_running[self._array(job)] += sign
+            number = self._array(job)
+            self.array_running[number] += sign
 
     def _array(self, job: Job) -> int:
         if not job.array_at_once:
@@ -171,14 +224,3 @@ class Book:
             job = self.jobs[name]
             self.held.pop(name, None)
             self._enter(job)
-
-
-def back_ms(job: Job) -> int:
-    """Return when a job's nodes come back at the latest, by what is declared."""
-    assert job.start_ms is not None, "only a job that was started gives nodes back"
-    declared = FAR_MS if job.limit_ms is None else job.start_ms + job.limit_ms
-    return declared if job.leave_by_ms is None else min(declared, job.leave_by_ms)
-
-
-def _shares_nodes(job: Job) -> bool:
-    return job.placement is not None and bool(job.placement.devices)

@@ -7,15 +7,16 @@ carries it out has seen its last process end; then `stopped` says what becomes o
 
 from dataclasses import replace
 
-from weft.cluster.actions import Bind, Drain, Move, Preempt, Quarantine, Replace, Resize, Stop, Wait
+from weft.cluster.actions import Bind, Degrade, Drain, Move, Preempt, Quarantine, Replace, Resize, RunTest, Stop, Wait
 from weft.cluster.jobs import ENDED, Job, JobState
-from weft.cluster.nodes import Node, NodeState
+from weft.cluster.nodes import Evidence, Node, NodeState
 
 JobAction = Bind | Preempt | Stop | Replace | Resize | Wait
-NodeAction = Quarantine | Drain | Move
+NodeAction = Quarantine | Drain | Degrade | Move | RunTest
 
 _IN_SERVICE = frozenset({NodeState.READY, NodeState.SUSPECT})
 _OUTS_KEPT = 32
+_REPORTS_KEPT = 64
 
 
 def job_after(job: Job, action: JobAction, now_ms: int) -> Job:  # noqa: PLR0911 - one for each action
@@ -46,7 +47,7 @@ def job_after(job: Job, action: JobAction, now_ms: int) -> Job:  # noqa: PLR0911
             return replace(job, told=action.code)
 
 
-def node_after(node: Node, action: NodeAction, now_ms: int) -> Node:
+def node_after(node: Node, action: NodeAction, now_ms: int) -> Node:  # noqa: PLR0911 - one for each action
     """Return the node as it is once `action` has been carried out."""
     match action:
         case Quarantine():
@@ -54,6 +55,10 @@ def node_after(node: Node, action: NodeAction, now_ms: int) -> Node:
             return replace(node, state=NodeState.QUARANTINED, since_ms=now_ms, out_ms=now_ms, outs=outs)
         case Drain():
             return replace(node, state=NodeState.DRAINING, since_ms=now_ms)
+        case Degrade():
+            return replace(node, bad_gpus=tuple(sorted({*node.bad_gpus, *action.gpus})), evidence=())
+        case RunTest():
+            return replace(node, balloon_ms=now_ms) if action.balloon else node
         case Move(state=NodeState.READY):
             tested_ms = node.tested_ms if node.state in _IN_SERVICE else now_ms
             return replace(node, state=action.state, since_ms=now_ms, evidence=(), attempts=0, tested_ms=tested_ms)
@@ -71,11 +76,11 @@ def stopped(job: Job, now_ms: int) -> Job:
 def requeued(job: Job, now_ms: int) -> Job:
     """Return a job that had to leave its nodes and waits again; what no checkpoint kept is written down."""
     assert job.start_ms is not None, "only a job that was started can lose its nodes"
-    kept_ms = job.start_ms if job.checkpoint_ms is None else job.checkpoint_ms
     return replace(
         job, state=JobState.WAITING, placement=None, start_ms=None, checkpoint_ms=None, asked_ms=None, asked_for="",
         leave_by_ms=None, ending="", borrowed=False, predicted_ms=None, ran_ms=job.ran_ms + now_ms - job.start_ms,
-        lost_gpu_ms=job.lost_gpu_ms + job.gpus * (now_ms - kept_ms), preemptions=job.preemptions + 1, told="",
+        lost_gpu_ms=job.lost_gpu_ms + job.gpus * (now_ms - job.kept_ms(now_ms)), preemptions=job.preemptions + 1,
+        told="",
     )  # fmt: skip
 
 
@@ -88,3 +93,13 @@ def ended(job: Job, state: JobState) -> Job:
 def checkpointed(job: Job, at_ms: int) -> Job:
     """Return a job whose newest checkpoint is complete."""
     return replace(job, checkpoint_ms=at_ms)
+
+
+def witnessed(node: Node, *seen: Evidence) -> Node:
+    """Return a node of which something more was seen; the newest reports are kept."""
+    return replace(node, evidence=(*node.evidence, *seen)[-_REPORTS_KEPT:])
+
+
+def tested(node: Node, at_ms: int) -> Node:
+    """Return an idle node that has passed a test."""
+    return replace(node, tested_ms=at_ms, balloon_ms=None)

@@ -123,6 +123,8 @@ class Job:
     """When its nodes were bound, the last time."""
     checkpoint_ms: int | None = None
     """When its last checkpoint was complete; none before the first of this start."""
+    checkpoint_every_ms: int | None = None
+    """Time between its checkpoints, where it writes them by the clock and does not tell of each."""
     predicted_ms: int | None = None
     """When it will end by its own forecast (steps done, steps to go); used for forecasts, never for promises."""
     asked_ms: int | None = None
@@ -148,6 +150,14 @@ class Job:
     def holds(self) -> bool:
         """Return whether it holds nodes."""
         return self.state in HOLDING
+
+    def kept_ms(self, now_ms: int) -> int:
+        """Return the moment up to which its work is safe in a checkpoint; its start where there is none."""
+        assert self.start_ms is not None, "only a job that was started has work to keep"
+        told = self.start_ms if self.checkpoint_ms is None else self.checkpoint_ms
+        if self.checkpoint_every_ms is None:
+            return told
+        return max(told, now_ms - (now_ms - self.start_ms) % self.checkpoint_every_ms)
 
     @property
     def gpus(self) -> int:

@@ -69,6 +69,8 @@ class Evidence:
     """What was seen, in words."""
     job: str = ""
     """The job that was hit, where there was one."""
+    gpu: int | None = None
+    """The GPU of the node that it is about, where it is about one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,8 @@ class Node:
     """The operator's word, remembered until it is taken back."""
     override_by: str = ""
     """Whose word that is, and why."""
+    balloon_ms: int | None = None
+    """When a test of the idle node was last begun that has not reported yet."""
     attempts: int = 0
     """Repairs since it was last ready."""
 

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 Column = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 
 def compact(candidates: Column, count: int, levels: Sequence[Column]) -> Column:
@@ -40,10 +41,10 @@ def compact(candidates: Column, count: int, levels: Sequence[Column]) -> Column:
     return np.concatenate([taken, compact(candidates[groups == tightest], rest, levels[1:])])
 
 
-def apart(candidates: Column, count: int, levels: Sequence[Column]) -> Column:
+def apart(candidates: Column, count: int, t0: Column) -> Column:
     """Return `count` of `candidates`, as far from each other as can be: one in each T0 before a second in any."""
     assert len(candidates) >= count, "a service is placed only where it fits"
-    groups = levels[-2][candidates] if len(levels) > 1 else levels[-1][candidates]
+    groups = t0[candidates]
     order = np.argsort(groups, kind="stable")
     sizes = np.bincount(groups)
     begins = np.cumsum(sizes) - sizes
@@ -66,4 +67,4 @@ def capped(candidates: Column, groups: Column, slots: Column) -> Column:
 
 def switches(nodes: Column, t0: Column) -> int:
     """Return how many T0s a placement touches."""
-    return len(np.unique(t0[nodes]))
+    return int(np.count_nonzero(np.bincount(t0[nodes])))

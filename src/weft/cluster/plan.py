@@ -5,8 +5,13 @@ changed and calls `decide`, which makes the same pass over it; tests hold the tw
 """
 
 from weft.cluster.actions import Action, Wait
+from weft.cluster.balloons import balloons
 from weft.cluster.book import Book
+from weft.cluster.elastic import growth
+from weft.cluster.health import health_pass
 from weft.cluster.passes import held, queue_pass
+from weft.cluster.preemption import orphans, overdue
+from weft.cluster.repair import emptied, mend
 from weft.cluster.snapshot import Snapshot
 
 
@@ -18,8 +23,14 @@ def plan(snapshot: Snapshot, now_ms: int) -> tuple[Action, ...]:
 def decide(book: Book, now_ms: int) -> tuple[Action, ...]:
     """Make one pass over a book and return what is to be done; the book takes it as carried out."""
     book.shares.advance(now_ms)
-    actions: list[Action] = []
+    actions = [*health_pass(book, now_ms), *mend(book, now_ms), *emptied(book, now_ms)]
+    over = [*overdue(book, now_ms), *orphans(book)]
+    for action in over:
+        book.take_up(action, now_ms)
+    actions += over
     actions += queue_pass(book, now_ms)
+    actions += growth(book, now_ms)
+    actions += balloons(book, now_ms)
     actions += held(book)
     for action in actions:
         if isinstance(action, Wait):

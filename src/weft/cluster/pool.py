@@ -7,10 +7,14 @@ pass is answered from columns. Knows nothing of queues, teams or rules.
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from weft.cluster.nodes import Node, NodeState
 from weft.cluster.placement import Column
+
+LOST = frozenset(
+    {NodeState.QUARANTINED, NodeState.TESTING, NodeState.REPAIRING, NodeState.VALIDATING, NodeState.RETIRED}
+)
+"""States in which no job may stay on a node."""
 
 
 class Pool:
@@ -38,20 +42,43 @@ class Pool:
         """When the node is empty at the latest, by what its jobs declare; 0 where it is empty."""
         self.histogram = np.zeros((2, self.largest + 1), dtype=np.int64)
         """Nodes by how many GPUs are free on them: the healthy ones, and all."""
+        self._available: Column | None = None
+        self._whole = 0
+        """Nodes that are in service with all that the largest has."""
+        self.lost = np.zeros(count, dtype=bool)
+        """Nodes on which no job may stay."""
+        self.out_ms, self.tested_ms, self.balloon_ms = (np.full(count, -1, dtype=np.int64) for _ in range(3))
+        """When each was last taken out by health, last passed a test, and last began one while idle; -1 for never."""
+        self.broken: set[int] = set()
+        """Nodes of which some GPUs are not to be used."""
+        self.watched: set[int] = set()
+        """Nodes of which something is to be decided: not ready, or with reports."""
         self.parts: dict[int, dict[str, tuple[int, ...]]] = {}
         """Devices that are taken on nodes that jobs share, by job."""
         self.members: dict[int, dict[str, int]] = {}
         """When each job on a shared node gives it back."""
         for node in nodes:
-            self.set(node)
+            self.update(node)
 
-    def set(self, node: Node) -> None:
+    def update(self, node: Node) -> None:
         """Take in a node's new record."""
         number = node.number
         self._count(number, -1)
+        self._whole -= bool(self.usable[number] == self.largest and not self.degraded[number])
         self.nodes[number] = node
         self.usable[number] = node.usable_gpus if node.state is NodeState.READY and node.override != "out" else 0
         self.degraded[number] = node.degraded
+        self._whole += bool(self.usable[number] == self.largest and not node.degraded)
+        self.lost[number] = node.state in LOST
+        for column, value in (
+            (self.out_ms, node.out_ms), (self.tested_ms, node.tested_ms), (self.balloon_ms, node.balloon_ms),
+        ):  # fmt: skip
+            column[number] = -1 if value is None else value
+        (self.broken.add if node.bad_gpus else self.broken.discard)(number)
+        if node.state is NodeState.READY and not node.evidence:
+            self.watched.discard(number)
+        else:
+            self.watched.add(number)
         self._count(number, 1)
 
     @property
@@ -61,11 +88,16 @@ class Pool:
 
     def available(self) -> Column:
         """Return how many nodes have at least g GPUs free, for every g: healthy ones, and all."""
-        return np.cumsum(self.histogram[:, ::-1], axis=1)[:, ::-1]
+        if self._available is None:
+            self._available = np.cumsum(self.histogram[:, ::-1], axis=1)[:, ::-1]
+        return self._available
 
-    def able(self, gpus: int, *, degraded: bool) -> npt.NDArray[np.bool_]:
-        """Return which nodes in service could give `gpus` GPUs if they were empty."""
-        return self.usable >= gpus if degraded else (self.usable >= gpus) & ~self.degraded
+    def back(self, gpus: int, *, degraded: bool) -> Column:
+        """Return when each node that could give `gpus` GPUs, were it empty, is empty at the latest."""
+        if self._whole == self.count:
+            return self.back_ms
+        able = self.usable >= gpus if degraded else (self.usable >= gpus) & ~self.degraded
+        return self.back_ms[able]
 
     def candidates(self, gpus: int, *, degraded: bool) -> Column:
         """Return the nodes that have `gpus` GPUs free now, in the order of the topology."""
@@ -95,14 +127,19 @@ class Pool:
                 del self.parts[number][job], self.members[number][job]
                 self.back_ms[number] = max(self.members[number].values(), default=0)
 
-    def leave_by(self, job: str, nodes: Column, back_ms: int, *, shared: bool) -> None:
-        """Note that a job leaves its nodes at another time than it was thought."""
-        if not shared:
-            self.back_ms[nodes] = back_ms
-            return
-        for number in nodes.tolist():
-            self.members[number][job] = back_ms
-            self.back_ms[number] = max(self.members[number].values())
+    def hurt(self) -> dict[int, set[str] | None]:
+        """Return the nodes on which a job holds a broken GPU, with those jobs; none for the one that has it whole."""
+        found: dict[int, set[str] | None] = {}
+        for number in self.broken:
+            bad = set(self.nodes[number].bad_gpus)
+            shared = self.parts.get(number)
+            if shared:
+                holders = {job for job, each in shared.items() if bad.intersection(each)}
+                if holders:
+                    found[number] = holders
+            elif self.taken[number]:
+                found[number] = None
+        return found
 
     def devices(self, nodes: Iterable[int], gpus: int) -> tuple[tuple[int, ...], ...]:
         """Return numbers of GPUs that are free on each of `nodes`."""
@@ -114,6 +151,7 @@ class Pool:
         return tuple(found)
 
     def _count(self, number: int, sign: int) -> None:
+        self._available = None
         if self.usable[number] > 0:
             free = max(0, int(self.usable[number] - self.taken[number]))
             self.histogram[1, free] += sign
@@ -125,6 +163,15 @@ class Pool:
             self._count(number, -1)
             self.taken[number] += gpus
             self._count(number, 1)
+            return
+        self._available = None
+        if self._whole == self.count:
+            free = self.largest - self.taken[nodes]
+            change = np.bincount(free - gpus, minlength=self.largest + 1) - np.bincount(
+                free, minlength=self.largest + 1
+            )
+            self.taken[nodes] += gpus
+            self.histogram += change
             return
         known = nodes[self.usable[nodes] > 0]
         healthy = known[~self.degraded[known]]

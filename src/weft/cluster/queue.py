@@ -9,7 +9,6 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from weft.cluster.jobs import Job
 from weft.cluster.placement import Column
@@ -17,41 +16,42 @@ from weft.cluster.snapshot import FAR_MS, Policy
 
 _NOBODY: Column = np.zeros(0, dtype=np.int64)
 _LINE = tuple[int, str, int]
+COLUMNS = (
+    "need", "gpus", "total", "watts", "team", "limit_ms", "array", "told", "degraded", "fast", "minds_lane",
+)  # fmt: skip
+"""What is known of each waiting job: fewest nodes, GPUs on each, GPUs in all, rise of the site's draw, ..."""
+TOLD = COLUMNS.index("told")
 
 
 class Queue:
     """Columns over waiting jobs; one owner."""
 
-    def __init__(self, policy: Policy) -> None:
-        """Begin empty."""
-        self.policy = policy
+    def __init__(self, policy: Policy, pool_nodes: int) -> None:
+        """Begin empty, before a pool of so many nodes."""
+        self.policy, self.pool_nodes = policy, pool_nodes
         self.ids: list[str] = []
         self.rows: dict[str, int] = {}
         self._unused: list[int] = []
         self._lines: dict[tuple[int, int], list[_LINE]] = {}
         self._joined: dict[tuple[int, int], Column] = {}
-        self.columns: dict[str, npt.NDArray[np.int64]] = {
-            name: np.zeros(64, dtype=np.int64)
-            for name in ("need", "gpus", "limit_ms", "team", "submit_ms", "fast", "array", "watts", "told", "degraded")
-        }
+        self.table = np.zeros((len(COLUMNS), 64), dtype=np.int64)
+        """One row for each of `COLUMNS`, one column for each job."""
 
     def __len__(self) -> int:
         """Return how many wait."""
         return len(self.rows)
 
     def put(self, job: Job, team: int, array: int, watts: int, told: int) -> None:
-        """Let a job wait."""
+        """Let a job wait that raises each GPU's draw by `watts`."""
         row = self._row()
         self.ids[row] = job.id
         self.rows[job.id] = row
         limit_ms = FAR_MS if job.limit_ms is None else job.limit_ms
-        values = {
-            "need": job.gang.fewest, "gpus": job.gang.gpus_per_node, "limit_ms": limit_ms, "team": team,
-            "submit_ms": job.submit_ms, "fast": is_fast(job, self.policy), "array": array, "watts": watts, "told": told,
-            "degraded": job.takes_degraded,
-        }  # fmt: skip
-        for name, value in values.items():
-            self.columns[name][row] = value
+        need, gpus, fast = job.gang.fewest, job.gang.gpus_per_node, is_fast(job, self.policy)
+        minds = not fast and need <= self.pool_nodes - self.policy.lane_nodes - self.policy.spare_nodes
+        self.table[:, row] = (
+            need, gpus, need * gpus, need * gpus * watts, team, limit_ms, array, told, job.takes_degraded, fast, minds,
+        )  # fmt: skip
         key = self._key(job, team)
         insort(self._lines.setdefault(key, []), (job.submit_ms, job.id, row))
         self._joined.pop(key, None)
@@ -95,8 +95,8 @@ class Queue:
             return self._unused.pop()
         row = len(self.ids)
         self.ids.append("")
-        if row == len(self.columns["need"]):
-            self.columns = {name: np.concatenate([column, column]) for name, column in self.columns.items()}
+        if row == self.table.shape[1]:
+            self.table = np.concatenate([self.table, self.table], axis=1)
         return row
 
 

@@ -135,3 +135,5 @@ class Snapshot:
     """Alarms that are on."""
     planned_ms: int | None = None
     """When `plan` was last called; none before the first time."""
+    resumed_ms: int = 0
+    """When it was first called after the last pause: older reports do not count."""
