@@ -41,7 +41,7 @@ class Theatre:
 
     def stage(self, nodes: int, **more: Any) -> Stage:
         """Return nodes of this theatre's pool."""
-        return Stage(nodes, pool=self.name, prefix=self.name, **cast("Any", {"gpus": 8, **more}))
+        return Stage(nodes, pool=self.name, prefix=self.name, **cast("Any", {"gpus": 8, "least_period_s": 1.5, **more}))
 
     def settings(self, **more: Any) -> Settings:
         """Return settings of an engine for this theatre."""

@@ -41,6 +41,8 @@ class Stage:
     """Nodes under one first-tier switch."""
     heartbeats_per_s: float = 100.0
     """Most lease renewals in a second, for all nodes together."""
+    least_period_s: float = 10.0
+    """Shortest time between two heartbeats of a node, however few there are."""
     start_s: float = 0.0
     """From a pod's being bound to its running."""
     run_s: float | None = None
@@ -57,7 +59,7 @@ class Stage:
     @property
     def period_s(self) -> float:
         """Return the time between two heartbeats of a node."""
-        return max(10.0, self.nodes / self.heartbeats_per_s)
+        return max(self.least_period_s, self.nodes / self.heartbeats_per_s)
 
 
 def node_object(stage: Stage, number: int, now: str) -> dict[str, Any]:
@@ -220,8 +222,10 @@ class Actor:
                 if name not in self.silent:
                     await self._places.acquire()
                     self._spawn(self._renew(name))
-                due += pause_s
+                due = max(due + pause_s, loop.time() - self.stage.period_s)
                 await asyncio.sleep(max(0.0, due - loop.time()))
+            with contextlib.suppress(WeftError):
+                await self._mind()
 
     async def _renew(self, name: str) -> None:
         try:
@@ -242,14 +246,30 @@ class Actor:
         """Let silent nodes come back, empty."""
         for name in names:
             self.silent.discard(name)
-            await self._renew_now(name)
+            await self._places.acquire()
+            await self._renew(name)
+            await self._stand_up(name)
             for pod in list(self.pods.items.values()):
                 if pod.node == name:
                     self._changed(None, pod)
 
-    async def _renew_now(self, name: str) -> None:
-        await self._places.acquire()
-        await self._renew(name)
+    async def _stand_up(self, name: str) -> None:
+        """Say that a node is ready, as its kubelet does when it finds that it was given up."""
+        with contextlib.suppress(WeftError):
+            await self.client.patch(NODES, name, {"status": {"conditions": [ready(_now())]}}, part="status")
+
+    async def _mind(self) -> None:
+        """Stand up again where a beat came too late for those who listen."""
+        pages = self.client.pages(NODES, labels=f"{POOL_LABEL}={self.stage.pool}")
+        async with contextlib.aclosing(pages):
+            async for page, _ in pages:
+                for item in page:
+                    name = item["metadata"]["name"]
+                    well = any(
+                        one["type"] == "Ready" and one["status"] == "True" for one in item["status"]["conditions"]
+                    )
+                    if not well and name in self.names and name not in self.silent:
+                        await self._stand_up(name)
 
     def _keep(self, item: Mapping[str, Any]) -> ActedPod:
         meta, spec = item["metadata"], item["spec"]

@@ -13,7 +13,7 @@ from typing import Any
 from weft.cluster.book import Book
 from weft.cluster.jobs import HOLDING, JobState
 from weft.cluster.nodes import Node, NodeState
-from weft.core.errors import LimitReachedError
+from weft.core.errors import LimitReachedError, WeftError
 from weft.engines.kubernetes.client import ApiError, Client
 from weft.engines.kubernetes.gangs import Make, Remove, Step, Tie, steps
 from weft.engines.kubernetes.lanes import Lanes
@@ -42,6 +42,7 @@ _AGAIN_S = 0.1
 _TRIES = 20
 _UNSEEN_S = 30.0
 _BUDGET_S = 5.0
+_LONGEST_S = 30.0
 _OUT = frozenset(NodeState) - {NodeState.READY, NodeState.SUSPECT}
 
 
@@ -64,7 +65,7 @@ class Carrier:
 
     def carry_on(self, entry: Entry, now_ms: int) -> None:
         """Do what is next for a job: write its status, or move its pods to where it says."""
-        if entry.writing:
+        if entry.writing or time.monotonic() < entry.again_at:
             return
         status = status_of(entry, now_ms)
         changed = difference(status, entry.seen)
@@ -90,6 +91,9 @@ class Carrier:
                 if not (error.conflict or error.missing):
                     raise
                 await asyncio.sleep(_AGAIN_S)
+            except WeftError:
+                _back_off(entry)
+                raise
             finally:
                 entry.writing = False
                 self._touch(seen.id)
@@ -131,6 +135,10 @@ class Carrier:
                         await self._tie(entry, step)
                     case Remove():
                         await self._remove(entry, step, now_ms)
+                entry.failures = 0
+            except WeftError:
+                _back_off(entry)
+                raise
             finally:
                 entry.busy.discard(step.pod)
                 if not entry.busy:
@@ -307,3 +315,9 @@ class Carrier:
             await self._client.create(EVENTS, body, namespace)
 
         self._lanes.put("events", work)
+
+
+def _back_off(entry: Entry) -> None:
+    """Wait longer and longer before anything is tried again for a job for which something fails."""
+    entry.failures += 1
+    entry.again_at = time.monotonic() + min(_LONGEST_S, _AGAIN_S * 2**entry.failures)

@@ -17,17 +17,19 @@ from weft.cluster.actions import (
     Action,
     Alarm,
     Bind,
+    Degrade,
     Drain,
     Move,
     Preempt,
     Quarantine,
     Replace,
     Resize,
+    RunTest,
     Stop,
     Wait,
 )
 from weft.cluster.book import Book
-from weft.cluster.effects import ended, stopped
+from weft.cluster.effects import ended, stopped, witnessed
 from weft.cluster.jobs import ENDED, HOLDING, Gang, Job, JobState, Placement, Team
 from weft.cluster.plan import decide
 from weft.cluster.snapshot import Policy, Power, Snapshot
@@ -39,9 +41,12 @@ from weft.engines.kubernetes.ledger import Entry, placed_by, restore
 from weft.engines.kubernetes.objects import TopologyBody
 from weft.engines.kubernetes.roll import Roll
 from weft.engines.kubernetes.seen import SeenJob, record_of
+from weft.engines.kubernetes.testing import Tests
 from weft.engines.kubernetes.world import World
 
 _LOG = logging.getLogger(__name__)
+_LOST = 75
+"""Exit status of a pod that has lost the others of its gang; see `inside`."""
 _LEFT_BY_NODE = frozenset({"NodeLost", "NodeShutdown", "Shutdown", "Evicted", "Preempting", "UnexpectedAdmissionError"})
 _LARGE = 1000
 
@@ -70,6 +75,8 @@ class Settings:
     """Writes in flight."""
     rate_per_s: float = 2000.0
     """Most writes in a second."""
+    test_s: float = 60.0
+    """How long a node has to be heard, or not heard, before a test of it has an answer."""
     teams_s: float = 10.0
     """Time between two looks at what teams hold."""
     aggregator: str = ""
@@ -95,9 +102,11 @@ class Engine:
         self.passes = 0
         self.decisions = 0
         self._now_ms = now_ms
+        self.tests = Tests(self.settings.test_s)
         self._again: set[str] = set()
         self._resynced = 0.0
         self._live: set[str] = set()
+        self._silent: set[str] = set()
         self._ghosts: dict[str, Job] = {}
         self._carrier = Carrier(
             client, self.lanes, self.world, self.touch, aggregator=self.settings.aggregator,
@@ -129,7 +138,9 @@ class Engine:
         self._open()
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.world.wake.wait(), self.settings.heart_s)
+                # Not wait_for: in Python 3.11 it may swallow a cancellation that comes together with the event.
+                async with asyncio.timeout(self.settings.heart_s):
+                    await self.world.wake.wait()
                 await asyncio.sleep(self.settings.pass_s)
             self.world.wake.clear()
             self.one_pass()
@@ -165,14 +176,15 @@ class Engine:
             self._resynced = time.monotonic()
             jobs |= self.entries.keys() | world.pods_of.keys()
         jobs |= self._live
-        self._take_in_nodes(nodes, now_ms)
+        self._take_in_nodes(nodes | self._silent, now_ms)
+        self._take_in_reports(now_ms)
         for name in teams:
             self._take_in_team(name, now_ms)
         for job_id in sorted(jobs):
             self._take_in_job(job_id, now_ms)
         for action in decide(self.book, now_ms):
             self.decisions += not isinstance(action, Wait)
-            self._take_up(action)
+            self._take_up(action, now_ms)
         for job_id in sorted(jobs | self._live):
             entry = self.entries.get(job_id)
             if entry is not None:
@@ -188,6 +200,7 @@ class Engine:
         known = self.book.pool.count
         for name in sorted(changed):
             self.roll.number(name)
+            (self._silent.discard if self._heard(name) else self._silent.add)(name)
         grown = len(self.roll.names) > known
         records = list(self.book.pool.nodes)
         for name in self.roll.names[known:] + [one for one in changed if self.roll.numbers[one] < known]:
@@ -202,6 +215,19 @@ class Engine:
                     self.book.put(record, now_ms)
         if grown:
             self.book = Book(replace(self.book.snapshot(), nodes=tuple(records)))
+
+    def _heard(self, name: str) -> bool:
+        seen = self.world.nodes.items.get(name)
+        return seen is not None and seen.ready
+
+    def _take_in_reports(self, now_ms: int) -> None:
+        """Put what tests and silence have shown into the book."""
+        pool = self.book.pool
+        looked_at = {node.name: node for node in (pool.nodes[number] for number in sorted(pool.watched))}
+        for name, report in list(self.tests.reports(self._heard, looked_at, now_ms)):
+            node = witnessed(looked_at[name], report)
+            self.book.put(node, now_ms)
+            self._carrier.show_node(node, report.text)
 
     def _take_in_team(self, name: str, now_ms: int) -> None:
         seen = self.world.teams.items.get(name)
@@ -311,9 +337,10 @@ class Engine:
 
     def _failed(self, entry: Entry, now_ms: int) -> None:
         """Take up that a pod ended badly: its node's fault is not counted, its own only as often as it may fail."""
-        first = min(entry.standing.failed, key=lambda pod: pod.rank)
+        # Those that only say that the others have gone are not the cause.
+        first = min(entry.standing.failed, key=lambda pod: (pod.code == _LOST, pod.rank))
         seen = self.world.nodes.items.get(first.node)
-        if first.reason in _LEFT_BY_NODE or seen is None or not seen.ready or seen.sick:
+        if first.code == _LOST or first.reason in _LEFT_BY_NODE or seen is None or not seen.ready or seen.sick:
             entry.why = f"node {first.node} was lost"
             self._leave(entry, "requeue", now_ms)
             return
@@ -352,15 +379,17 @@ class Engine:
             self._ghosts[ghost] = record
             self.book.put(record, now_ms)
 
-    def _take_up(self, action: Action) -> None:
+    def _take_up(self, action: Action, now_ms: int) -> None:
         """Note what was decided; the book has taken it as done already."""
         if (job := getattr(action, "job", None)) is not None:
             self._live.add(job)
         match action:
             case Bind() | Replace() | Resize():
                 entry = self.entries[action.job]
-                entry.record = self.book.jobs[action.job]
+                # Whoever gets other nodes has to start on them, too.
+                entry.record = replace(self.book.jobs[action.job], state=JobState.STARTING)
                 entry.placed = placed_by(action, entry.record, entry, self.roll.names)
+                self.book.put(entry.record, now_ms)
                 entry.why, entry.expected_ms = "", None
                 self._carrier.tell(entry.seen, "Placed", f"{len(entry.placed.nodes)} nodes ({_why(action)})")
             case Preempt() | Stop():
@@ -369,7 +398,9 @@ class Engine:
                 entry = self.entries[action.job]
                 entry.record = self.book.jobs[action.job]
                 entry.why, entry.expected_ms = action.text, action.expected_ms
-            case Quarantine() | Drain() | Move():
+            case RunTest():
+                self.tests.begin(self.roll.names[action.node], action.program)
+            case Quarantine() | Drain() | Move() | Degrade():
                 self._carrier.show_node(self.book.pool.nodes[action.node], action.reason)
             case Alarm():
                 self.alarms.pop(action.kind, None)

@@ -109,7 +109,8 @@ class Processes:
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(signal.SIGTERM if grace_s else signal.SIGKILL)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), max(0.1, grace_s))
+            async with asyncio.timeout(max(0.1, grace_s)):
+                await process.wait()
         _end_group(process.pid)
         await process.wait()
 

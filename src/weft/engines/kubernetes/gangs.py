@@ -87,9 +87,11 @@ def steps(
     if runs:
         assert placed is not None
         begun = placed.begun(elapsed_ms)
+        # A node is given to a new pod only when the old one has left it.
+        held = {pod.node for name, pod in there.items() if pod.node and not pod.over and name not in wanted}
         for name, place in wanted.items():
             pod = there.get(name)
-            if pod is None and place >= begun:
+            if pod is None and (place >= begun or placed.nodes[place] in held):
                 continue
             if pod is None:
                 todo.append(Make(place, name, placed.nodes[place]))

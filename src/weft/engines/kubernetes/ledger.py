@@ -42,6 +42,10 @@ class Entry:
     """When its status was last written."""
     looked_at: float = 0.0
     """When its pods were last compared with what is wanted."""
+    failures: int = 0
+    """Writes for it that failed one after the other."""
+    again_at: float = 0.0
+    """Until when nothing is tried for it, because something has failed."""
     busy: set[str] = field(default_factory=set)
     """Pods for which something is on its way."""
     made: dict[str, float] = field(default_factory=dict)
@@ -83,9 +87,12 @@ def placed_by(action: Bind | Replace | Resize, record: Job, entry: Entry, names:
     if isinstance(action, Bind) or old is None:
         waves = tuple((wave.after_ms, wave.nodes) for wave in action.waves) if isinstance(action, Bind) else ()
         return Placed(nodes, placement.gpus_per_node, placement.devices, attempt, attempt, waves=waves)
-    moved = {place: made for place, made in old.moved.items() if place < len(nodes)}
+    if nodes[0] != old.nodes[0] or len(nodes) != len(old.nodes):
+        # Everybody has to know where the first one is and how many there are: all pods are made anew.
+        return Placed(nodes, placement.gpus_per_node, placement.devices, attempt, attempt)
+    moved = dict(old.moved)
     for place, name in enumerate(nodes):
-        if place >= len(old.nodes) or old.nodes[place] != name:
+        if old.nodes[place] != name:
             moved[place] = attempt
     return Placed(nodes, placement.gpus_per_node, placement.devices, attempt, old.first, moved)
 

@@ -84,7 +84,7 @@ class Member:
     async def _talk(self, reader: asyncio.StreamReader) -> None:
         self._say({"say": "here"})
         with contextlib.suppress(OSError, TimeoutError, ValueError):
-            while line := await asyncio.wait_for(reader.readline(), _SILENCE_S):
+            while line := await _line(reader):
                 word = json.loads(line)
                 match word["say"]:
                     case "go":
@@ -141,6 +141,11 @@ class Member:
             child.process.join()
             child.pipe.close()
         self._children = []
+
+
+async def _line(reader: asyncio.StreamReader) -> bytes:
+    async with asyncio.timeout(_SILENCE_S):
+        return await reader.readline()
 
 
 def _heard(child: Child, number: int, results: dict[int, Any]) -> bool | None:

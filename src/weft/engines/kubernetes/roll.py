@@ -15,6 +15,8 @@ from weft.engines.kubernetes.seen import SeenNode
 from weft.engines.kubernetes.world import SeenHealth
 
 SILENT = "silent"
+_AGAIN_MS = 60_000
+"""Reports grow old; that a node is still not heard is said again."""
 _GIVEN = ("number", "name", "gpus", "place", "override", "override_by")
 _LEVELS = ("domain", "rack", "t0", "pod", "feeder")
 
@@ -80,12 +82,17 @@ class Roll:
 
     def _heard(self, node: Node, now_ms: int, *, ready: bool) -> Node:
         """Add that a node is silent, or take that back."""
-        known = any(one.check == SILENT for one in node.evidence)
-        if ready and known and node.state in (NodeState.READY, NodeState.SUSPECT):
+        known = any(one.check == SILENT and now_ms - one.at_ms < _AGAIN_MS for one in node.evidence)
+        if (
+            ready
+            and any(one.check == SILENT for one in node.evidence)
+            and node.state in (NodeState.READY, NodeState.SUSPECT)
+        ):
             return replace(node, evidence=tuple(one for one in node.evidence if one.check != SILENT))
         if not ready and not known:
             seen = Evidence(SILENT, now_ms, "fatal", "the node is not heard")
-            return replace(node, evidence=(*node.evidence, seen))
+            others = tuple(one for one in node.evidence if one.check != SILENT)
+            return replace(node, evidence=(*others, seen))
         return node
 
 
