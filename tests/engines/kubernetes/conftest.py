@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from tests.engines.kubernetes.stage import CONTROLLER, Theatre
+from tests.engines.kubernetes.stage import CONTROLLER, GRACE_S, Theatre
 
 from weft.engines.kubernetes.control_plane import ControlPlane, assets, missing
 from weft.engines.kubernetes.program import install
@@ -25,7 +25,7 @@ def plane() -> Iterator[ControlPlane]:
         pytest.skip(why)
     with ControlPlane(folder, users=(CONTROLLER,)) as one:
         asyncio.run(install(one.access()))
-        one.start_controllers(grace_s=6)
+        one.start_controllers(grace_s=GRACE_S)
         yield one
 
 

@@ -14,6 +14,8 @@ from weft.engines.kubernetes.control_plane import ControlPlane, User
 from weft.engines.kubernetes.engine import Engine, Settings
 from weft.engines.kubernetes.resources import JOB_LABEL, JOBS, NAMESPACES, PODS, TEAMS
 
+GRACE_S = 6
+"""After so long without a heartbeat Kubernetes itself says that a node is not ready."""
 CONTROLLER = User("system:serviceaccount:weft-system:weft-engine")
 Question = Callable[[], Awaitable[bool]]
 

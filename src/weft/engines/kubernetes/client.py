@@ -181,6 +181,16 @@ class Client:
         after = response.headers.get("Retry-After", "")
         return ApiError(response.status, reason, message, float(after) if after.isdigit() else None)
 
+    async def text(self, path: str) -> str:
+        """Return what the server says as text, such as its metrics or the log of a pod."""
+        assert self._session is not None, "a client is used inside `async with`"
+        headers = await self._headers()
+        async with self._session.get(self.access.server + path, headers=headers) as response:
+            raw = await response.read()
+            if response.status >= _FAILED:
+                raise self._refusal(response, raw)
+            return raw.decode(errors="replace")
+
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> dict[str, Any]:
         """Return one object."""
         return await self.request("GET", resource.path(namespace, name))

@@ -94,6 +94,7 @@ class Engine:
     def __init__(self, client: Client, settings: Settings | None = None, now_ms: Callable[[], int] = system_ms) -> None:
         """Prepare."""
         self.settings = settings or Settings()
+        self.client = client
         self.world = World(client, self.settings.pool, self.settings.namespace, self.settings.silence_s)
         self.lanes = Lanes(self.settings.width, self.settings.width // 4, self.settings.rate_per_s)
         self.roll = Roll()
