@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from weft.campaign.trace import Line
-from weft.cluster.actions import Bind, Preempt, Wait
+from weft.cluster.actions import Bind, Preempt, Ticket, Wait
 from weft.cluster.book import Book
 from weft.cluster.jobs import Job
 from weft.cluster.placement import switches
@@ -81,6 +81,8 @@ class Measures:
         """Jobs that were made to."""
         self.disturbances = 0
         """Gangs that went on on other nodes."""
+        self.tickets: list[Ticket] = []
+        """Repairs that were asked for."""
         self.used_gpu_ms: dict[str, int] = defaultdict(int)
         """What each team held."""
         self._held = 0
@@ -220,6 +222,7 @@ class Measures:
         span_ms = self.end_ms - self.first_ms
         lost = sum(record.lost_gpu_ms for record in records) / HOUR_MS
         held = sum(self.used_gpu_ms.values()) / HOUR_MS
+        _, watts = self.power_wave()
         return {
             "jobs": len(records),
             "done": sum(record.state == "done" for record in records),
@@ -240,6 +243,11 @@ class Measures:
             "waste": lost / held if held else 0.0,
             "fragmentation": self.fragmentation(),
             "energy_kwh": self.energy_kwh(),
+            "peak_w": float(watts.max()),
+            "ramp_w_per_s": float(np.abs(np.diff(watts)).max()),
+            "replaced": self.disturbances,
+            "tickets": len(self.tickets),
+            "technician_hours": sum(ticket.technician_min for ticket in self.tickets) / 60,
         }
 
     def _settle(self, name: str, now_ms: int) -> None:

@@ -9,12 +9,15 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from weft.campaign.failures import Failures
 from weft.campaign.measures import Measures
 from weft.campaign.trace import Line
-from weft.cluster.actions import Action, Bind, Preempt, Replace, Resize, Stop, Wait
+from weft.cluster.actions import Action, Bind, Preempt, Replace, Resize, RunTest, Stop, Ticket, Wait
 from weft.cluster.book import Book
-from weft.cluster.effects import checkpointed, ended, stopped
+from weft.cluster.effects import checkpointed, ended, stopped, witnessed
+from weft.cluster.health import repaired, report
 from weft.cluster.jobs import Job, JobState
+from weft.cluster.nodes import Evidence, NodeState
 from weft.cluster.plan import decide
 from weft.cluster.snapshot import Snapshot
 from weft.core.errors import LimitReachedError
@@ -22,6 +25,7 @@ from weft.core.errors import LimitReachedError
 Watch = Callable[[int, int], None]
 """Is told how many of how many jobs are over."""
 _IDLE_PASSES = 1000
+_HORIZON_MS = 30 * 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +48,22 @@ class Replay:
     """One trace on one cluster under one policy; run once."""
 
     def __init__(
-        self, snapshot: Snapshot, lines: Sequence[Line], habits: Habits | None = None, *, pass_ms: int = 1000
+        self,
+        snapshot: Snapshot,
+        lines: Sequence[Line],
+        habits: Habits | None = None,
+        *,
+        pass_ms: int = 1000,
+        failures: Failures | None = None,
     ) -> None:
-        """Prepare the world; `snapshot` holds no jobs yet."""
+        """Prepare the world; `snapshot` holds no jobs yet. Without `failures` no node ever fails."""
         self.book = Book(snapshot)
         self.lines = lines
         self.habits = habits or Habits()
         self.pass_ms = pass_ms
         self.measures = Measures(self.book, lines)
+        self.failures = failures
+        self._failed = 0
         self.passes = 0
         self._left_ms: dict[str, int] = {}
         self._turn: dict[str, int] = {}
@@ -60,6 +72,11 @@ class Replay:
         self._submitted = 0
         self._over = 0
         self.now_ms = 0
+        if failures is not None:
+            # Long enough for what is still to run after the last submission.
+            until_ms = 2 * lines[-1].submit_ms + _HORIZON_MS
+            for at_ms, node in failures.until(len(snapshot.nodes), until_ms):
+                heapq.heappush(self._ends, (at_ms + failures.detect_ms, node, "failed", ""))
 
     def run(self, watch: Watch | None = None) -> Measures:
         """Run until every job has ended, and return what was measured."""
@@ -121,7 +138,10 @@ class Replay:
             self.measures.submitted(job)
 
     def _event(self, at_ms: int, turn: int, what: str, name: str) -> None:
-        """Take in one event of a job's present start; those of earlier starts are echoes."""
+        """Take in one event; those of a job's earlier starts are echoes."""
+        if not name:
+            self._node_event(at_ms, turn, what)
+            return
         if self._turn.get(name) != turn:
             return
         job = self.book.jobs[name]
@@ -156,8 +176,30 @@ class Replay:
                 self.measures.waits(action, now_ms)
             case Replace() | Resize():
                 self._disturbed(action)
+            case RunTest() if self.failures is not None:
+                heapq.heappush(self._ends, (now_ms + self.failures.test_ms, action.node, f"test {action.program}", ""))
+            case Ticket() if self.failures is not None:
+                self.measures.tickets.append(action)
+                heapq.heappush(self._ends, (now_ms + self.failures.repair_ms, action.node, "repaired", ""))
             case _:
                 pass
+
+    def _node_event(self, at_ms: int, number: int, what: str) -> None:
+        """Let a node fail, be tested or be repaired."""
+        assert self.failures is not None
+        node = self.book.pool.nodes[number]
+        if what == "failed":
+            if node.state is not NodeState.READY:
+                return
+            self._failed += 1
+            seen = Evidence("silent", at_ms, "fatal", "no heartbeat")
+        elif what == "repaired":
+            seen = repaired(at_ms)
+        else:
+            program = what.removeprefix("test ")
+            passed = program != "diagnose" or not self.failures.found_again(self._failed)
+            seen = report(program, at_ms, passed=passed)
+        self.book.put(witnessed(node, seen), at_ms)
 
     def _begin(self, job: Job, delay_ms: int) -> None:
         turn = self._turn.get(job.id, 0) + 1

@@ -12,6 +12,8 @@ leave open is chosen here:
   passed over after every packet that it carries, up to `most_skips`; each unmarked packet halves them. So a path that
   is always full is left to others, where skipping once would still send every other packet of its turn there.
 - A retired EV whose plane has no spare leaves a gap, unless `min_active` would be undercut: then it stays, in SKIP.
+- Where switches do not trim, an EV is blamed for as many losses in a row as chance alone would hardly bring: where one
+  packet in ten is lost three are enough, where every second one is it takes ten. So a full queue retires no path.
 - A readmitted EV fills the gap of its plane, or waits as a spare.
 """
 
@@ -46,6 +48,10 @@ TRANSITIONS = np.array(
 """Next state by state (GOOD, SKIP, ASSUMED_BAD, DENIED) and input; the cursor never meets the last two states."""
 
 _MOST_COUNTED = 100
+_ONE = 1024
+_SHARE_OVER = 32
+"""Transmissions over which the share of lost ones is averaged: few, so that a full queue is known before it is blamed
+on paths."""
 _ONE_MARK = 2
 """What the first mark makes of an EV's patience: it is skipped once and then used as before."""
 
@@ -229,15 +235,35 @@ def deny(s: Any, i: int, value: int, denied: int) -> int:
 def ev_silent(s: Any, i: int, e: int) -> int:
     """Blame EV `e` for a packet that vanished, and return its new state.
 
-    Where switches do not trim, a loss may be a full queue: the EV is skipped once, and retired only after several
-    losses with nothing delivered between.
+    Where switches do not trim, a loss may be a full queue: the EV is skipped once, and retired only after more losses,
+    with nothing delivered between, than the share that is lost on all paths explains.
     """
     params = s.params[0]
     ev = s.evs[i, e]
     ev["losses"] = min(ev["losses"] + 1, _MOST_COUNTED)
-    if ev["losses"] >= params["losses_to_retire"]:
+    needed = params["losses_to_retire"]
+    if needed > 1:
+        needed = max(needed, _losses_in_a_row(s.qp[i]["loss_share"]))
+    if ev["losses"] >= needed:
         return ev_event(s, i, e, SILENCE)
     return ev_event(s, i, e, MARK)
+
+
+@rule
+def note_fate(q: Any, lost: int) -> None:
+    """Move the share of transmissions that are lost, in 1/1024, by one whose fate is known now."""
+    q["loss_share"] += (lost * _ONE - q["loss_share"]) // _SHARE_OVER
+
+
+@rule
+def _losses_in_a_row(share: int) -> int:
+    """Return how many losses in a row have a chance below 1/1024 where `share`/1024 of all packets are lost."""
+    chance = share
+    count = 1
+    while chance > 1 and count < _MOST_COUNTED:
+        chance = chance * share // _ONE
+        count += 1
+    return count
 
 
 @rule

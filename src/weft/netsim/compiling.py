@@ -9,7 +9,7 @@ from pathlib import Path
 from weft.core.errors import UsageError
 from weft.mrc.compiled import keep_compiled
 
-_RULES = ("mrc", "netsim/hosts.py")
+_RULES = ("mrc", "netsim/hosts.py", "netsim/roce.py")
 """What rules are made of, below the package: their own files, and every constant that they freeze."""
 _DIGITS = 16
 

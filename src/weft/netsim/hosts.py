@@ -125,7 +125,7 @@ def give_row(sheet: Any, row: int) -> None:
 
 
 @rule
-def _emit(h: Any, sheet: Any, row: int, i: int, half: int, route: int, size: int, time_ps: int) -> None:
+def emit(h: Any, sheet: Any, row: int, i: int, half: int, route: int, size: int, time_ps: int) -> None:
     """Put the packet whose header stands in `row` on the wire, on the path that EV bits `route` name."""
     at = sheet.count[0]
     out = sheet.out
@@ -143,7 +143,7 @@ def _emit(h: Any, sheet: Any, row: int, i: int, half: int, route: int, size: int
 
 
 @rule
-def _event(sheet: Any, kind: int, i: int, time_ps: int) -> None:
+def tell(sheet: Any, kind: int, i: int, time_ps: int) -> None:
     """Note what was completed."""
     at = sheet.count[1]
     sheet.events[at, 0] = kind
@@ -168,7 +168,7 @@ def _answer(h: Any, sheet: Any, row: int, i: int, half: int, plane: int, time_ps
     if route < 0:
         give_row(sheet, row)
         return
-    _emit(h, sheet, row, i, half, route, h.sizes[sheet.pool[row]["kind"]], time_ps)
+    emit(h, sheet, row, i, half, route, h.sizes[sheet.pool[row]["kind"]], time_ps)
 
 
 @rule
@@ -239,7 +239,7 @@ def _take_data(h: Any, sheet: Any, head: Any, marked: int, trimmed: int, time_ps
     _send_sacks(h, sheet, i, time_ps)
     if h.r.qp[i]["expected"] >= h.goal[i, 0]:
         h.goal[i, 0] = NEVER
-        _event(sheet, ARRIVED, i, time_ps)
+        tell(sheet, ARRIVED, i, time_ps)
     return fresh
 
 
@@ -267,9 +267,9 @@ def _take_reply(h: Any, sheet: Any, head: Any, time_ps: int) -> None:
         on_sack(h.s, i, head, time_ps)
         if q["una"] >= h.goal[i, 1]:
             h.goal[i, 1] = NEVER
-            _event(sheet, ACKNOWLEDGED, i, time_ps)
+            tell(sheet, ACKNOWLEDGED, i, time_ps)
     if q["error"] != 0 and not failed:
-        _event(sheet, FAILED, i, time_ps)
+        tell(sheet, FAILED, i, time_ps)
 
 
 @rule
@@ -337,13 +337,13 @@ def _send_control(h: Any, sheet: Any, nic: int, now_ps: int) -> None:
             failed = h.s.qp[i]["error"] != 0
             on_timer(h.s, i, now_ps)
             if h.s.qp[i]["error"] != 0 and not failed:
-                _event(sheet, FAILED, i, now_ps)
+                tell(sheet, FAILED, i, now_ps)
         else:
             on_timer(h.b, i, now_ps)
         row = take_row(sheet)
         while _next_control(h, i, side, now_ps, sheet.pool[row]) != NOTHING:
             head = sheet.pool[row]
-            _emit(h, sheet, row, i, side, head["value"], h.sizes[head["kind"]], now_ps)
+            emit(h, sheet, row, i, side, head["value"], h.sizes[head["kind"]], now_ps)
             row = take_row(sheet)
         give_row(sheet, row)
         _set_deadline(h, half)
@@ -389,7 +389,7 @@ def _send_data(h: Any, sheet: Any, nic: int, now_ps: int, room: Any) -> None:
             continue
         quiet = 0
         size = head["length"] + h.sizes[DATA]
-        _emit(h, sheet, row, i, 0, head["value"], size, now_ps)
+        emit(h, sheet, row, i, 0, head["value"], size, now_ps)
         _set_deadline(h, half)
         room[nic, head["plane"]] -= size
         if room[nic, head["plane"]] <= 0:

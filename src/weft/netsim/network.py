@@ -17,10 +17,12 @@ from weft.fabric.paths import links_on_path
 from weft.fabric.shape import Shape
 from weft.fabric.topology import Topology, build
 from weft.mrc.columns import SACK
+from weft.netsim.switching import MARK_ONE, PAUSE_FRAME, PLAIN, Pause, Switching
 from weft.specs.fabric import FabricSpec
 from weft.specs.scenario import NetworkSpec
 
 _BITS_PER_BYTE = 8
+_NO_LIMIT = 2**62
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,8 @@ class Limits:
     """Most that the data queue holds."""
     control: int
     """Most that the control queue holds."""
+    ecn_most: int = MARK_ONE
+    """Share of packets marked just below `ecn_high`, out of `MARK_ONE`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +79,8 @@ class Network:
     """Whether full queues trim."""
     ecn_last_hop: bool
     """Whether the last hop to a NIC marks."""
+    switching: Switching = PLAIN
+    """What else switches do."""
 
     @cached_property
     def shape(self) -> Shape:
@@ -107,6 +113,24 @@ class Network:
         return tuple(delays)
 
     @cached_property
+    def cable_ps(self) -> tuple[int, ...]:
+        """Return, for every port, the time of a bit on its cable."""
+        lengths = self.topology.links.length_mm.tolist()
+        return tuple(round(length * PICOSECONDS_PER_MILLIMETRE) for length in lengths for _ in range(2))
+
+    def port_name(self, port: int) -> str:
+        """Return what a port is called: the node that it belongs to, and the one that it leads to."""
+        topology = self.topology
+        ends = (int(topology.links.lower[port // 2]), int(topology.links.upper[port // 2]))
+        names = [
+            topology.names.of("nic", node)
+            if node < topology.nics
+            else topology.names.of("switch", node - topology.nics)
+            for node in (ends if port % 2 == 0 else reversed(ends))
+        ]
+        return " to ".join(names)
+
+    @cached_property
     def last_hop(self) -> tuple[bool, ...]:
         """Return, for every port, whether it leads to a NIC."""
         return tuple(leads for low in self.topology.links.lower for leads in (False, bool(low < self.topology.nics)))
@@ -132,14 +156,19 @@ class Network:
         queues, bdp = self.spec.queues, self.plane_bdp
         last = self.last_hop[port]
         if self.first_hop[port]:
-            return Limits(-1, -1, 2**62, 2**62)
+            return Limits(-1, -1, _NO_LIMIT, _NO_LIMIT)
         marks = self.ecn_last_hop or not last
+        own, control = self.switching.marking, round(queues.control * bdp)
+        if self.switching.pause is not None:
+            # Nothing is dropped for want of room in a queue; what came over a port is limited instead.
+            low, high, most = (own.low, own.high, own.most) if own is not None and marks else (-1, -1, MARK_ONE)
+            return Limits(low, high, _NO_LIMIT, _NO_LIMIT, most)
         holds = queues.drop if not self.trimming else queues.trim_last_hop if last else queues.trim
         return Limits(
             round(queues.ecn_low * bdp) if marks else -1,
             round(queues.ecn_high * bdp) if marks else -1,
             round(holds * bdp),
-            round(queues.control * bdp),
+            control,
         )
 
     def path(self, source: int, destination: int, plane: int, way: int) -> tuple[int, ...]:
@@ -174,6 +203,19 @@ class Network:
 def network(fabric: FabricSpec, spec: NetworkSpec, frames: Frames, *, trimming: bool, ecn_last_hop: bool) -> Network:
     """Return the fabric of `fabric` for packets of these frames."""
     return Network(build(fabric), fabric, spec, frames, trimming, ecn_last_hop)
+
+
+def pause_lags(network: Network, pause: Pause) -> list[int]:
+    """Return, for every port, the slots from the decision to pause it to the pause being in force.
+
+    The frame waits for a full one that is on the wire, travels back over the same link, and the port needs a moment.
+    """
+    slot_ps, full = int(network.slot_ps), network.frames.full
+    rates = network.topology.links.rate_bps.tolist()
+    return [
+        1 + (int(transfer_ps(full + PAUSE_FRAME, rates[port // 2])) + cable_ps + pause.reaction_ps) // slot_ps
+        for port, cable_ps in enumerate(network.cable_ps)
+    ]
 
 
 def grants(rate_bps: int, slot_ps: int, slot: int) -> int:

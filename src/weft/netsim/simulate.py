@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +15,12 @@ from weft.fabric.topology import build
 from weft.netsim import compiling
 from weft.netsim.faults import changes_of, named_links
 from weft.netsim.network import Network
-from weft.netsim.reference.flows import FlowBoard
+from weft.netsim.reference.flows import FlowBoard, Progress
+from weft.netsim.reference.pauses import PauseRecord
 from weft.netsim.reference.world import World
-from weft.netsim.results import FaultResult, FlowResult, Report, Series
-from weft.netsim.traffic import Flow, flows_of
+from weft.netsim.results import FaultResult, FlowResult, PauseResult, Report, Series
+from weft.netsim.switching import PLAIN
+from weft.netsim.traffic import Flow, cut, flows_of
 from weft.netsim.transports import transport_named
 from weft.netsim.transports.base import Transport
 from weft.specs.fabric import FabricSpec
@@ -120,8 +122,10 @@ def prepare(
     network = Network(
         topology, fabric, scenario.network, transport.frames(fabric.packet), transport.trimming, transport.ecn_last_hop
     )
+    if (switching := transport.switching(network)) != PLAIN:
+        network = replace(network, switching=switching)
     changes = changes_of(scenario.faults, topology)
-    board = FlowBoard(setup.flows, fabric.packet)
+    board = FlowBoard(cut(setup.flows, transport.queue_pairs), fabric.packet)
     if fast is None:
         fast = compiling.can_compile() and sum(-(-f.size // fabric.packet) for f in setup.flows) > COMPILE_FROM
     if fast:
@@ -148,11 +152,8 @@ def _report(
     setup: Setup, network: Network, transport: Transport, world: World, *, interrupted: bool, took: tuple[float, float]
 ) -> Report:
     board, records = world.board, world.records
-    flows = tuple(
-        FlowResult(flow.name, flow.source, flow.destination, flow.size, p.began_ps, p.arrived_ps, p.acknowledged_ps,
-                   p.failure, flow.counted)
-        for flow, p in zip(setup.flows, board.progress, strict=True)
-    )  # fmt: skip
+    parts = transport.queue_pairs
+    flows = tuple(_flow_result(flow, board.progress[i * parts : (i + 1) * parts]) for i, flow in enumerate(setup.flows))
     faults = tuple(
         FaultResult(
             spec.kind, spec.target, spec.at, found.lost, found.data_lost, len(found.first_ps),
@@ -183,6 +184,7 @@ def _report(
             tuple(records.bin_ends_ps),
             np.array(records.received).reshape(-1, len(board.pairs)),
             np.array(records.queue_peaks).reshape(-1, records.stages),
+            np.array(records.lost_by, np.int64),
         ),
         trace=records.trace,
         end_ps=world.slot * world.slot_ps,
@@ -190,9 +192,45 @@ def _report(
             {"scenario": setup.scenario.as_written(), "fabric": setup.fabric.as_written(), "transport": transport.name},
             setup.seed.root,
         ),
+        pausing=None if world.pauses is None else _pausing(network, world.pauses.record),
         interrupted=interrupted,
         wall_s=took[0],
         cpu_s=took[1],
+    )
+
+
+def _pausing(network: Network, record: PauseRecord) -> PauseResult:
+    """Return what pausing did, with the names of ports."""
+    by_stage = [0] * (2 * network.shape.tiers)
+    for port, slots in enumerate(record.paused_slots):
+        by_stage[int(network.stage[port])] += slots * int(network.slot_ps)
+    most = max(range(len(record.paused_slots)), key=lambda port: record.paused_slots[port])
+    slots, tree = record.paused_slots[most], record.largest
+    return PauseResult(
+        pauses=record.pauses,
+        paused_ps=tuple(by_stage),
+        paused_ports=sum(slots > 0 for slots in record.paused_slots),
+        longest_ps=slots * int(network.slot_ps),
+        longest=network.port_name(most) if slots else "",
+        trees=record.trees,
+        tree_root="" if tree is None else network.port_name(tree.root),
+        tree_ports=() if tree is None else tuple(network.port_name(port) for port in tree.ports),
+        tree_depth=0 if tree is None else tree.depth,
+        tree_innocent=0 if tree is None else tree.innocent,
+        tree_at_ps=-1 if tree is None else tree.at_ps,
+        deadlock=tuple(network.port_name(port) for port in record.deadlock),
+        deadlock_at_ps=record.deadlock_ps,
+    )
+
+
+def _flow_result(flow: Flow, parts: Sequence[Progress]) -> FlowResult:
+    """Return how a flow went, which is over when the last of its parts is."""
+    ends = [[part.arrived_ps for part in parts], [part.acknowledged_ps for part in parts]]
+    arrived, acknowledged = (max(times) if min(times) >= 0 else -1 for times in ends)
+    failure = next((part.failure for part in parts if part.failure), "")
+    began = min(part.began_ps for part in parts)
+    return FlowResult(
+        flow.name, flow.source, flow.destination, flow.size, began, arrived, acknowledged, failure, flow.counted
     )
 
 

@@ -1,6 +1,6 @@
 """The flows of a scenario: who writes how many bytes to whom, when, and after what. Given, or drawn from a seed."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 import numpy as np
@@ -36,6 +36,26 @@ class Flow:
     """Which of the queue pairs between its two NICs carries it."""
     counted: bool = True
     """Whether it is a part of what is measured and waited for, and not background."""
+
+
+def cut(flows: tuple[Flow, ...], parts: int) -> tuple[Flow, ...]:
+    """Return every flow cut over `parts` queue pairs, each part after all parts of what the flow waits for.
+
+    A part of a flow with fewer bytes than parts has one byte all the same, so that every flow has as many.
+    """
+    if parts == 1:
+        return flows
+    return tuple(
+        replace(
+            flow,
+            name=f"{flow.name}.{part}",
+            size=max(1, flow.size // parts + (1 if part < flow.size % parts else 0)),
+            after=tuple(number * parts + other for number in flow.after for other in range(parts)),
+            lane=flow.lane * parts + part,
+        )
+        for flow in flows
+        for part in range(parts)
+    )
 
 
 def flows_of(scenario: ScenarioSpec, shape: Shape, nic_bps: int, seed: Seed) -> tuple[Flow, ...]:

@@ -26,8 +26,10 @@ class EvSpec(Spec):
     min_active: Annotated[int, Field(ge=1, le=4096)] = 64
     """EVs below which silence retires no more of them: the interface's example has a quarter (section 4.1)."""
     losses_to_retire: Annotated[int, Field(ge=1, le=100)] = 3
-    """Silent losses in a row, with nothing delivered between, that retire an EV where switches do not trim: there, one
-    loss is more often a full queue than a dead path. With trimming one is enough (section 4.2). Ours."""
+    """Fewest silent losses in a row, with nothing delivered between, that retire an EV where switches do not trim:
+    there, a loss is more often a full queue than a dead path. The more of all packets are lost, the more it takes: so
+    many that chance alone brings them less than once in 1,024 times. 1 blames an EV at its first loss whatever happens
+    on others, as is right where switches trim, and is done there (section 4.2). Ours."""
     most_skips: Annotated[int, Field(ge=1, le=1024)] = 32
     """Most rounds for which an EV that is marked again and again is passed over after each packet that it carries. Its
     first mark skips it once (section 4.2); each further one without an unmarked packet between doubles the rounds, each

@@ -35,6 +35,7 @@ from weft.planning.arithmetic import flops_per_token
 from weft.specs import JobSpec, load_job
 from weft.training import digests, guarded, lifeline, mesh, runs, state
 from weft.training.checkpoint import Handle, Store
+from weft.training.choice import automatic
 from weft.training.data import Stream, open_corpus
 from weft.training.energy import CPU_CORE_MW, EnergyMeter, EnergyReport, completed, estimate
 from weft.training.evaluation import Evaluations
@@ -99,7 +100,7 @@ class Run:
         book_on(self.ledger)
         self._cache = folder / ".corpora"
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
-        plan = self.life.plan or (mesh.automatic(job, self.ranks) if job.plan == "auto" else job.plan)
+        plan = self.life.plan or (automatic(job, self.ranks) if job.plan == "auto" else job.plan)
         mesh.check(job, plan, self.ranks)
         self.device = self._settle(exact=plan.exact)
         shared(self._build_corpus)

@@ -30,8 +30,9 @@ from weft.specs import JobSpec, load_job
 from weft.specs.faults import Fault, FaultsSpec, resolved
 from weft.specs.job import PlanSpec
 from weft.training import runs
+from weft.training.choice import automatic
 from weft.training.launch import Setting, Target, open_store, spawn, start_fork_server, stop_on_signal
-from weft.training.mesh import automatic, check, problems
+from weft.training.mesh import check, problems
 from weft.training.tiers.agreement import agree, first_difference
 from weft.training.tiers.orders import START, Candidate, Orders
 from weft.training.tiers.piece import Piece

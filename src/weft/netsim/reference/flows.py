@@ -141,6 +141,13 @@ class FlowBoard:
             if progress.waits_for == 0:
                 heapq.heappush(self._starts, (time_ps + self.flows[follower].at_ps, follower))
 
+    def fail_all(self, failure: str) -> None:
+        """End every flow that is not over, begun or not."""
+        for i, progress in enumerate(self.progress):
+            if progress.acknowledged_ps < 0 and not progress.failure:
+                progress.failure = failure
+                self.open -= self.flows[i].counted
+
     def _fail(self, pair: int, failure: str) -> None:
         """End every flow of a pair that has failed, and every flow that waits for one of them."""
         queue = self._queues[pair]

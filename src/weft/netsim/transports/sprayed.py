@@ -9,13 +9,13 @@ import numpy as np
 from weft.core.seeds import Seed
 from weft.core.units import Picoseconds
 from weft.mrc import columns
-from weft.mrc.compiled import compiled
 from weft.mrc.receiver import start_receiver
-from weft.mrc.sender import POSTED, start_sender
+from weft.mrc.sender import start_sender
 from weft.mrc.settings import TIMEOUT_UNIT_PS, settings
 from weft.netsim import hosts
 from weft.netsim.network import Network
-from weft.netsim.transports.base import Arrival, Event, Outcome, Pair
+from weft.netsim.transports.base import Pair
+from weft.netsim.transports.nics import ColumnEndpoints, make_sheet
 from weft.specs.transport import MrcSpec
 
 Ways = Callable[[int, Pair, int], int]
@@ -24,7 +24,7 @@ Ways = Callable[[int, Pair, int], int]
 _WORD_MASK = 2**63 - 1
 _BACK_WINDOW = 32
 _EV_QUARTER = 4
-_LEAST_POOL = 4096
+
 _LONGEST_TIMEOUT = 24
 
 
@@ -61,8 +61,10 @@ def fitted(spec: MrcSpec, round_trip_ps: int) -> MrcSpec:
     )
 
 
-class SprayedEndpoints:
+class SprayedEndpoints(ColumnEndpoints):
     """All NICs of a run, driven by the rules of `weft.netsim.hosts`."""
+
+    rules = hosts
 
     def __init__(
         self,
@@ -87,19 +89,11 @@ class SprayedEndpoints:
         params = settings(spec, planes=shape.planes, rate_bps=network.fabric.nic_rate, payload=network.frames.payload)
         self.params = params
         self.halves = _make_halves(network, self.pairs, params, spray)
-        self.sheet = _make_sheet(network, len(self.pairs))
+        self.sheet = make_sheet(network, len(self.pairs))
         self._start(seed)
-        self._posted = self._rule(hosts.post_message)
         for port in sorted(denied):
             self._deny(port)
-        if fast:
-            # Compiling is no part of what a run takes: ask both questions once, with nothing to answer.
-            self._rule(hosts.take_in)(self.halves, self.sheet, np.zeros((1, 5), np.int64), 0)
-            nothing = np.zeros((network.shape.hosts, network.shape.planes), np.int64)
-            self._rule(hosts.send_out)(self.halves, self.sheet, 0, nothing[:, 0].copy(), nothing)
-
-    def _rule(self, function: Callable[..., Any]) -> Any:
-        return compiled(function) if self._fast else function
+        self.warm_up()
 
     def _start(self, seed: Seed) -> None:
         """Make every half ready, each with its own chance, which depends on nothing but its pair."""
@@ -125,58 +119,6 @@ class SprayedEndpoints:
                     if value >= 0 and any(port // 2 == link for port in self.route(i, half, value)):
                         deny(self.halves, i, half, e)
 
-    def take_in(self, arrivals: Sequence[Arrival]) -> Outcome:
-        """Take in what arrived in one slot, in order."""
-        count = len(arrivals)
-        if count == 0:
-            return Outcome((), ())
-        table = np.zeros((count, 5), np.int64)
-        table[:, :4] = arrivals
-        self._make_room(8 * count + 64)
-        self.sheet.count[:] = 0
-        self._rule(hosts.take_in)(self.halves, self.sheet, table, count)
-        return self._outcome(table[:, 4].tolist())
-
-    def send_out(self, start_ps: int, phase: Any, room: Any) -> Outcome:
-        """Send what may go in the slot that begins at `start_ps`."""
-        self._make_room(int(np.maximum(room, 0).sum()) // self.network.frames.header + 4 * len(self.halves.deadline))
-        self.sheet.count[:] = 0
-        self._rule(hosts.send_out)(self.halves, self.sheet, start_ps, phase, room)
-        return self._outcome(())
-
-    def _outcome(self, fresh: Sequence[int]) -> Outcome:
-        sent, events = self.sheet.count.tolist()
-        return Outcome(
-            self.sheet.out[:sent].tolist(),
-            [Event(*row) for row in self.sheet.events[:events].tolist()],
-            fresh,
-        )
-
-    def _make_room(self, rows: int) -> None:
-        """See to it that a call can send `rows` packets."""
-        sheet = self.sheet
-        if len(sheet.out) < rows:
-            sheet = sheet._replace(
-                out=np.zeros((2 * rows, hosts.OUT_COLUMNS), np.int64), events=np.zeros((2 * rows, 3), np.int64)
-            )
-        if sheet.free[0] < rows:
-            held = len(sheet.pool)
-            more = max(held, 2 * rows)
-            free = np.zeros(held + more + 1, np.int64)
-            free[: sheet.free[0] + 1] = sheet.free[: sheet.free[0] + 1]
-            free[sheet.free[0] + 1 : sheet.free[0] + 1 + more] = np.arange(held, held + more)
-            free[0] = sheet.free[0] + more
-            sheet = sheet._replace(pool=np.concatenate((sheet.pool, np.zeros(more, hosts.HEADER))), free=free)
-        self.sheet = sheet
-
-    def post(self, pair: int, length: int) -> bool:
-        """Give a pair a message; return whether it had room for it."""
-        return bool(self._posted(self.halves, pair, length) == POSTED)
-
-    def set_goals(self, pair: int, arrived: int, acknowledged: int) -> None:
-        """Say after how many packets an `ARRIVED` and an `ACKNOWLEDGED` are wanted; -1 for none."""
-        self.halves.goal[pair] = [columns.NEVER if goal < 0 else goal for goal in (arrived, acknowledged)]
-
     def reached(self, pair: int) -> tuple[int, int]:
         """Return how many packets have arrived without a gap, and for how many the sender knows it."""
         return int(self.halves.r.qp[pair]["expected"]), int(self.halves.s.qp[pair]["una"])
@@ -193,21 +135,8 @@ class SprayedEndpoints:
             self._paths[key] = found
         return found
 
-    def drop(self, row: int) -> None:
-        """Forget a packet that was lost on the way."""
-        hosts.give_row(self.sheet, row)
-
-    def change_port(self, nic: int, plane: int, *, up: bool, now_ps: int) -> None:
-        """Tell a NIC that one of its ports went up or down."""
-        self._rule(hosts.change_port)(self.halves, nic, plane, int(up), now_ps)
-
-    def deadline_ps(self) -> int:
-        """Return when any half has something to do by itself."""
-        return int(self.halves.deadline.min())
-
-    def sequence(self, row: int) -> int:
-        """Return the packet number in its pair that a data packet carries."""
-        return int(self.sheet.pool[row]["seq"])
+    def reconverge(self, dead: frozenset[int]) -> None:
+        """Take no notice: where routes are static nobody is told."""
 
     def received(self) -> Any:
         """Return the bytes that each pair has received so far."""
@@ -262,19 +191,4 @@ def _make_halves(network: Network, pairs: tuple[Pair, ...], params: np.ndarray, 
         np.zeros((count, 2), np.int64),
         sizes,
         np.array([spray], np.int64),
-    )
-
-
-def _make_sheet(network: Network, pairs: int) -> hosts.Sheet:
-    rows = max(_LEAST_POOL, 64 * pairs)
-    free = np.zeros(rows + 1, np.int64)
-    free[0] = rows
-    free[1:] = np.arange(rows)
-    out = max(_LEAST_POOL, 8 * network.shape.hosts * network.shape.planes)
-    return hosts.Sheet(
-        np.zeros(rows, hosts.HEADER),
-        free,
-        np.zeros((out, hosts.OUT_COLUMNS), np.int64),
-        np.zeros((out, 3), np.int64),
-        np.zeros(2, np.int64),
     )
