@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +14,7 @@ from cyclopts import Parameter
 
 from weft.cli.output import JsonFlag, console, print_json
 from weft.core.errors import UsageError
+from weft.engines.local.client import Speaker
 
 _MISSING = "this command needs aiohttp, orjson and PyYAML; install weft with its extra: pip install 'weft[kubernetes]'"
 
@@ -30,6 +31,23 @@ def needed() -> None:
     except ImportError:
         raise UsageError(_MISSING) from None
     del aiohttp, orjson, yaml
+
+
+def remote(on: str, image: str | None = None, volumes: tuple[str, ...] = ()) -> Speaker:
+    """Return a way to the cluster of a context; "." is the current one."""
+    needed()
+    from weft.engines.kubernetes.access import load
+    from weft.engines.kubernetes.remote import Remote
+
+    return Remote(load(None if on == "." else on, os.environ), image=image, volumes=volumes)
+
+
+def print_rendered(table: Mapping[str, Any], kind: str, image: str | None, volumes: tuple[str, ...]) -> None:
+    """Print what a submission is in the objects of others."""
+    needed()
+    from weft.engines.kubernetes.rendering import rendered
+
+    sys.stdout.write(rendered(table, kind, image, volumes))
 
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:

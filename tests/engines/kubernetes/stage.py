@@ -17,6 +17,9 @@ from weft.engines.kubernetes.resources import JOB_LABEL, JOBS, NAMESPACES, PODS,
 GRACE_S = 6
 """After so long without a heartbeat Kubernetes itself says that a node is not ready."""
 CONTROLLER = User("system:serviceaccount:weft-system:weft-engine")
+NOBODY = User("nobody")
+BARE: list[tuple[int, str]] = []
+"""How a command ended on the server before it knew our kinds."""
 Question = Callable[[], Awaitable[bool]]
 
 

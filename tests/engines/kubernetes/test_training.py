@@ -15,7 +15,7 @@ from weft.engines.kubernetes.resources import HEALTH
 from weft.specs import JobSpec, load_job
 from weft.training import runs
 
-_STEPS = 40
+_STEPS = 24
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(280)]
 
@@ -64,7 +64,7 @@ async def _train(theatre: Theatre, folder: Path) -> tuple[dict[str, float], dict
             root = folder / "claims" / theatre.name / "shared"
 
             async def trains() -> bool:
-                return _steps(root, "hit") >= 12
+                return _steps(root, "hit") > 7
 
             await until(trains, 120.0)
             status = await theatre.status(client, "hit")
@@ -101,7 +101,9 @@ def _steps(root: Path, job: str) -> int:
 
 def _digest(root: Path, job: str) -> str:
     (record,) = _runs(root, job)
-    return record.result()["weights_digest"]
+    result = record.result()
+    assert result is not None, f"{job} has left no result"
+    return result["weights_digest"]
 
 
 def _asked(question):

@@ -134,6 +134,27 @@ class Engine:
                 task.cancel()
             await asyncio.gather(*tasks, main, return_exceptions=True)
 
+    async def look(self) -> None:
+        """Fill the caches once and open the book on them, without deciding or writing anything."""
+        tasks = [asyncio.create_task(one.run()) for one in self.world.reflectors]
+        ready = asyncio.create_task(self.world.synced())
+        try:
+            done, _ = await asyncio.wait([*tasks, ready], return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in (*tasks, ready):
+                task.cancel()
+            await asyncio.gather(*tasks, ready, return_exceptions=True)
+        now_ms = self._now_ms()
+        self._open()
+        self._take_in_nodes(self.world.changed_nodes, now_ms)
+        for name in self.world.teams.items:
+            self._take_in_team(name, now_ms)
+        for seen in self.world.jobs.items.values():
+            if seen.body is not None:
+                self._meet(seen, None, now_ms)
+
     async def _loop(self) -> None:
         await self.world.synced()
         self._open()
