@@ -1,6 +1,7 @@
 """`weft cluster install|control|act`: weft's kinds, its engine and acted nodes on a Kubernetes cluster."""
 
 import asyncio
+import importlib.util
 import logging
 import os
 import signal
@@ -24,13 +25,8 @@ Config = Annotated[Path | None, Parameter(name="--kubeconfig", help="The kubecon
 
 def needed() -> None:
     """Say in one sentence which packages are missing."""
-    try:
-        import aiohttp
-        import orjson
-        import yaml
-    except ImportError:
-        raise UsageError(_MISSING) from None
-    del aiohttp, orjson, yaml
+    if any(importlib.util.find_spec(name) is None for name in ("aiohttp", "orjson", "yaml")):
+        raise UsageError(_MISSING)
 
 
 def remote(on: str, image: str | None = None, volumes: tuple[str, ...] = ()) -> Speaker:
