@@ -108,8 +108,8 @@ async def playing(theatre: Theatre, stage: Stage) -> AsyncIterator[Actor]:
     """Play nodes beside the block."""
     async with Client(theatre.plane.access(), agent="actor") as client:
         actor = Actor(client, stage)
-        await actor.register()
         async with running(actor.run()):
+            await actor.register()
             yield actor
 
 

@@ -23,6 +23,7 @@ _LEASES = "kube-node-lease"
 _NOT_READY = "node.kubernetes.io/not-ready"
 _LOOPBACK = 127 << 24
 _AT_ONCE = 48
+_SOON_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -159,6 +160,7 @@ class Actor:
         self._places = asyncio.Semaphore(_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
         self._started: set[str] = set()
+        self._standing: list[str] = []
         self._keep_items = False
         self.pods: Reflector[ActedPod] = Reflector(self.client, PODS, self._keep, self._changed)
 
@@ -195,6 +197,7 @@ class Actor:
                  "metadata": {"name": name, "ownerReferences": [owner]}, "spec": self._lease(name)}  # fmt: skip
         with contextlib.suppress(ApiError):
             await self.client.create(LEASES, lease, _LEASES)
+        self._standing.append(name)
 
     def _lease(self, name: str) -> dict[str, Any]:
         return {"holderIdentity": name, "leaseDurationSeconds": int(4 * self.stage.period_s), "renewTime": _now_micro()}
@@ -213,12 +216,16 @@ class Actor:
 
     async def _beat(self) -> None:
         """Renew the leases in turn, evenly over the period; a turn that fails is only a beat that was missed."""
-        pause_s = self.stage.period_s / self.stage.nodes
         loop = asyncio.get_running_loop()
         due = loop.time()
         while True:
-            for number in range(self.stage.nodes):
-                name = self.stage.name(number)
+            # Those that have registered beat already while others still do.
+            standing = list(self._standing)
+            pause_s = self.stage.period_s / max(1, len(standing))
+            if not standing:
+                await asyncio.sleep(_SOON_S)
+                continue
+            for name in standing:
                 if name not in self.silent:
                     await self._places.acquire()
                     self._spawn(self._renew(name))

@@ -182,14 +182,14 @@ async def play(
         actor = Actor(client, stage)
         if folder is not None:
             actor.run_in(Processes(folder, client))
-        await actor.register()
-        ready()
 
-        async def fall_silent() -> None:
+        async def register() -> None:
+            await actor.register()
+            ready()
             await asyncio.sleep(after_s)
             actor.silence(sorted(actor.names)[: int(share * stage.nodes)])
 
-        await asyncio.gather(actor.run(), fall_silent())
+        await asyncio.gather(actor.run(), register())
 
 
 def stage_fits(stage: Stage) -> Stage:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import yaml
+from typing_extensions import override
 
 from weft.core.specfile import validate
 from weft.engines.kubernetes.objects import JobBody
@@ -26,7 +27,16 @@ def rendered(table: Mapping[str, Any], kind: str, image: str | None, volumes: tu
     """Return a submission as YAML of `kind`: "jobset" or "kueue"."""
     name = fitting_name(str(table.get("name") or (table.get("job") or {}).get("name") or "job"))
     body = validate(body_of(table, image, volumes, None), JobBody, "the submission")
-    return yaml.safe_dump(jobset(name, body, queue=body.team if kind == "kueue" else None), sort_keys=False, width=120)
+    made = jobset(name, body, queue=body.team if kind == "kueue" else None)
+    return yaml.dump(made, Dumper=_Plain, sort_keys=False, width=120)
+
+
+class _Plain(yaml.SafeDumper):
+    """Writes what occurs twice twice: people read it."""
+
+    @override
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
 
 
 def jobset(name: str, body: JobBody, queue: str | None = None) -> dict[str, Any]:
