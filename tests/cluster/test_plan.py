@@ -86,7 +86,9 @@ def test_the_head_starts_when_it_was_promised_or_before_whatever_is_backfilled(
 @settings(max_examples=40, deadline=None)
 @given(st.data(), st.integers(1, 6), st.integers(1, 4), st.booleans())
 def test_everybody_gets_a_turn_and_every_wait_has_its_reason(data: st.DataObject, nodes: int, gpus: int, fair: bool):
-    policy = Policy(fair=fair, aged_ms=500, lane_nodes=1, lane_limit_ms=50, reclaim_ms=30, grace_most_ms=20)
+    policy = Policy(
+        fair=fair, aged_ms=500, lane_nodes=1, lane_limit_ms=50, reclaim_ms=30, grace_most_ms=20, patience_ms=20
+    )
     measured = a_replay(data.draw(traces(nodes, gpus)), policy, nodes, gpus).run()
     assert all(record.state in {"done", "failed"} for record in measured.records.values())
     assert measured.unexplained_ms() == 0

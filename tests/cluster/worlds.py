@@ -42,7 +42,7 @@ def clusters(draw: st.DrawFn) -> Snapshot:
         borrow=draw(st.booleans()), lane_nodes=draw(st.integers(0, 2)), spare_nodes=draw(st.integers(0, 1)),
         aged_ms=draw(st.sampled_from([200, 5000, 10**9])), grace_most_ms=50, reclaim_ms=100, forget_ms=300,
         pause_ms=2000, drain_ms=400, brake_window_ms=500, brake_least=draw(st.integers(0, 3)), lane_limit_ms=40,
-        half_life_ms=1000, test_at_once=draw(st.integers(0, 2)), test_every_ms=500,
+        half_life_ms=1000, patience_ms=20, test_at_once=draw(st.integers(0, 2)), test_every_ms=500,
     )  # fmt: skip
     budget = draw(st.sampled_from([None, count * 10 + pool * 70, count * 10 + pool * 100]))
     power = Power(site_w=budget, node_idle_w=10, gpu_rise_w=100, ramp_w_per_s=draw(st.sampled_from([None, 1000])))

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from weft.campaign.trace import Line
-from weft.cluster.actions import Bind, Preempt, Ticket, Wait
+from weft.cluster.actions import Bind, Preempt, Ticket, Wait, Wave
 from weft.cluster.book import Book
+from weft.cluster.budget import falling
 from weft.cluster.jobs import Job
 from weft.cluster.placement import switches
 
@@ -88,7 +89,6 @@ class Measures:
         self._held = 0
         self._since: dict[str, tuple[str, int]] = {}
         self._extra: list[tuple[int, int]] = []
-        self._pacing: dict[str, Bind] = {}
 
     def submitted(self, job: Job) -> None:
         """Note that a job was handed in."""
@@ -107,8 +107,9 @@ class Measures:
         if record.start_ms is None:
             record.start_ms = now_ms
         self._hold(now_ms, job.gpus)
-        self._pacing[job.id] = action
-        self._rise(job, action, now_ms, 1)
+        nodes = len(action.placement.nodes)
+        waves = action.waves or (Wave(0, nodes),)
+        self._change(waves, action.placement.gpus_per_node * self.book.rise_w(job), now_ms)
         if len(action.placement.nodes) > 1:
             self._extra.append(self._spread(action))
 
@@ -117,7 +118,10 @@ class Measures:
         assert job.start_ms is not None
         self._hold(at_ms, -job.gpus)
         self.used_gpu_ms[job.team] += job.gpus * (at_ms - job.start_ms)
-        self._rise(job, self._pacing.pop(job.id), at_ms, -1)
+        nodes = len(job.placement.nodes) if job.placement else 0
+        node_w = job.gpus * self.book.rise_w(job) // max(1, nodes)
+        waves, self.book.power = falling(self.book.power, self.book.policy, nodes, node_w, at_ms)
+        self._change(waves or (Wave(0, nodes),), -node_w, at_ms)
 
     def asked(self, action: Preempt) -> None:
         """Note that a job was asked to leave."""
@@ -210,6 +214,14 @@ class Measures:
         idle = self.book.pool.count * self.book.power.node_idle_w
         return grid / 1000, np.where(at >= 0, levels[np.maximum(at, 0)] if len(levels) else idle, idle)
 
+    def ramp_w_per_s(self) -> float:
+        """Return the largest change of the site's draw within any second, up or down."""
+        changes = sorted(self.draw)
+        times = np.array([at for at, _ in changes], dtype=np.int64)
+        levels = np.concatenate([[0], np.cumsum([watts for _, watts in changes])])
+        before = np.searchsorted(times, times - 1000, side="right")
+        return float(np.abs(levels[1:] - levels[before]).max()) if len(times) else 0.0
+
     def energy_kwh(self) -> float:
         """Return the energy from the first submission to the end."""
         idle = self.book.pool.count * self.book.power.node_idle_w * (self.end_ms - self.first_ms)
@@ -244,7 +256,7 @@ class Measures:
             "fragmentation": self.fragmentation(),
             "energy_kwh": self.energy_kwh(),
             "peak_w": float(watts.max()),
-            "ramp_w_per_s": float(np.abs(np.diff(watts)).max()),
+            "ramp_w_per_s": self.ramp_w_per_s(),
             "replaced": self.disturbances,
             "tickets": len(self.tickets),
             "technician_hours": sum(ticket.technician_min for ticket in self.tickets) / 60,
@@ -263,15 +275,9 @@ class Measures:
         else:
             self.busy.append((at_ms, self._held))
 
-    def _rise(self, job: Job, action: Bind, at_ms: int, sign: int) -> None:
+    def _change(self, waves: Sequence[Wave], node_w: int, at_ms: int) -> None:
         """Write a change of the site's draw down, wave by wave."""
-        node_w = sign * action.placement.gpus_per_node * self.book.rise_w(job)
-        if not action.waves:
-            self.draw.append((at_ms, node_w * len(action.placement.nodes)))
-            return
-        # On the way down the pacing is the same, without the wait for the first wave.
-        first_ms = action.waves[0].after_ms if sign < 0 else 0
-        self.draw += [(at_ms + wave.after_ms - first_ms, node_w * wave.nodes) for wave in action.waves]
+        self.draw += [(at_ms + wave.after_ms, node_w * wave.nodes) for wave in waves]
 
     def _spread(self, action: Bind) -> tuple[int, int]:
         nodes = self.book.nodes_of[action.job]

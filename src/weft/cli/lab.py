@@ -23,6 +23,7 @@ from weft.core.quantity import QuantityError
 from weft.fabric.blame import Health
 from weft.specs import load_site
 from weft.wire.lab import faults, lab
+from weft.wire.lab.bench import rate_bps, share_per_million
 from weft.wire.lab.faults import Change, Faults, Filter, Into
 from weft.wire.lab.lab import Lab
 from weft.wire.lab.plan import MTU, LabPlan, LabSpec, queue_for, small_fabric
@@ -76,14 +77,14 @@ def up(
         Built-in name or path of a site file; or say hosts, planes and spines.
 
     """
-    rate_bps = None if rate is None else _read(quantity.RATE, rate)
+    asked_bps = None if rate is None else rate_bps(rate)
     if site is None:
-        fabric = small_fabric(hosts, planes, spines, rate_bps or quantity.RATE.parse(_RATE))
+        fabric = small_fabric(hosts, planes, spines, asked_bps or rate_bps(_RATE))
     else:
         fabric = load_site(site).fabric
-    rate_bps = rate_bps or fabric.port_rate
-    queue_bytes = queue_for(rate_bps) if queue is None else _read(quantity.SIZE, queue)
-    spec = LabSpec(name, fabric, rate_bps, queue_bytes, mtu)
+    port_bps = asked_bps or fabric.port_rate
+    queue_bytes = queue_for(port_bps) if queue is None else _read(quantity.SIZE, queue)
+    spec = LabSpec(name, fabric, port_bps, queue_bytes, mtu)
     shape = LabPlan(spec).addressing.shape
     if shape.hosts + shape.switches > MOST_NAMESPACES:
         raise UsageError(
@@ -186,7 +187,7 @@ def loss(
         Share of the packets: 1%, 0.1%; 0% ends it.
 
     """
-    per_million = _share(share)
+    per_million = share_per_million(share)
     _change(
         name,
         (link,),
@@ -208,10 +209,8 @@ def slow(link: str, rate: str, /, *, name: Name = "w", json: JsonFlag = False) -
         The rate, one direction: 100Mb/s.
 
     """
-    rate_bps = _read(quantity.RATE, rate)
-    if rate_bps < 1:
-        raise UsageError("a link without any rate is a cut one; use weft lab cut")
-    _change(name, (link,), ("link",), lambda plan, now, one, _by: faults.slow(plan, now, one, rate_bps), json=json)
+    slower = rate_bps(rate)
+    _change(name, (link,), ("link",), lambda plan, now, one, _by: faults.slow(plan, now, one, slower), json=json)
 
 
 @app.command
@@ -269,6 +268,10 @@ def survey_links(
         print_json({**found.as_json(), "provenance": provenance(found.lab.record.spec.as_json()).as_json()})
         return
     _print_survey(found)
+
+
+app.command("weft.cli.lab_traffic:ping", name="ping", help="Send small writes to and fro by MRC and time them.")
+app.command("weft.cli.lab_traffic:bench", name="bench", help="Send a stream by MRC, and TCP beside it, through faults.")
 
 
 @app.command
@@ -383,15 +386,6 @@ def _write_denials(target: Path, found: Survey) -> None:
     except OSError as error:
         part.unlink(missing_ok=True)
         raise FailedError(f"{target} can not be written: {error.strerror}") from None
-
-
-def _share(text: str) -> int:
-    """Return a share in parts of a million."""
-    match = re.fullmatch(r"\s*(\d{1,3}(?:\.\d{1,4})?)\s*%\s*", text)
-    per_million = round(float(match[1]) * 10_000) if match else -1
-    if not 0 <= per_million <= faults.MILLION:
-        raise UsageError(f"{text!r} is not a share of packets; write it as '1%' or '0.1%'")
-    return per_million
 
 
 def _read(dimension: quantity.Dimension, text: str) -> int:

@@ -29,8 +29,8 @@ class Bind:
     placement: Placement
     """Where, in rank order."""
     waves: tuple[Wave, ...] = ()
-    """When its nodes may begin to draw power, so that the site keeps its ramp; empty for all of them now. When the job
-    ends, the draw falls with the same pacing."""
+    """When its nodes may begin to draw power, so that the site keeps its ramp; empty for all of them now. What happens
+    when it ends is `budget.falling`'s business."""
     borrowed: bool = False
     """Whether its team is above its quota with it."""
     why: str = ""

@@ -142,7 +142,16 @@ class Book:
         return found
 
     def due_ms(self) -> int | None:
-        """Return when a pass must come though nothing has changed: the next limit or grace that ends."""
+        """Return when a pass must come though nothing has changed: the next limit, grace or patience that ends."""
+        at_ms = self._next_deadline_ms()
+        if self.reservation is None or self.planned_ms is None or self.reservation.job not in self.jobs:
+            return at_ms
+        tired_ms = self.jobs[self.reservation.job].submit_ms + self.policy.patience_ms
+        if tired_ms <= self.planned_ms:
+            return at_ms
+        return tired_ms if at_ms is None else min(at_ms, tired_ms)
+
+    def _next_deadline_ms(self) -> int | None:
         while self._deadlines:
             at_ms, name = self._deadlines[0]
             job = self.jobs.get(name)

@@ -35,28 +35,53 @@ def within(candidates: Column, groups: Column, drawn: Column, budget_w: int | No
     return capped(candidates, groups, slots)
 
 
-def staggered(
-    power: Power, policy: Policy, nodes: int, node_rise_w: int, now_ms: int
-) -> tuple[tuple[Wave, ...], Power]:
+def rising(power: Power, policy: Policy, nodes: int, node_rise_w: int, now_ms: int) -> tuple[tuple[Wave, ...], Power]:
     """Return the waves in which `nodes` nodes may start, and the budgets with the ramp taken up until then."""
+    waves, small, until_ms = _staggered(
+        power, policy, nodes, node_rise_w, now_ms, (power.ramp_free_ms, power.lane_free_ms)
+    )
+    after = replace(power, lane_free_ms=until_ms) if small else replace(power, ramp_free_ms=until_ms)
+    return waves, after if until_ms else power
+
+
+def falling(power: Power, policy: Policy, nodes: int, node_rise_w: int, now_ms: int) -> tuple[tuple[Wave, ...], Power]:
+    """Return the waves in which the draw of `nodes` nodes falls when their job ends, and the budgets after that.
+
+    Whoever sees a job end calls this: its nodes are free at once, but keep drawing until their wave.
+    """
+    waves, small, until_ms = _staggered(
+        power, policy, nodes, node_rise_w, now_ms, (power.fall_free_ms, power.fall_lane_free_ms)
+    )
+    after = replace(power, fall_lane_free_ms=until_ms) if small else replace(power, fall_free_ms=until_ms)
+    return waves, after if until_ms else power
+
+
+def _staggered(  # noqa: PLR0917 - the arguments of its two callers, and whose ledger
+    power: Power, policy: Policy, nodes: int, node_rise_w: int, now_ms: int, free: tuple[int, int]
+) -> tuple[tuple[Wave, ...], bool, int]:
+    """Return waves, whether the change is small, and until when its share of the ramp is taken; 0 where none is.
+
+    A wave of w watts takes its share of the ramp up for w over the share's rate. Within any second the waves that begin
+    then, all but the last, have taken up no more than that second, so their sum is at most the rate and one wave: the
+    rates leave room for it.
+    """
     ramp = power.ramp_w_per_s
     if ramp is None or not policy.power or node_rise_w <= 0:
-        return (), power
+        return (), False, 0
     whole_w = nodes * node_rise_w
     small = whole_w * SMALL_SHARE <= ramp
-    rate = max(1, ramp // LANE_SHARE if small else ramp - ramp // LANE_SHARE)
-    free_ms = power.lane_free_ms if small else power.ramp_free_ms
-    begin_ms = max(now_ms, free_ms)
+    share = ramp // LANE_SHARE if small else ramp - ramp // LANE_SHARE
+    rate = max(1, share - ramp // SMALL_SHARE if small else share * _SECOND_MS // (_SECOND_MS + WAVE_MS))
+    begin_ms = max(now_ms, free[small])
     until_ms = begin_ms - (-whole_w * _SECOND_MS // rate)
-    after = replace(power, lane_free_ms=until_ms) if small else replace(power, ramp_free_ms=until_ms)
-    each = rate * WAVE_MS // _SECOND_MS // node_rise_w
-    if whole_w * _SECOND_MS <= rate * WAVE_MS:
-        return ((Wave(begin_ms - now_ms, nodes),) if begin_ms > now_ms else ()), after
+    if small or whole_w * _SECOND_MS <= rate * WAVE_MS:
+        return ((Wave(begin_ms - now_ms, nodes),) if begin_ms > now_ms else ()), small, until_ms
     # A node that alone rises by more than a wave may add starts every few waves.
-    step_ms = WAVE_MS if each else -(-node_rise_w * _SECOND_MS // rate)
-    each = max(1, each)
+    each = max(1, rate * WAVE_MS // _SECOND_MS // node_rise_w)
+    step_ms = max(WAVE_MS, -(-each * node_rise_w * _SECOND_MS // rate))
     counts = [each] * (nodes // each) + ([nodes % each] if nodes % each else [])
-    return tuple(Wave(begin_ms - now_ms + number * step_ms, count) for number, count in enumerate(counts)), after
+    waves = tuple(Wave(begin_ms - now_ms + number * step_ms, count) for number, count in enumerate(counts))
+    return waves, small, begin_ms + len(counts) * step_ms
 
 
 def earliest_ms(ends_ms: Column, watts: Column, lacking_w: int) -> int:

@@ -181,6 +181,8 @@ class _Turn:
         shares = self.book.shares
         team = int(self.team[at])
         in_quota = bool(shares.held[team] + self.total[at] <= shares.quota[team])
+        if self.now_ms - job.submit_ms < self.policy.patience_ms:
+            return False
         asked = make_room(self.book, Want(job, lacking, in_quota), self.now_ms)
         for action in asked:
             self.book.take_up(action, self.now_ms)
@@ -240,7 +242,7 @@ class _Turn:
         team = int(self.team[at])
         borrowed = bool(book.shares.held[team] + count * gang.gpus_per_node > book.shares.quota[team])
         why = "order" if self.head is None or at < self.head.at else "lane" if self.fast[at] else "backfill"
-        waves, book.power = budget.staggered(book.power, self.policy, count, node_rise_w, self.now_ms)
+        waves, book.power = budget.rising(book.power, self.policy, count, node_rise_w, self.now_ms)
         action = Bind(job.id, Placement(tuple(ranked.tolist()), gang.gpus_per_node, devices), waves, borrowed, why)
         self._pass_over(at, Reason.NONE)
         book.take_up(action, self.now_ms)

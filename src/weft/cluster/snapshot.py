@@ -37,6 +37,10 @@ class Power:
     """When the last staggered start of a gang is over: the next one begins then."""
     lane_free_ms: int = 0
     """The same for small starts, which have their own share of the ramp."""
+    fall_free_ms: int = 0
+    """When the last staggered end of a gang is over."""
+    fall_lane_free_ms: int = 0
+    """The same for small ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,8 @@ class Policy:
     """By how much a job's priority must be higher before others leave for it."""
     priorities: bool = True
     """Whether priorities count; if not, the order is that of submission."""
+    patience_ms: int = MINUTE_MS
+    """Waiting time before others are asked to leave for a job: most blocked jobs find room by themselves."""
     fair: bool = True
     """Whether, among equal priorities, the team that used the least of its share goes first."""
     half_life_ms: int = 24 * HOUR_MS
@@ -70,7 +76,7 @@ class Policy:
     spare_nodes: int = 0
     """Nodes kept free to replace failed ones."""
     reclaim_ms: int = 10 * MINUTE_MS
-    """Longest from a team's asking for its quota to its having it: bounds grace and minimum run time of borrowers."""
+    """Longest from asking borrowers to a team's having its quota back: bounds their grace and minimum run time."""
     grace_most_ms: int = 10 * MINUTE_MS
     """Longest grace that anybody gets."""
     power: bool = True

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,9 +16,11 @@ from tests.wire.lab.conftest import NAME, Weft
 
 from weft.fabric import srv6
 from weft.fabric.plain import plane_address
+from weft.wire.lab import faults
 from weft.wire.lab import lab as labs
+from weft.wire.lab import machine as machine_module
 from weft.wire.lab.lab import Lab
-from weft.wire.lab.machine import World, keepers
+from weft.wire.lab.machine import SYSTEM_PATH, World, keepers
 
 pytestmark = [
     pytest.mark.root,
@@ -150,6 +153,19 @@ def test_a_lossy_link_loses_its_share_and_heals(weft: Weft, lab: Make):
     # 320 are expected; a fair coin of this weight leaves 250..380 once in more than 10^12 runs.
     assert 250 < came < 380
     assert weft("heal", "link0-p0-i0") == 0
+    assert echoes(made, 0, [0], count=100) == 100
+
+
+@pytest.mark.skipif(shutil.which("ip6tables", path=SYSTEM_PATH) is None, reason="ip6tables is not there")
+def test_ip6tables_does_what_nft_does(lab: Make, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(machine_module, "filter_program", lambda: "ip6tables")
+    made = lab("--hosts", "2", "--planes", "1", "--spines", "1")
+    made.change(["link0-p0-i0"], lambda plan, now, name, by: faults.lose(plan, now, name, 200_000, into="lower", by=by))
+    assert 250 < echoes(made, 0, [0], count=400, wait_s=0.01) < 380
+    made.change(["link0-p0-i0"], faults.heal)
+    made.change(["t1-p0-i0"], faults.black_hole)
+    assert echoes(made, 0, [0]) == 0
+    made.change(["t1-p0-i0"], faults.heal)
     assert echoes(made, 0, [0], count=100) == 100
 
 

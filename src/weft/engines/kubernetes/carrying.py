@@ -37,7 +37,7 @@ from weft.engines.kubernetes.seen import Owner, Placed, SeenJob, SeenPod, seen_j
 from weft.engines.kubernetes.world import World
 
 _LOG = logging.getLogger(__name__)
-_SHOW_S = 1.0
+_SHOW_S = 5.0
 _AGAIN_S = 0.1
 _TRIES = 20
 _UNSEEN_S = 30.0

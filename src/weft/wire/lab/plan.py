@@ -24,7 +24,7 @@ from weft.specs.fabric import FabricSpec
 
 Program = Literal["ip", "tc", "nft", "ip6tables"]
 
-HEADERS_BYTES = 128
+HEADERS_BYTES = 132
 """Room that a packet needs beside its payload: IPv6 40, UDP 8, MRC with its ICRC up to 44, and some to spare."""
 LARGEST_MTU = 65_535
 MTU = 9_216
