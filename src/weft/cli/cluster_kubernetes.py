@@ -35,7 +35,8 @@ def remote(on: str, image: str | None = None, volumes: tuple[str, ...] = ()) -> 
     from weft.engines.kubernetes.access import load
     from weft.engines.kubernetes.remote import Remote
 
-    return Remote(load(None if on == "." else on, os.environ), image=image, volumes=volumes)
+    pool = os.environ.get("WEFT_POOL", "weft")
+    return Remote(load(None if on == "." else on, os.environ), image=image, volumes=volumes, pool=pool)
 
 
 def print_rendered(table: Mapping[str, Any], kind: str, image: str | None, volumes: tuple[str, ...]) -> None:

@@ -81,10 +81,12 @@ async def _commands(theatre: Theatre, work: Path, folder: Path) -> None:
     document["contexts"][0]["context"]["namespace"] = theatre.name
     config.write_text(yaml.safe_dump(document))
 
+    given = {**os.environ, "KUBECONFIG": str(config), "WEFT_POOL": theatre.name}
+
     async def weft(*arguments: str) -> str:
         command = [sys.executable, "-c", "from weft.cli.main import run; run()", *arguments]
         done = await asyncio.to_thread(
-            subprocess.run, command, env={**os.environ, "KUBECONFIG": str(config)}, cwd=work, capture_output=True,
+            subprocess.run, command, env=given, cwd=work, capture_output=True,
             text=True, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr

@@ -108,6 +108,7 @@ class Engine:
         self._resynced = 0.0
         self._live: set[str] = set()
         self._silent: set[str] = set()
+        self._unfit: set[str] = set()
         self._ghosts: dict[str, Job] = {}
         self._carrier = Carrier(
             client, self.lanes, self.world, self.touch, aggregator=self.settings.aggregator,
@@ -237,6 +238,8 @@ class Engine:
                     self.book.put(record, now_ms)
         if grown:
             self.book = Book(replace(self.book.snapshot(), nodes=tuple(records)))
+            for entry in [self.entries[name] for name in sorted(self._unfit) if name in self.entries]:
+                self._put(entry, now_ms)
 
     def _heard(self, name: str) -> bool:
         seen = self.world.nodes.items.get(name)
@@ -266,6 +269,7 @@ class Engine:
             del self.entries[job_id]
             self.book.drop(job_id, now_ms)
             self.book.ended.pop(job_id, None)
+            self._unfit.discard(job_id)
             entry = None
         if seen is not None and seen.body is None:
             self._carrier.refuse(seen, now_ms)
@@ -284,13 +288,13 @@ class Engine:
             entry = restore(seen, self.roll.numbers)
             self.entries[seen.id] = entry
             self._live.add(seen.id)
-            self.book.put(entry.record, now_ms)
+            self._put(entry, now_ms)
         elif not entry.writing and _newer(seen.version, entry.seen.version):
             if seen.record != entry.seen.record or seen.placed != entry.seen.placed:
                 _LOG.warning("%s: somebody else has changed its status; theirs counts", seen.id)
                 entry = self.entries[seen.id] = restore(seen, self.roll.numbers)
                 self._live.add(seen.id)
-                self.book.put(entry.record, now_ms)
+                self._put(entry, now_ms)
             else:
                 entry.seen = seen
                 asked = _asked(entry.record, seen)
@@ -300,13 +304,25 @@ class Engine:
             self._cancel(entry, seen.cancelled, now_ms)
         return entry
 
+    def _put(self, entry: Entry, now_ms: int) -> None:
+        """Tell the book of a job; one that no node is large enough for is kept out of it."""
+        record = entry.record
+        gpus, largest = record.gang.gpus_per_node, self.book.pool.largest
+        if record.state is JobState.WAITING and gpus > largest:
+            self.book.drop(record.id, now_ms)
+            self._unfit.add(record.id)
+            entry.why = f"it asks for {gpus} GPUs on a node; the largest has {largest}"
+            return
+        self._unfit.discard(record.id)
+        self.book.put(record, now_ms)
+
     def _set(self, entry: Entry, record: Job, now_ms: int) -> None:
         """Take a new record of a job as true; a job that holds nothing has no place."""
         entry.record = record
         self._live.add(entry.seen.id)
         if record.state not in HOLDING:
             entry.placed = None
-        self.book.put(record, now_ms)
+        self._put(entry, now_ms)
 
     def _cancel(self, entry: Entry, by: str, now_ms: int) -> None:
         entry.why = f"called off by {by}"

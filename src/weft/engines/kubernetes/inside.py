@@ -48,6 +48,24 @@ class Surrounding:
     digest: str
 
 
+def spelled_out(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment with what a pod is told in one variable under the names that programs read."""
+    if "WEFT_POD" not in environment:
+        return dict(environment)
+    told = json.loads(environment["WEFT_POD"])
+    known = {
+        "WEFT_JOB": told["job"], "WEFT_JOB_UID": told["uid"], "WEFT_ATTEMPT": told["attempt"],
+        "WEFT_NODE": told["node"], "WEFT_NODE_RANK": told["place"], "WEFT_NODES": told["nodes"],
+        "WEFT_GPUS_PER_NODE": told["gpus"],
+        # The same under the names that torch's own programs read.
+        "MASTER_ADDR": told["address"], "MASTER_PORT": told["port"], "NODE_RANK": told["place"],
+        "WORLD_SIZE": told["gpus"] * told["nodes"],
+    }  # fmt: skip
+    if told["devices"]:
+        known["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, told["devices"]))
+    return {**environment, **{name: str(value) for name, value in known.items()}}
+
+
 def read(environment: Mapping[str, str]) -> Surrounding:
     """Return what the environment of a pod says."""
     try:
@@ -88,13 +106,17 @@ def unpack(around: Surrounding) -> Path | None:
 
 def run(command: tuple[str, ...], environment: Mapping[str, str]) -> int:
     """Be the program of a pod; returns its exit status."""
+    try:
+        environment = spelled_out(environment)
+    except (KeyError, ValueError, TypeError):
+        raise UsageError("this is the program inside a pod of weft; its variable WEFT_POD can not be read") from None
     around = read(environment)
     work = unpack(around)
     if work is not None:
         os.chdir(work)
     if command:
         try:
-            os.execvp(command[0], command)  # noqa: S606 - the job's own command, in the job's own pod
+            os.execvpe(command[0], command, environment)  # noqa: S606 - the job's own command, in the job's own pod
         except OSError as error:
             raise FailedError(f"{command[0]} can not be run: {error.strerror}") from None
     if around.training is None:

@@ -53,26 +53,16 @@ def port_of(uid: str) -> int:
 
 
 def environment(owner: Owner, body: JobBody, placed: Placed, place: int, around: Surroundings) -> dict[str, str]:
-    """Return what the program of a place knows without asking."""
+    """Return what the program of a place is told; `inside.spelled_out` makes the variables of it that jobs read."""
     gpus = placed.gpus_per_node
     first = placed.nodes[0]
-    known = {
-        "WEFT_JOB": owner.job,
-        "WEFT_JOB_UID": owner.uid,
-        "WEFT_ATTEMPT": str(placed.attempt),
-        "WEFT_NODE": placed.nodes[place],
-        "WEFT_NODE_RANK": str(place),
-        "WEFT_NODES": str(len(placed.nodes)),
-        "WEFT_GPUS_PER_NODE": str(gpus),
-        "WEFT_RUNS": body.runs,
-        # The same under the names that torch's own programs read.
-        "MASTER_ADDR": around.addresses.get(first) or first,
-        "MASTER_PORT": str(port_of(owner.uid)),
-        "NODE_RANK": str(place),
-        "WORLD_SIZE": str(gpus * len(placed.nodes)),
-    }
-    if placed.devices:
-        known["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, placed.devices[place]))
+    short = {
+        "job": owner.job, "uid": owner.uid, "attempt": placed.attempt, "node": placed.nodes[place], "place": place,
+        "nodes": len(placed.nodes), "gpus": gpus, "address": around.addresses.get(first) or first,
+        "port": port_of(owner.uid), "devices": list(placed.devices[place]) if placed.devices else [],
+    }  # fmt: skip
+    # One variable in place of a dozen: the server keeps a record of each, in every pod; `inside` spells them out.
+    known = {"WEFT_POD": json.dumps(short, separators=(",", ":")), "WEFT_RUNS": body.runs}
     if body.training is not None:
         known["WEFT_TRAINING"] = json.dumps(body.training.as_written())
     if body.folder is not None:

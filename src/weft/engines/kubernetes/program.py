@@ -43,8 +43,8 @@ class Leading:
 
 def explained(error: ApiError) -> Exception:
     """Return what a refusal means for the user, where it means that something has to be put right first."""
-    ours = any(one.plural in error.message for one in OURS) or "could not find the requested resource" in error.message
-    if error.missing and ours:
+    unknown = ("page not found", "could not find the requested resource", *(one.plural for one in OURS))
+    if error.missing and any(words in error.message for words in unknown):
         return UsageError("the cluster does not know weft's kinds; an administrator runs: weft cluster install")
     if error.forbidden:
         return UsageError(f"a permission is missing: {error.message}")

@@ -36,8 +36,11 @@ T = TypeVar("T")
 class Remote:
     """A way to one cluster and one namespace of it."""
 
-    def __init__(self, access: Access, *, image: str | None = None, volumes: tuple[str, ...] = ()) -> None:
-        """Speak to the server of `access`."""
+    def __init__(
+        self, access: Access, *, image: str | None = None, volumes: tuple[str, ...] = (), pool: str = "weft"
+    ) -> None:  # fmt: skip
+        """Speak to the server of `access`; `pool` names the nodes that are ours."""
+        self._pool = pool
         self._access = access
         self._image, self._volumes = image, volumes
         self._folder: dict[str, str] | None = None
@@ -172,7 +175,7 @@ class Remote:
                 "newest_attempt": attempt, "more": open_}  # fmt: skip
 
     async def _looked_at(self, client: Client) -> Engine:
-        engine = Engine(client, Settings())
+        engine = Engine(client, Settings(pool=self._pool))
         await engine.look()
         return engine
 

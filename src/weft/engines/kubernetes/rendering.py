@@ -5,6 +5,7 @@ place by its completion index and the first pod by its host name in the JobSet's
 """
 
 import hashlib
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ from typing_extensions import override
 
 from weft.core.specfile import validate
 from weft.engines.kubernetes.objects import JobBody
-from weft.engines.kubernetes.pods import Surroundings, pod, port_of
+from weft.engines.kubernetes.pods import Surroundings, pod
 from weft.engines.kubernetes.seen import Owner, Placed
 from weft.engines.kubernetes.submitting import body_of, fitting_name
 
@@ -72,13 +73,13 @@ def _template(name: str, body: JobBody) -> dict[str, Any]:
     for key in ("schedulerName", "tolerations"):
         del spec[key]
     container = spec["containers"][0]
-    known = {one["name"]: one["value"] for one in container["env"]}
-    known |= {"MASTER_ADDR": f"{name}-workers-0-0.{name}", "MASTER_PORT": str(port_of(uid))}
-    places = {"WEFT_NODE_RANK", "NODE_RANK"}
+    given = {one["name"]: one["value"] for one in container["env"]}
+    told = {**json.loads(given.pop("WEFT_POD")), "address": f"{name}-workers-0-0.{name}"}
     place = {"valueFrom": {"fieldRef": {"fieldPath": _INDEX}}}
+    # Where a pod stands is known to the JobSet alone; the variable before it holds the rest.
     container["env"] = [
-        {"name": key, **place} if key in places else {"name": key, "value": value}
-        for key, value in known.items()
-        if key != "WEFT_NODE"
+        {"name": "WEFT_PLACE", **place},
+        {"name": "WEFT_POD", "value": json.dumps({**told, "place": "$(WEFT_PLACE)", "node": ""})},
+        *({"name": key, "value": value} for key, value in given.items()),
     ]
     return {"spec": spec}
