@@ -99,6 +99,17 @@ async def engine(plane: ControlPlane) -> AsyncIterator[subprocess.Popen[bytes]]:
         log.close()
 
 
+def cpu_s(pid: int) -> float:
+    """Return the processor seconds that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def server_cpu_s(plane: ControlPlane) -> float:
+    """Return the processor seconds of API server and etcd."""
+    return sum(cpu_s(plane.processes[name].pid) for name in ("kube-apiserver", "etcd"))
+
+
 def peak_mb(process: subprocess.Popen[bytes]) -> float:
     """Return the most memory that a process has held so far, in MB."""
     status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
@@ -120,10 +131,12 @@ async def ours(plane: ControlPlane, client: Client, watcher: Watcher, nodes: int
     """Return the seconds that weft takes for the gang, and its peak memory in MB."""
     async with engine(plane) as process:
         await asyncio.sleep(8.0)
+        before, used = server_cpu_s(plane), cpu_s(process.pid)
         await client.create(JOBS, job(f"gang{number}", nodes), _HOME)
         seconds = await watcher.until(f"gang{number}-", nodes)
         memory = peak_mb(process)
-        print(f"weft: {seconds:.1f} s, peak {memory:.0f} MB", flush=True)
+        spent = f"CPU {cpu_s(process.pid) - used:.1f} s and {server_cpu_s(plane) - before:.1f} s of the server's"
+        print(f"weft: {seconds:.1f} s, peak {memory:.0f} MB, {spent}", flush=True)
     await sweep(client, watcher)
     return seconds, memory
 
@@ -133,6 +146,8 @@ async def theirs(plane: ControlPlane, client: Client, watcher: Watcher, nodes: i
     plane.start_scheduler()
     await asyncio.sleep(8.0)
     names = iter(range(nodes))
+    scheduler = plane.processes["kube-scheduler"].pid
+    before, used = server_cpu_s(plane), cpu_s(scheduler)
 
     async def work() -> None:
         for at in names:
@@ -140,7 +155,9 @@ async def theirs(plane: ControlPlane, client: Client, watcher: Watcher, nodes: i
 
     await asyncio.gather(*(work() for _ in range(_AT_ONCE)))
     seconds = await watcher.until(f"bare{number}-", nodes)
-    print(f"kube-scheduler: {seconds:.1f} s", flush=True)
+    spent = f"CPU {cpu_s(scheduler) - used:.1f} s and {server_cpu_s(plane) - before:.1f} s of the server's"
+    memory = plane.peak_memory_bytes("kube-scheduler") / 1e6
+    print(f"kube-scheduler: {seconds:.1f} s, peak {memory:.0f} MB, {spent}", flush=True)
     plane.stop("kube-scheduler")
     await sweep(client, watcher)
     return seconds
