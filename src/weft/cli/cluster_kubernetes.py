@@ -98,20 +98,21 @@ def control(
     lease: Annotated[float, Parameter(name="--lease", help="Seconds after which a silent engine is replaced.")] = 15.0,
     identity: Annotated[str, Parameter(name="--identity", help="Who we are; the host's name where absent.")] = "",
     metrics: Annotated[str, Parameter(name="--metrics", help="Serve metrics and health at HOST:PORT.")] = "",
+    reports: Annotated[str, Parameter(name="--reports", help="Address at which pods reach --metrics.")] = "",
     rate: Annotated[float, Parameter(name="--rate", help="Most writes in a second.")] = 2000.0,
 ) -> None:  # fmt: skip
     """Run the engine: it places jobs on the pool's nodes and keeps them running. One of several leads."""
     needed()
     from weft.engines.kubernetes.access import load
-    from weft.engines.kubernetes.engine import Settings
     from weft.engines.kubernetes.program import Leading
     from weft.engines.kubernetes.program import control as work
+    from weft.engines.kubernetes.settings import Settings
 
     if rate < 1 or lease <= 0:
         raise UsageError(f"--rate {rate} and --lease {lease} must be at least 1 write and more than 0 seconds")
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     access = load(on, os.environ, kubeconfig)
-    settings = Settings(pool=pool, namespace=namespace, rate_per_s=rate)
+    settings = Settings(pool=pool, namespace=namespace, rate_per_s=rate, aggregator=reports.rstrip("/"))
     leading = Leading(lease_namespace, identity or socket.gethostname(), lease, metrics)
     run(work(access, settings, leading))
 

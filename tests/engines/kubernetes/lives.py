@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 from weft.engines.kubernetes.access import load
-from weft.engines.kubernetes.engine import Settings
 from weft.engines.kubernetes.program import Leading, control
+from weft.engines.kubernetes.settings import Settings
 
 
 def live(writes: int, config: str, pool: str) -> None:

@@ -11,8 +11,9 @@ from typing import Any, cast
 from weft.engines.kubernetes.acting import Actor, Stage
 from weft.engines.kubernetes.client import ApiError, Client
 from weft.engines.kubernetes.control_plane import ControlPlane, User
-from weft.engines.kubernetes.engine import Engine, Settings
+from weft.engines.kubernetes.engine import Engine
 from weft.engines.kubernetes.resources import JOB_LABEL, JOBS, NAMESPACES, PODS, TEAMS
+from weft.engines.kubernetes.settings import Settings
 
 GRACE_S = 6
 """After so long without a heartbeat Kubernetes itself says that a node is not ready."""

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from weft.cluster.actions import (
@@ -29,18 +29,20 @@ from weft.cluster.actions import (
     Wait,
 )
 from weft.cluster.book import Book
-from weft.cluster.effects import ended, stopped, witnessed
+from weft.cluster.effects import checkpointed, ended, stopped, witnessed
 from weft.cluster.jobs import ENDED, HOLDING, Gang, Job, JobState, Placement, Team
 from weft.cluster.plan import decide
-from weft.cluster.snapshot import Policy, Power, Snapshot
+from weft.cluster.snapshot import Snapshot
 from weft.engines.kubernetes.carrying import Carrier
 from weft.engines.kubernetes.client import Client
 from weft.engines.kubernetes.gangs import standing
 from weft.engines.kubernetes.lanes import Lanes
 from weft.engines.kubernetes.ledger import Entry, placed_by, restore
 from weft.engines.kubernetes.objects import TopologyBody
+from weft.engines.kubernetes.reporting import Report
 from weft.engines.kubernetes.roll import Roll
 from weft.engines.kubernetes.seen import SeenJob, record_of
+from weft.engines.kubernetes.settings import Settings, system_ms
 from weft.engines.kubernetes.testing import Tests
 from weft.engines.kubernetes.world import World
 
@@ -49,43 +51,6 @@ _LOST = 75
 """Exit status of a pod that has lost the others of its gang; see `inside`."""
 _LEFT_BY_NODE = frozenset({"NodeLost", "NodeShutdown", "Shutdown", "Evicted", "Preempting", "UnexpectedAdmissionError"})
 _LARGE = 1000
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How the engine runs."""
-
-    pool: str = "weft"
-    """The pool whose nodes are ours: the value of the label cluster.weft/pool."""
-    namespace: str | None = None
-    """Where jobs are looked for; none for everywhere."""
-    policy: Policy = field(default_factory=Policy)
-    """The rules of `weft.cluster`."""
-    power: Power = field(default_factory=Power)
-    """What may be drawn."""
-    pass_s: float = 0.03
-    """Changes within this time are looked at together."""
-    heart_s: float = 2.0
-    """A pass is made at least this often: graces, limits and waves run out without any event."""
-    resync_s: float = 15.0
-    """Every gang is compared with its record at least this often."""
-    silence_s: float = 90.0
-    """A watch that says nothing for this long is opened again."""
-    width: int = 64
-    """Writes in flight."""
-    rate_per_s: float = 2000.0
-    """Most writes in a second."""
-    test_s: float = 60.0
-    """How long a node has to be heard, or not heard, before a test of it has an answer."""
-    teams_s: float = 10.0
-    """Time between two looks at what teams hold."""
-    aggregator: str = ""
-    """Where the programs inside pods report."""
-
-
-def system_ms() -> int:
-    """Return the time in milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
 
 
 class Engine:
@@ -109,6 +74,7 @@ class Engine:
         self._live: set[str] = set()
         self._silent: set[str] = set()
         self._unfit: set[str] = set()
+        self._reports: list[Report] = []
         self._ghosts: dict[str, Job] = {}
         self._carrier = Carrier(
             client, self.lanes, self.world, self.touch, aggregator=self.settings.aggregator,
@@ -245,8 +211,24 @@ class Engine:
         seen = self.world.nodes.items.get(name)
         return seen is not None and seen.ready
 
+    def hear(self, report: Report) -> bool:
+        """Take in what a pod reports; returns whether it belongs to a job that we know."""
+        entry = self.entries.get(report.job)
+        if entry is None or entry.seen.uid != report.uid or report.node not in self.roll.numbers:
+            return False
+        self._reports.append(report)
+        self.touch(report.job)
+        return True
+
     def _take_in_reports(self, now_ms: int) -> None:
-        """Put what tests and silence have shown into the book."""
+        """Put what pods, tests and silence have shown into the book."""
+        while self._reports:
+            one = self._reports.pop(0)
+            entry = self.entries.get(one.job)
+            if entry is not None and one.checkpoint_ms is not None and entry.record.state is JobState.RUNNING:
+                self._set(entry, checkpointed(entry.record, one.checkpoint_ms), now_ms)
+            if one.seen:
+                self.book.put(witnessed(self.book.pool.nodes[self.roll.numbers[one.node]], *one.seen), now_ms)
         pool = self.book.pool
         looked_at = {node.name: node for node in (pool.nodes[number] for number in sorted(pool.watched))}
         for name, report in list(self.tests.reports(self._heard, looked_at, now_ms)):

@@ -21,6 +21,7 @@ from weft.core.errors import FailedError, UsageError
 from weft.core.specfile import validate
 from weft.engines.kubernetes.meeting import Meeting
 from weft.engines.kubernetes.members import Member, Part
+from weft.engines.kubernetes.reporting import reporting
 from weft.specs import JobSpec
 
 LOST = 75
@@ -54,7 +55,8 @@ def spelled_out(environment: Mapping[str, str]) -> dict[str, str]:
         return dict(environment)
     told = json.loads(environment["WEFT_POD"])
     known = {
-        "WEFT_JOB": told["job"], "WEFT_JOB_UID": told["uid"], "WEFT_ATTEMPT": told["attempt"],
+        "WEFT_JOB": told["job"], "WEFT_NAMESPACE": told["space"], "WEFT_JOB_UID": told["uid"],
+        "WEFT_ATTEMPT": told["attempt"],
         "WEFT_NODE": told["node"], "WEFT_NODE_RANK": told["place"], "WEFT_NODES": told["nodes"],
         "WEFT_GPUS_PER_NODE": told["gpus"],
         # The same under the names that torch's own programs read.
@@ -123,9 +125,15 @@ def run(command: tuple[str, ...], environment: Mapping[str, str]) -> int:
         raise UsageError("a pod needs a command or a training")
     folder = around.runs / f"{around.job}-{around.uid[:8]}"
     folder.mkdir(parents=True, exist_ok=True)
-    if around.nodes == 1:
-        return _supervised(around.training, folder)
-    return asyncio.run(_in_a_gang(around, around.training, folder))
+    about = {
+        "job": f"{environment['WEFT_NAMESPACE']}/{around.job}",
+        "uid": around.uid,
+        "node": environment["WEFT_NODE"],
+    }
+    with reporting(environment.get("WEFT_AGGREGATOR", ""), about, folder):
+        if around.nodes == 1:
+            return _supervised(around.training, folder)
+        return asyncio.run(_in_a_gang(around, around.training, folder))
 
 
 def _supervised(job: JobSpec, folder: Path) -> int:

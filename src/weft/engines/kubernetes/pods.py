@@ -57,9 +57,10 @@ def environment(owner: Owner, body: JobBody, placed: Placed, place: int, around:
     gpus = placed.gpus_per_node
     first = placed.nodes[0]
     short = {
-        "job": owner.job, "uid": owner.uid, "attempt": placed.attempt, "node": placed.nodes[place], "place": place,
-        "nodes": len(placed.nodes), "gpus": gpus, "address": around.addresses.get(first) or first,
-        "port": port_of(owner.uid), "devices": list(placed.devices[place]) if placed.devices else [],
+        "job": owner.job, "space": owner.namespace, "uid": owner.uid, "attempt": placed.attempt,
+        "node": placed.nodes[place], "place": place, "nodes": len(placed.nodes), "gpus": gpus,
+        "address": around.addresses.get(first) or first, "port": port_of(owner.uid),
+        "devices": list(placed.devices[place]) if placed.devices else [],
     }  # fmt: skip
     # One variable in place of a dozen: the server keeps a record of each, in every pod; `inside` spells them out.
     known = {"WEFT_POD": json.dumps(short, separators=(",", ":")), "WEFT_RUNS": body.runs}
@@ -67,7 +68,7 @@ def environment(owner: Owner, body: JobBody, placed: Placed, place: int, around:
         known["WEFT_TRAINING"] = json.dumps(body.training.as_written())
     if body.folder is not None:
         known |= {"WEFT_FOLDER": FOLDER, "WEFT_WORK": WORK, "WEFT_FOLDER_DIGEST": body.folder.digest}
-    if around.aggregator:
+    if around.aggregator and body.training is not None and place == 0:
         known["WEFT_AGGREGATOR"] = around.aggregator
     return {**body.environment, **known}
 

@@ -19,10 +19,12 @@ from weft.engines.kubernetes.access import Access
 from weft.engines.kubernetes.acting import Actor, Stage
 from weft.engines.kubernetes.client import ApiError, Client, Hook
 from weft.engines.kubernetes.election import Election
-from weft.engines.kubernetes.engine import Engine, Settings
+from weft.engines.kubernetes.engine import Engine
 from weft.engines.kubernetes.executing import Processes
 from weft.engines.kubernetes.objects import definitions
+from weft.engines.kubernetes.reporting import read
 from weft.engines.kubernetes.resources import DEFINITIONS, OURS
+from weft.engines.kubernetes.settings import Settings, system_ms
 
 NAMESPACE = "weft-system"
 
@@ -72,7 +74,7 @@ async def control(
         agent = "weft-engine"
         async with Client(access, agent=agent, limit=settings.width, before=election.guard, after=after) as client:
             engine = Engine(client, settings)
-            async with _served(leading.metrics, engine, client, election):
+            async with served(leading.metrics, engine, client, election):
                 await election.wait()
                 if on_engine is not None:
                     on_engine(engine)
@@ -121,8 +123,8 @@ def _metric(name: str, help_line: str, values: Mapping[str, int], label: str = "
 
 
 @contextlib.asynccontextmanager
-async def _served(where: str, engine: Engine, client: Client, election: Election) -> Any:
-    """Serve metrics and health while the block runs."""
+async def served(where: str, engine: Engine, client: Client, election: Election) -> Any:
+    """Serve metrics and health, and hear reports, while the block runs."""
     if not where:
         yield
         return
@@ -138,8 +140,17 @@ async def _served(where: str, engine: Engine, client: Client, election: Election
         del request
         return web.Response(text="alive\n")
 
-    app = web.Application()
-    app.add_routes([web.get("/metrics", metrics), web.get("/healthz", alive)])
+    async def report(request: web.Request) -> web.Response:
+        if not election.leading:
+            return web.Response(status=503, text="this engine does not lead\n")
+        try:
+            known = engine.hear(read(await request.json(), system_ms()))
+        except ValueError as error:
+            return web.Response(status=400, text=f"{error}\n")
+        return web.Response(status=200 if known else 404, text="heard\n" if known else "no such job\n")
+
+    app = web.Application(client_max_size=2**16)
+    app.add_routes([web.get("/metrics", metrics), web.get("/healthz", alive), web.post("/v1/report", report)])
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:
