@@ -198,7 +198,7 @@ async def measure(plane: ControlPlane, nodes: int, rounds: int, small: int) -> d
         await client.apply(TEAMS, {**team, "spec": {"quota": _GPUS * (nodes + small)}})
         watcher = Watcher(client)
         task = asyncio.create_task(watcher.cache.run())
-        actor = Actor(acting, Stage(nodes + small, _GPUS, moves=False))
+        actor = Actor(acting, Stage(nodes + small, _GPUS, moves=False, heartbeats_per_s=20.0))
         begun = time.monotonic()
         await actor.register()
         print(f"{nodes + small:,} nodes registered in {time.monotonic() - begun:.1f} s", flush=True)

@@ -43,6 +43,7 @@ _TRIES = 20
 _UNSEEN_S = 30.0
 _BUDGET_S = 5.0
 _LONGEST_S = 30.0
+_LARGE = 1000
 _OUT = frozenset(NodeState) - {NodeState.READY, NodeState.SUSPECT}
 
 
@@ -67,12 +68,22 @@ class Carrier:
         """Do what is next for a job: write its status, or move its pods to where it says."""
         if entry.writing or time.monotonic() < entry.again_at:
             return
-        status = status_of(entry, now_ms)
-        changed = difference(status, entry.seen)
-        if not entry.durable or (changed and time.monotonic() - entry.shown_at > _SHOW_S):
-            self._write(entry, changed)
-        if entry.durable and not entry.writing:
+        durable = entry.durable
+        if not durable or time.monotonic() - entry.shown_at > _SHOW_S:
+            changed = difference(status_of(entry, now_ms), entry.seen)
+            entry.shown_at = time.monotonic()
+            if changed:
+                self._write(entry, changed)
+        if durable and not entry.writing and not self._too_soon(entry):
             self._move(entry, now_ms)
+
+    def _too_soon(self, entry: Entry) -> bool:
+        """Say whether the pods of a large gang were compared a moment ago: that costs as much as it has pods."""
+        size = len(entry.placed.nodes) if entry.placed else 0
+        if size > _LARGE and time.monotonic() - entry.moved_at < size / 20_000:
+            return True
+        entry.moved_at = time.monotonic()
+        return False
 
     def _write(self, entry: Entry, changed: dict[str, Any]) -> None:
         """Write down what was decided, if nobody else has written meanwhile."""

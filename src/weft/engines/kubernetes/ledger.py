@@ -41,6 +41,8 @@ class Entry:
     shown_at: float = 0.0
     """When its status was last written."""
     looked_at: float = 0.0
+    """When its pods were last counted."""
+    moved_at: float = 0.0
     """When its pods were last compared with what is wanted."""
     failures: int = 0
     """Writes for it that failed one after the other."""
