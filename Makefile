@@ -10,7 +10,7 @@ export PYTHONPATH := $(CURDIR)/src
 PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
 
-.PHONY: help setup demo test test-slow test-root check format bench verify docs clean
+.PHONY: help setup demo test test-slow test-root test-kube kube-assets check format bench verify docs clean
 
 help:  ## Say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml
 	    || { echo "setup: $(PYTHON) is older than 3.11; run make PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv --without-pip $(VENV)
 	@$(PYTHON) -m pip --disable-pip-version-check -qq --python $(BIN)/python install 'pip>=25.1'
-	@$(PIP) install --group test --group check --editable '.[train,sim,cluster]'
+	@$(PIP) install --group test --group check --editable '.[train,sim,cluster,kubernetes]'
 	@touch $@
 
 demo: $(STAMP)  ## Design a 131,072-GPU fabric; train a small GPT, kill and corrupt it, and get the same weights
@@ -45,13 +45,19 @@ demo: $(STAMP)  ## Design a 131,072-GPU fabric; train a small GPT, kill and corr
 
 test: $(STAMP)  ## Run the tests (fast ones; under ten minutes on two cores)
 	@echo "test: the fast tests on $(WORKERS) workers"
-	@$(PYTEST) -n $(WORKERS) -m "not slow and not root"
+	@$(PYTEST) -n $(WORKERS) -m "not slow and not root and not kube"
 
 test-slow: $(STAMP)  ## Run the tests that take long
-	@$(PYTEST) -n $(WORKERS) --timeout 900 -m "slow and not root"
+	@$(PYTEST) -n $(WORKERS) --timeout 900 -m "slow and not root and not kube"
 
 test-root: $(STAMP)  ## Run the tests that need root and iproute2 (network namespaces)
 	@$(PYTEST) -m root
+
+kube-assets:  ## Build a real kube-apiserver, etcd and kube-scheduler into a cache folder (once; four minutes)
+	@scripts/kube-assets
+
+test-kube: $(STAMP)  ## Run the tests against a real API server (make kube-assets builds it)
+	@$(PYTEST) -n $(WORKERS) --dist loadfile --timeout 300 -m kube
 
 check: $(STAMP)  ## Lint, format, types, import contracts, spelling, dead code
 	@echo "check: format";    $(BIN)/ruff format --check --quiet .
