@@ -77,7 +77,7 @@ def test_flows_that_share_an_uplink_share_its_rate():
     (chosen,) = transports_of(setup, ("roce",))
     _, world = prepare(setup, chosen, fast=False)
     assert isinstance(world.endpoints, RoceEndpoints)
-    uplinks = [world.endpoints.route(n, 0, int(world.endpoints.halves.s[n]["route"]))[1] for n in range(4)]
+    uplinks = [world.endpoints.route(n, 0, int(world.endpoints.halves.s.qp[n]["route"]))[1] for n in range(4)]
     report = checked(setup, "roce")
     for n, flow in enumerate(report.flows):
         shared = uplinks.count(uplinks[n])
@@ -127,7 +127,7 @@ def test_routing_goes_round_a_dead_link_once_it_knows():
     (chosen,) = transports_of(setup, ("roce",))
     _, world = prepare(setup, chosen, fast=False)
     assert isinstance(world.endpoints, RoceEndpoints)
-    uplinks = [world.endpoints.route(n, 0, int(world.endpoints.halves.s[n]["route"]))[1] // 2 for n in range(4)]
+    uplinks = [world.endpoints.route(n, 0, int(world.endpoints.halves.s.qp[n]["route"]))[1] // 2 for n in range(4)]
     target = uplinks[0] - world.network.shape.link_grids[1].first
     down = fault("link-down", f"link1-p0-i0-u{target}", at_us=5)
     table = transports(timeout=4, reconvergence=Picoseconds(100 * US))
@@ -147,7 +147,7 @@ def test_a_name_with_too_many_queue_pairs_is_refused():
 
 def test_dcqcn_halves_the_rate_at_its_first_cnp_and_goes_half_the_way_back_after_each_timer():
     h = halves()
-    q = h.s[0]
+    q = h.s.qp[0]
     line = 100 * GBPS
     assert (q["rate_bps"], q["alpha"]) == (line, roce.ALPHA_ONE)
     roce._slow_down(h, 0, 0)
@@ -164,7 +164,7 @@ def test_dcqcn_halves_the_rate_at_its_first_cnp_and_goes_half_the_way_back_after
 
 def test_alpha_decays_while_no_cnp_comes():
     h = halves()
-    q = h.s[0]
+    q = h.s.qp[0]
     roce._slow_down(h, 0, 0)
     # Ten timers of 55 us later alpha is (1 - 1/256)^10; then the rate falls by half of that.
     rate = int(q["rate_bps"])
@@ -176,14 +176,14 @@ def test_alpha_decays_while_no_cnp_comes():
 
 def test_the_target_rises_additively_and_then_by_leaps():
     h = halves()
-    q = h.s[0]
+    q = h.s.qp[0]
     for _ in range(60):
         roce._slow_down(h, 0, 0)
-    assert q["rate_bps"] == h.params[0]["least_bps"]
+    assert q["rate_bps"] == h.s.params[0]["least_bps"]
     # Five rounds of the timer only recover; from the fifth on the target takes R_AI: 40 Mb/s x 100/40.
     for n in range(1, 7):
         roce._pass_time(h, object(), 0, n * 55 * US)
-    assert q["target_bps"] == h.params[0]["least_bps"] + 2 * 100_000_000
+    assert q["target_bps"] == h.s.params[0]["least_bps"] + 2 * 100_000_000
     q["byte_rounds"] = 8
     q["time_rounds"] = 7
     before = int(q["target_bps"])
@@ -198,7 +198,7 @@ def test_a_paced_sender_sends_at_its_rate():
     (chosen,) = transports_of(setup, ("roce",))
     _, world = prepare(setup, chosen, fast=False)
     assert isinstance(world.endpoints, RoceEndpoints)
-    world.endpoints.halves.s[0]["rate_bps"] = GBPS
+    world.endpoints.halves.s.qp[0]["rate_bps"] = GBPS
     world.run()
     apart_ps = (4096 + HEADER) * 8 * 1000
     first_ps = 4 * 334_240 + 80 * 4_900 + 3 * 580_000 + 4_400_000
@@ -220,7 +220,7 @@ def test_hashes_are_even_over_planes_and_paths():
     pairs = [Pair(0, 5, lane) for lane in range(2000)]
     endpoints = transport.open(network, pairs, Seed(3), fast=False)
     assert isinstance(endpoints, RoceEndpoints)
-    counts = np.bincount(endpoints.halves.s["route"], minlength=16)
+    counts = np.bincount(endpoints.halves.s.qp["route"], minlength=16)
     # 16 cells of 125 on average: 5 sigma is 56.
     assert counts.min() > 69
     assert counts.max() < 181

@@ -1,47 +1,13 @@
 """Endpoints on loopback: bytes arrive whole whatever the planes do, and nothing else changes."""
 
-import contextlib
-from collections.abc import Iterator
-
-import numpy as np
 import pytest
+from tests.wire.pairs import two
 
 from weft.core.errors import UsageError
-from weft.wire.endpoint import Completion, Endpoint, PeerGoneError, QueuePair, Region
+from weft.wire.endpoint import Endpoint, PeerGoneError
 from weft.wire.worlds import Loopback
 
 _MIB = 1 << 20
-
-
-class Two:
-    """Two connected endpoints, the first with something to say."""
-
-    def __init__(self, here: Endpoint, there: Endpoint, size: int) -> None:
-        self.here, self.there = here, there
-        self.given = np.random.default_rng(7).integers(0, 256, size, dtype=np.uint8)
-        self.taken = np.zeros(size, np.uint8)
-        self.source: Region = here.register(self.given)
-        self.target: Region = there.register(self.taken)
-        self.out: QueuePair = here.offer("there")
-        self.back: QueuePair = there.offer("here")
-        self.out.connect(self.back.card)
-        self.back.connect(self.out.card)
-
-    def send(self, immediate: int = 1) -> None:
-        self.taken[:] = 0
-        number = self.out.write(
-            self.source, 0, self.source.size, self.target.address, self.target.key, immediate=immediate
-        )
-        assert self.back.wait(20) == Completion("immediate", immediate)
-        assert self.out.wait(20) == Completion("sent", number)
-        assert np.array_equal(self.given, self.taken)
-
-
-@contextlib.contextmanager
-def two(size: int = 4 * _MIB, **options: object) -> Iterator[Two]:
-    world = Loopback(planes=4)
-    with Endpoint(world, seed=1, **options) as here, Endpoint(world, seed=2, **options) as there:  # type: ignore[arg-type]
-        yield Two(here, there, size)
 
 
 def test_a_write_lands_whole_and_both_sides_are_told() -> None:

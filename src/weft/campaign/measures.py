@@ -14,7 +14,6 @@ import numpy as np
 from weft.campaign.trace import Line
 from weft.cluster.actions import Bind, Preempt, Ticket, Wait, Wave
 from weft.cluster.book import Book
-from weft.cluster.budget import falling
 from weft.cluster.jobs import Job
 from weft.cluster.placement import switches
 
@@ -120,8 +119,7 @@ class Measures:
         self.used_gpu_ms[job.team] += job.gpus * (at_ms - job.start_ms)
         nodes = len(job.placement.nodes) if job.placement else 0
         node_w = job.gpus * self.book.rise_w(job) // max(1, nodes)
-        waves, self.book.power = falling(self.book.power, self.book.policy, nodes, node_w, at_ms)
-        self._change(waves or (Wave(0, nodes),), -node_w, at_ms)
+        self._change(self.book.ramp.fall(nodes, node_w, at_ms) or (Wave(0, nodes),), -node_w, at_ms)
 
     def asked(self, action: Preempt) -> None:
         """Note that a job was asked to leave."""

@@ -30,7 +30,7 @@ class Bind:
     """Where, in rank order."""
     waves: tuple[Wave, ...] = ()
     """When its nodes may begin to draw power, so that the site keeps its ramp; empty for all of them now. What happens
-    when it ends is `budget.falling`'s business."""
+    when it ends is `budget.Ramp.fall`'s business."""
     borrowed: bool = False
     """Whether its team is above its quota with it."""
     why: str = ""

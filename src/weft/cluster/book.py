@@ -11,6 +11,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from weft.cluster.actions import Wait
+from weft.cluster.budget import Ramp
 from weft.cluster.effects import JobAction, NodeAction, job_after, node_after
 from weft.cluster.jobs import ENDED, HOLDING, Job, JobState, Team
 from weft.cluster.nodes import Node
@@ -31,6 +32,7 @@ class Book:
         assert all(node.number == at for at, node in enumerate(snapshot.nodes)), "node n stands at position n"
         self.policy = snapshot.policy
         self.power: Power = snapshot.power
+        self.ramp = Ramp(snapshot.power, self.policy)
         self.pool = Pool(snapshot.nodes)
         self.shares = Shares(snapshot.teams, self.policy)
         self.queue = Queue(self.policy, self.pool.count)
@@ -41,6 +43,9 @@ class Book:
         """Nodes of each job that holds some."""
         self.draw_w = self.pool.count * self.power.node_idle_w
         """What the site draws by what its jobs declare."""
+        full_w = self.draw_w + sum(node.gpus for node in snapshot.nodes) * self.power.gpu_rise_w
+        self.scarce_w = self.policy.power and self.power.site_w is not None and full_w > self.power.site_w
+        """Whether the site's budget can bind at all: whether all GPUs together could break it."""
         self.rack_w, self.feeder_w = (
             np.bincount(groups) * self.power.node_idle_w for groups in (self.pool.rack, self.pool.feeder)
         )
@@ -103,7 +108,7 @@ class Book:
             nodes=tuple(self.pool.nodes),
             jobs=tuple(self.jobs[name] for name in sorted(self.jobs)),
             teams=self.shares.records(),
-            power=self.power,
+            power=self.ramp.record(self.power),
             policy=self.policy,
             ended={name: state for name, state in self.ended.items() if name in wanted},
             reservation=self.reservation,
@@ -165,6 +170,8 @@ class Book:
         return self.power.gpu_rise_w if job.watts_per_gpu is None else job.watts_per_gpu
 
     def _enter(self, job: Job) -> None:
+        if job.watts_per_gpu is not None and job.watts_per_gpu > self.power.gpu_rise_w:
+            self.scarce_w = self.policy.power and self.power.site_w is not None
         if job.state in HOLDING:
             self._occupy(job)
             return

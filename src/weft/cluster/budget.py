@@ -35,53 +35,55 @@ def within(candidates: Column, groups: Column, drawn: Column, budget_w: int | No
     return capped(candidates, groups, slots)
 
 
-def rising(power: Power, policy: Policy, nodes: int, node_rise_w: int, now_ms: int) -> tuple[tuple[Wave, ...], Power]:
-    """Return the waves in which `nodes` nodes may start, and the budgets with the ramp taken up until then."""
-    waves, small, until_ms = _staggered(
-        power, policy, nodes, node_rise_w, now_ms, (power.ramp_free_ms, power.lane_free_ms)
-    )
-    after = replace(power, lane_free_ms=until_ms) if small else replace(power, ramp_free_ms=until_ms)
-    return waves, after if until_ms else power
+class Ramp:
+    """Until when each share of the ramp is taken: for rises and falls, for gangs and small ones; one owner."""
 
+    def __init__(self, power: Power, policy: Policy) -> None:
+        """Begin where `power` says."""
+        self.limit_w_per_s = power.ramp_w_per_s if policy.power else None
+        self._rises = [power.ramp_free_ms, power.lane_free_ms]
+        self._falls = [power.fall_free_ms, power.fall_lane_free_ms]
 
-def falling(power: Power, policy: Policy, nodes: int, node_rise_w: int, now_ms: int) -> tuple[tuple[Wave, ...], Power]:
-    """Return the waves in which the draw of `nodes` nodes falls when their job ends, and the budgets after that.
+    def record(self, power: Power) -> Power:
+        """Return the budgets with what the ramp is busy with now."""
+        (gang, lane), (fall, fall_lane) = self._rises, self._falls
+        return replace(power, ramp_free_ms=gang, lane_free_ms=lane, fall_free_ms=fall, fall_lane_free_ms=fall_lane)
 
-    Whoever sees a job end calls this: its nodes are free at once, but keep drawing until their wave.
-    """
-    waves, small, until_ms = _staggered(
-        power, policy, nodes, node_rise_w, now_ms, (power.fall_free_ms, power.fall_lane_free_ms)
-    )
-    after = replace(power, fall_lane_free_ms=until_ms) if small else replace(power, fall_free_ms=until_ms)
-    return waves, after if until_ms else power
+    def rise(self, nodes: int, node_rise_w: int, now_ms: int) -> tuple[Wave, ...]:
+        """Return the waves in which `nodes` nodes may start; empty for all of them now."""
+        return self._waves(self._rises, nodes, node_rise_w, now_ms)
 
+    def fall(self, nodes: int, node_rise_w: int, now_ms: int) -> tuple[Wave, ...]:
+        """Return the waves in which the draw of `nodes` nodes falls when their job ends; empty for all of them now.
 
-def _staggered(  # noqa: PLR0917 - the arguments of its two callers, and whose ledger
-    power: Power, policy: Policy, nodes: int, node_rise_w: int, now_ms: int, free: tuple[int, int]
-) -> tuple[tuple[Wave, ...], bool, int]:
-    """Return waves, whether the change is small, and until when its share of the ramp is taken; 0 where none is.
+        Whoever sees a job end calls this: its nodes are free at once, but keep drawing until their wave.
+        """
+        return self._waves(self._falls, nodes, node_rise_w, now_ms)
 
-    A wave of w watts takes its share of the ramp up for w over the share's rate. Within any second the waves that begin
-    then, all but the last, have taken up no more than that second, so their sum is at most the rate and one wave: the
-    rates leave room for it.
-    """
-    ramp = power.ramp_w_per_s
-    if ramp is None or not policy.power or node_rise_w <= 0:
-        return (), False, 0
-    whole_w = nodes * node_rise_w
-    small = whole_w * SMALL_SHARE <= ramp
-    share = ramp // LANE_SHARE if small else ramp - ramp // LANE_SHARE
-    rate = max(1, share - ramp // SMALL_SHARE if small else share * _SECOND_MS // (_SECOND_MS + WAVE_MS))
-    begin_ms = max(now_ms, free[small])
-    until_ms = begin_ms - (-whole_w * _SECOND_MS // rate)
-    if small or whole_w * _SECOND_MS <= rate * WAVE_MS:
-        return ((Wave(begin_ms - now_ms, nodes),) if begin_ms > now_ms else ()), small, until_ms
-    # A node that alone rises by more than a wave may add starts every few waves.
-    each = max(1, rate * WAVE_MS // _SECOND_MS // node_rise_w)
-    step_ms = max(WAVE_MS, -(-each * node_rise_w * _SECOND_MS // rate))
-    counts = [each] * (nodes // each) + ([nodes % each] if nodes % each else [])
-    waves = tuple(Wave(begin_ms - now_ms + number * step_ms, count) for number, count in enumerate(counts))
-    return waves, small, begin_ms + len(counts) * step_ms
+    def _waves(self, free_ms: list[int], nodes: int, node_rise_w: int, now_ms: int) -> tuple[Wave, ...]:
+        """Return waves and take up their share of the ramp.
+
+        A wave of w watts takes its share up for w over the share's rate. Of the waves that begin within any second all
+        but the last have taken up no more than that second, so their sum is at most the rate and one wave: the rates
+        leave room for it.
+        """
+        ramp = self.limit_w_per_s
+        if ramp is None or node_rise_w <= 0:
+            return ()
+        whole_w = nodes * node_rise_w
+        small = whole_w * SMALL_SHARE <= ramp
+        share = ramp // LANE_SHARE if small else ramp - ramp // LANE_SHARE
+        rate = max(1, share - ramp // SMALL_SHARE if small else share * _SECOND_MS // (_SECOND_MS + WAVE_MS))
+        begin_ms = max(now_ms, free_ms[small])
+        if small or whole_w * _SECOND_MS <= rate * WAVE_MS:
+            free_ms[small] = begin_ms - (-whole_w * _SECOND_MS // rate)
+            return (Wave(begin_ms - now_ms, nodes),) if begin_ms > now_ms else ()
+        # A node that alone rises by more than a wave may add starts every few waves.
+        each = max(1, rate * WAVE_MS // _SECOND_MS // node_rise_w)
+        step_ms = max(WAVE_MS, -(-each * node_rise_w * _SECOND_MS // rate))
+        counts = [each] * (nodes // each) + ([nodes % each] if nodes % each else [])
+        free_ms[small] = begin_ms + len(counts) * step_ms
+        return tuple(Wave(begin_ms - now_ms + number * step_ms, count) for number, count in enumerate(counts))
 
 
 def earliest_ms(ends_ms: Column, watts: Column, lacking_w: int) -> int:

@@ -80,7 +80,7 @@ def requeued(job: Job, now_ms: int) -> Job:
         job, state=JobState.WAITING, placement=None, start_ms=None, checkpoint_ms=None, asked_ms=None, asked_for="",
         leave_by_ms=None, ending="", borrowed=False, predicted_ms=None, ran_ms=job.ran_ms + now_ms - job.start_ms,
         lost_gpu_ms=job.lost_gpu_ms + job.gpus * (now_ms - job.kept_ms(now_ms)), preemptions=job.preemptions + 1,
-        told="",
+        told="", queued_ms=now_ms,
     )  # fmt: skip
 
 

@@ -62,12 +62,13 @@ class _Turn:
     def __init__(self, book: Book, now_ms: int) -> None:
         self.book, self.now_ms, self.policy = book, now_ms, book.policy
         queue = book.queue
-        self.rows, self.aged = queue.order(now_ms, book.shares.ratios())
+        self.rows, self.aged = queue.order(now_ms, book.shares)
         pick = queue.table[:, self.rows]
         self.need, self.gpus, self.total, self.watts, self.team, self.limit_ms, self.array = pick[:7]
         self.told, self.degraded = pick[7:9]
         self.fast = pick[9] > 0
         self.left = np.ones(len(self.rows), dtype=bool)
+        self.waiting = len(self.rows)
         self.reasons = np.full(len(self.rows), Reason.BEHIND, dtype=np.int64)
         self.minds_lane = pick[10]
         """Who must leave the lane's nodes free: all but the lane's own jobs and gangs that need the whole pool."""
@@ -88,6 +89,8 @@ class _Turn:
     def _next(self) -> int | None:
         """Return the position of the next job that may start now."""
         while True:
+            if not self.waiting:
+                return None
             if self.stale:
                 self._look()
             if self.head is not None:
@@ -107,23 +110,24 @@ class _Turn:
 
     def _look(self) -> None:
         """Find out who is kept back by no rule but room, and who fits into what is free now."""
-        self.allowed = self._allowed()
+        self.allowed = self._allowed().copy()
         self.fits = self.allowed & (self.need <= self._room())
-        left_w = budget.site_left_w(self.book.power, self.policy, self.book.draw_w)
-        if left_w < FAR_MS:
-            self.fits &= self.watts <= left_w
+        if self.book.scarce_w:
+            self.fits &= self.watts <= budget.site_left_w(self.book.power, self.policy, self.book.draw_w)
         self.stale = False
 
     def _allowed(self) -> Flags:
         """Return who is kept back by no rule but room; writes the reasons of the others down."""
         book = self.book
         over = self.total > (book.shares.most - book.shares.held)[self.team]
-        allowed = self.left & ~over
-        self.reasons[self.left & over] = Reason.QUOTA
+        allowed = self.left
+        if over.any():
+            self.reasons[self.left & over] = Reason.QUOTA
+            allowed = self.left & ~over
         if len(book.arrays):
             crowded = book.array_running[self.array] >= book.array_most[self.array]
             self.reasons[self.left & crowded] = Reason.ARRAY
-            allowed &= ~crowded
+            allowed = allowed & ~crowded
         return allowed
 
     def _room(self) -> Column:
@@ -163,13 +167,14 @@ class _Turn:
         self.head = _Head(at, job, max(self.now_ms, start_ms, power_ms), keep, int(self.watts[at]))
 
     def _pass_over(self, at: int, reason: Reason) -> None:
+        self.waiting -= int(self.left[at])
         self.left[at] = self.allowed[at] = self.fits[at] = False
         self.reasons[at] = reason
 
     def _power_ms(self, watts: int) -> int:
         """Return when the site's budget allows `watts` more, by what running jobs declare."""
         lacking = watts - budget.site_left_w(self.book.power, self.policy, self.book.draw_w)
-        if lacking <= 0:
+        if lacking <= 0 or not self.book.scarce_w:
             return self.now_ms
         running = self.book.running
         drawn = running.column("watts") * running.column("nodes") * running.column("gpus")
@@ -209,7 +214,7 @@ class _Turn:
         extra = int(np.count_nonzero(self._back(head.job) <= head.start_ms)) - head.keep
         before_ms = min(head.start_ms, self.now_ms + self.policy.assumed_ms) - self.now_ms
         beside = self.need <= extra - self._lane() * self.minds_lane
-        if self.book.power.site_w is not None and self.policy.power:
+        if self.book.scarce_w:
             beside &= self.watts <= self._power_at(head.start_ms) - head.watts
         harmless = (self.limit_ms <= before_ms) | beside
         harmless[: head.at] = True
@@ -234,7 +239,7 @@ class _Turn:
         if len(found) < gang.fewest:
             self._pass_over(at, Reason.POWER)
             return
-        count = self._width(job, at, min(len(found), int(self._room()[at])))
+        count = self._width(job, at, len(found)) if gang.elastic else gang.nodes
         service = job.kind == "service"
         ranked = pool.ranked(apart(found, count, pool.t0) if service else compact(found, count, pool.levels))
         whole = bool((pool.usable[ranked] == gang.gpus_per_node).all())
@@ -242,18 +247,18 @@ class _Turn:
         team = int(self.team[at])
         borrowed = bool(book.shares.held[team] + count * gang.gpus_per_node > book.shares.quota[team])
         why = "order" if self.head is None or at < self.head.at else "lane" if self.fast[at] else "backfill"
-        waves, book.power = budget.rising(book.power, self.policy, count, node_rise_w, self.now_ms)
+        waves = book.ramp.rise(count, node_rise_w, self.now_ms)
         action = Bind(job.id, Placement(tuple(ranked.tolist()), gang.gpus_per_node, devices), waves, borrowed, why)
         self._pass_over(at, Reason.NONE)
+        self.told[at] = Reason.NONE
         book.take_up(action, self.now_ms)
         self.stale = True
         self.actions.append(action)
 
-    def _width(self, job: Job, at: int, room: int) -> int:
-        """Return how many nodes a gang gets: all that it wants, or what an elastic one can have of them."""
+    def _width(self, job: Job, at: int, found: int) -> int:
+        """Return how many nodes an elastic gang gets of those that it wants."""
         gang, shares = job.gang, self.book.shares
-        if not gang.elastic:
-            return gang.nodes
+        room = min(found, int(self._room()[at]))
         if self.head is not None and at > self.head.at:
             # What it was let through with; wider, it could delay the head.
             return gang.fewest
@@ -283,11 +288,10 @@ class _Turn:
         """Tell every job whose reason to wait is another than it was told."""
         if self.head is not None:
             self.reasons[: self.head.at][self.reasons[: self.head.at] == Reason.BEHIND] = Reason.LANE
-        waits = self.reasons != Reason.NONE
-        changed = np.flatnonzero(waits & (self.reasons != self.told)).tolist()
+        changed = np.flatnonzero(self.reasons != self.told).tolist()
         if not changed:
             return
-        first = np.flatnonzero(waits)[:_NAMED].tolist()
+        first = np.flatnonzero(self.reasons != Reason.NONE)[:_NAMED].tolist()
         for at in changed:
             reason = Reason(int(self.reasons[at]))
             name = self.book.queue.ids[self.rows[at]]

@@ -1,9 +1,10 @@
 """Who leaves for whom: the cheapest jobs by what they would lose, asked first and made to go after a grace.
 
 Two rights make others leave. Priority: a blocked job whose priority is higher by a gap. Quota: a blocked job within its
-team's quota reclaims what other teams have borrowed, within a bounded time. Nobody leaves before its minimum run time,
-except that a borrower's is bounded by the reclaim time; services leave last. An elastic gang gives nodes back instead
-of leaving where that is enough. Pure.
+team's quota reclaims what other teams have borrowed for jobs of no higher priority, within a bounded time. Who may make
+another leave also stands before it in the queue, so that nobody leaves in vain. Nobody leaves before its minimum run
+time, except that a borrower's is bounded by the reclaim time; services leave last. An elastic gang gives nodes back
+instead of leaving where that is enough. Pure.
 """
 
 from dataclasses import dataclass, replace
@@ -43,6 +44,7 @@ def make_room(book: Book, want: Want, now_ms: int) -> list[Preempt | Resize]:
     team = book.shares.index[want.job.team]
     over = (book.shares.held > book.shares.quota)[running.column("team")]
     by_quota = running.mask("borrowed") & over & (running.column("team") != team) & want.in_quota
+    by_quota &= running.column("priority") <= want.job.priority
     settled = now_ms - running.column("start_ms") >= running.column("min_run_ms")
     free = running.mask("live") & ~running.mask("leaving") & (running.column("gpus") >= want.job.gang.gpus_per_node)
     able = free & ((by_priority & settled) | by_quota)

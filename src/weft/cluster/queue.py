@@ -1,17 +1,18 @@
 """The waiting jobs as columns, kept in the order in which they are considered.
 
-Jobs of one priority and team wait in a line by submission; lines are put behind one another by priority and by the
-teams' fair share. A job that has waited too long stands before all lines. Putting a job in or taking it out costs the
-same however many wait; the order is only joined, never sorted anew.
+Jobs of one priority and team wait in a line by submission; who had to leave, by when it came back. Lines are put behind
+one another by priority, quota and the teams' fair share. A job that has waited too long stands before all lines. To put
+a job in or take it out costs the same however many wait; the order is only joined, never sorted anew.
 """
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Sequence
+from itertools import groupby
 
 import numpy as np
 
 from weft.cluster.jobs import Job
 from weft.cluster.placement import Column
+from weft.cluster.shares import Shares
 from weft.cluster.snapshot import FAR_MS, Policy
 
 _NOBODY: Column = np.zeros(0, dtype=np.int64)
@@ -21,6 +22,7 @@ COLUMNS = (
 )  # fmt: skip
 """What is known of each waiting job: fewest nodes, GPUs on each, GPUs in all, rise of the site's draw, ..."""
 TOLD = COLUMNS.index("told")
+_TOTAL, _TEAM = COLUMNS.index("total"), COLUMNS.index("team")
 
 
 class Queue:
@@ -53,7 +55,7 @@ class Queue:
             need, gpus, need * gpus, need * gpus * watts, team, limit_ms, array, told, job.takes_degraded, fast, minds,
         )  # fmt: skip
         key = self._key(job, team)
-        insort(self._lines.setdefault(key, []), (job.submit_ms, job.id, row))
+        insort(self._lines.setdefault(key, []), (job.line_ms, job.id, row))
         self._joined.pop(key, None)
 
     def drop(self, job: Job, team: int) -> None:
@@ -61,26 +63,38 @@ class Queue:
         row = self.rows.pop(job.id)
         key = self._key(job, team)
         line = self._lines[key]
-        del line[bisect_left(line, (job.submit_ms, job.id, row))]
+        del line[bisect_left(line, (job.line_ms, job.id, row))]
         if not line:
             del self._lines[key]
         self._joined.pop(key, None)
         self._unused.append(row)
 
-    def order(self, now_ms: int, share: Sequence[float]) -> tuple[Column, int]:
-        """Return the rows in the order in which they are considered, and how many of them are aged."""
+    def order(self, now_ms: int, shares: Shares) -> tuple[Column, int]:
+        """Return the rows in the order in which they are considered, and how many of them are aged.
+
+        Within a priority, jobs that their team's quota covers go before those that would borrow, and teams that have
+        used less for their quota before others: whoever may reclaim something stands before those who have it.
+        """
         aged: list[_LINE] = []
-        rest: list[Column] = []
+        found: list[Column] = []
         until_ms = now_ms - self.policy.aged_ms
-        ranked = sorted(self._lines, key=lambda key: (-key[0], share[key[1]] if self.policy.fair else 0.0, key[1]))
-        for key in ranked:
-            line = self._lines[key]
-            first = bisect_right(line, until_ms, key=lambda entry: entry[0]) if line[0][0] <= until_ms else 0
-            aged += line[:first]
-            rest.append(self._rows_of(key)[first:])
+        ratios = shares.ratios() if self.policy.fair else [0.0] * len(shares.teams)
+        ranked = sorted(self._lines, key=lambda key: (-key[0], ratios[key[1]], key[1]))
+        for _, keys in groupby(ranked, key=lambda key: key[0]):
+            lines: list[Column] = []
+            for key in keys:
+                line = self._lines[key]
+                first = bisect_right(line, until_ms, key=lambda entry: entry[0]) if line[0][0] <= until_ms else 0
+                aged += line[:first]
+                lines.append(self._rows_of(key)[first:] if first else self._rows_of(key))
+            rows = np.concatenate(lines) if len(lines) > 1 else lines[0]
+            if self.policy.fair and self.policy.borrow:
+                borrows = self.table[_TOTAL, rows] > (shares.quota - shares.held)[self.table[_TEAM, rows]]
+                rows = np.concatenate([rows[~borrows], rows[borrows]])
+            found.append(rows)
         aged.sort()
         begin = np.array([row for _, _, row in aged], dtype=np.int64) if aged else _NOBODY
-        return (np.concatenate([begin, *rest]) if rest else begin), len(aged)
+        return (np.concatenate([begin, *found]) if found else begin), len(aged)
 
     def _rows_of(self, key: tuple[int, int]) -> Column:
         if key not in self._joined:

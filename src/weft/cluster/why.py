@@ -56,7 +56,7 @@ def why(snapshot: Snapshot, job_id: str, now_ms: int) -> Why | None:
         return Why(job.id, str(job.state), "", text, 0, (), (), job.start_ms, ())
     # A job that was told its reason is not told again; here it is to be.
     book = Book(_without_told(snapshot))
-    order, _ = book.queue.order(now_ms, book.shares.ratios())
+    order, _ = book.queue.order(now_ms, book.shares)
     names = [book.queue.ids[row] for row in order.tolist()]
     position = names.index(job.id) if job.id in names else 0
     actions = decide(book, now_ms)

@@ -72,6 +72,7 @@ def fill_evs(s: Any, i: int, paths: int, stride: int, scratch: Any) -> None:
     used = min(per_plane, paths)
     q["active"] = 0
     q["cursor"] = 0
+    q["reach"] = (1 << planes) - 1
     for plane in range(planes):
         for path in range(paths):
             scratch[path] = path
@@ -112,10 +113,16 @@ def usable(s: Any, i: int, plane: int, room: int) -> bool:
 @rule
 def reachable(s: Any, i: int) -> bool:
     """Return whether there is any EV in rotation whose plane is up."""
-    found = False
-    for plane in range(s.params[0]["planes"]):
-        found = found or (s.planes[i, plane]["active"] > 0 and usable(s, i, plane, -1))
-    return found
+    q = s.qp[i]
+    return q["reach"] & q["local_up"] & q["peer_up"] != 0
+
+
+@rule
+def _note_reach(s: Any, i: int, plane: int) -> None:
+    """Keep the bit of a plane that has EVs in rotation."""
+    q = s.qp[i]
+    bit = 1 << plane
+    q["reach"] = q["reach"] | bit if s.planes[i, plane]["active"] > 0 else q["reach"] & ~bit
 
 
 @rule
@@ -137,8 +144,13 @@ def _next_in_round(s: Any, i: int) -> int:
 
 @rule
 def pick_ev(s: Any, i: int, avoid: int, room: int) -> int:
-    """Return the EV for the next packet, or -1 where none can be used; never `avoid` while there is another."""
+    """Return the EV for the next packet, or -1 where none can be used; never `avoid` while there is another.
+
+    Where none can be used nothing is drawn and nothing changes.
+    """
     q = s.qp[i]
+    if q["reach"] & q["local_up"] & q["peer_up"] & room == 0:
+        return -1
     revived = False
     fallback = -1
     passed = -1
@@ -296,11 +308,13 @@ def _leave_rotation(s: Any, i: int, e: int, forced: bool) -> bool:
         taken["role"] = ACTIVE
         s.planes[i, taken["plane"]]["spare"] -= 1
         s.planes[i, taken["plane"]]["active"] += 1
+        _note_reach(s, i, taken["plane"])
     elif forced or q["active"] > params["min_active"]:
         _close_gap(s, i, at)
     else:
         return False
     s.planes[i, plane]["active"] -= 1
+    _note_reach(s, i, plane)
     # It is neither in rotation nor a spare now; `_leave` or `_return` says what it becomes.
     s.evs[i, e]["role"] = OUT
     return True
@@ -352,6 +366,7 @@ def _return(s: Any, i: int, e: int, old: int) -> None:
         s.rotation[i, q["active"]] = e
         q["active"] += 1
         plane["active"] += 1
+        _note_reach(s, i, ev["plane"])
         ev["role"] = ACTIVE
     else:
         plane["spare"] += 1

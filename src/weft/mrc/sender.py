@@ -6,10 +6,10 @@ time through `control.on_timer`. Nothing is sent here: the caller puts what stan
 
 from typing import Any
 
-from weft.mrc.columns import DATA, FREE, KEPT, NEVER, NOTHING
+from weft.mrc.columns import ACTIVE, DATA, FREE, GOOD, KEPT, NEVER, NOTHING
 from weft.mrc.compiled import rule
 from weft.mrc.congestion import cc_allows, cc_start
-from weft.mrc.evs import fill_evs, pick_ev, reachable
+from weft.mrc.evs import fill_evs, pick_ev, reachable, usable
 from weft.mrc.numbers import psn_of
 from weft.mrc.recovery import link_flying, seq_of, unlink_lost
 from weft.mrc.wire.packets import FIRST, LAST, LAST_IMMEDIATE, MIDDLE, ONLY, ONLY_IMMEDIATE
@@ -121,11 +121,32 @@ def next_data(s: Any, i: int, now_ps: int, room: int, out: Any) -> int:
 
     `room` has a bit for each plane whose port can take a packet now.
     """
+    return next_data_on(s, i, -1, now_ps, room, out)
+
+
+@rule
+def sendable(s: Any, i: int) -> bool:
+    """Return whether `next_data` would give a packet if every port had room; changes nothing."""
+    q = s.qp[i]
+    if q["error"] != 0 or (q["reach"] & q["local_up"] & q["peer_up"] == 0 and q["stalled_ps"] < NEVER):
+        return False
+    if q["lost_first"] >= 0:
+        return cc_allows(q, s.packets[i, q["lost_first"]]["bytes"])
+    if not window_open(s, i):
+        return False
+    params = s.params[0]
+    m = s.messages[i, q["msg_next"] & params["message_mask"]]
+    return cc_allows(q, packet_length(params, m, q["next"]) + params["overhead"])
+
+
+@rule
+def next_data_on(s: Any, i: int, wish: int, now_ps: int, room: int, out: Any) -> int:
+    """Do what `next_data` does, on EV `wish` where that is not -1, is GOOD and has not just lost the same packet."""
     q = s.qp[i]
     if q["error"] != 0:
         return NOTHING
     if q["lost_first"] >= 0:
-        return _send_again(s, i, q["lost_first"], now_ps, room, out)
+        return _send_again(s, i, q["lost_first"], wish, now_ps, room, out)
     if not window_open(s, i):
         return NOTHING
     params = s.params[0]
@@ -135,7 +156,7 @@ def next_data(s: Any, i: int, now_ps: int, room: int, out: Any) -> int:
     size = packet_length(params, m, seq) + params["overhead"]
     if not cc_allows(q, size):
         return NOTHING
-    e = pick_ev(s, i, -1, room)
+    e = _choose_ev(s, i, wish, -1, room)
     if e < 0:
         return _no_path(s, i, now_ps)
     slot = seq & params["slot_mask"]
@@ -154,13 +175,23 @@ def next_data(s: Any, i: int, now_ps: int, room: int, out: Any) -> int:
 
 
 @rule
-def _send_again(s: Any, i: int, slot: int, now_ps: int, room: int, out: Any) -> int:
+def _choose_ev(s: Any, i: int, wish: int, avoid: int, room: int) -> int:
+    """Return the EV that was wished for where it may be used, or else the next of the rotation."""
+    if wish >= 0 and wish != avoid:
+        ev = s.evs[i, wish]
+        if ev["state"] == GOOD and ev["role"] == ACTIVE and usable(s, i, ev["plane"], room):
+            return wish
+    return pick_ev(s, i, avoid, room)
+
+
+@rule
+def _send_again(s: Any, i: int, slot: int, wish: int, now_ps: int, room: int, out: Any) -> int:
     """Send a lost packet again on a fresh EV, never on the one that it was lost on."""
     q = s.qp[i]
     p = s.packets[i, slot]
     if not cc_allows(q, p["bytes"]):
         return NOTHING
-    e = pick_ev(s, i, p["before"], room)
+    e = _choose_ev(s, i, wish, p["before"], room)
     if e < 0:
         return _no_path(s, i, now_ps)
     unlink_lost(s, i, slot)

@@ -3,13 +3,14 @@
 import hashlib
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
 from weft.core.errors import UsageError
 from weft.mrc.compiled import keep_compiled
 
-_RULES = ("mrc", "netsim/hosts.py", "netsim/roce.py")
+_RULES = ("mrc", "netsim/hosts.py", "netsim/roce.py", "netsim/engine", "netsim/transports/routing.py")
 """What rules are made of, below the package: their own files, and every constant that they freeze."""
 _DIGITS = 16
 
@@ -33,18 +34,25 @@ def can_compile() -> bool:
     return find_spec("numba") is not None
 
 
+def _home(folder: Path | None) -> Path:
+    root = Path.home() / ".cache" / "weft" if folder is None else folder
+    return root / f"rules-{sources_digest()}"
+
+
+def is_compiled(folder: Path | None = None) -> bool:
+    """Return whether compiled rules are kept below `folder` already."""
+    return can_compile() and any(_home(folder).rglob("*.nbc"))
+
+
 def prepare(folder: Path | None = None, say: Callable[[str], None] | None = None) -> None:
     """Make ready to compile: keep compiled rules below `folder` where it can be written; `say` when that is new."""
     if not can_compile():
         raise UsageError("compiled rules need numba; install weft[sim], or leave them plain")
-    root = Path.home() / ".cache" / "weft" if folder is None else folder
-    home = root / f"rules-{sources_digest()}"
-    known = home.is_dir()
-    try:
+    home = _home(folder)
+    known = is_compiled(folder)
+    with suppress(OSError):
         home.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        home = None
-    if home is not None and os.access(home, os.W_OK):
+    if os.access(home, os.W_OK):
         keep_compiled(str(home))
     if say is not None and not known:
         say("compiling the protocol's rules; this takes about a minute, once")

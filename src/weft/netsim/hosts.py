@@ -12,12 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from weft.mrc.acks import on_nack, on_sack
+from weft.mrc.acks import on_nack, on_sack, transmission
 from weft.mrc.columns import (
     DATA,
     DENIED,
     EV_PROBE,
-    GOOD,
     NACK,
     NEVER,
     NOTHING,
@@ -30,6 +29,7 @@ from weft.mrc.columns import (
 from weft.mrc.compiled import rule
 from weft.mrc.control import next_control, next_deadline, on_ev_probe_answer, on_timer
 from weft.mrc.evs import DENY, ev_event, usable
+from weft.mrc.numbers import lowest_bit, seq_near
 from weft.mrc.ports import on_port_answer, on_port_status, port_changed
 from weft.mrc.receiver import (
     ACCEPTED,
@@ -37,10 +37,11 @@ from weft.mrc.receiver import (
     receive,
     receive_trimmed,
     refusal,
+    start_receiver,
     take_sack,
 )
 from weft.mrc.reverse import next_reverse_probe, on_reverse_answer, reverse_ev
-from weft.mrc.sender import next_data, post
+from weft.mrc.sender import next_data_on, post, sendable, start_sender
 
 EV_ANSWER, PORT_ANSWER = 7, 8
 """Kinds of packets besides those of `weft.mrc.columns`: the answers to endpoint operations."""
@@ -60,6 +61,9 @@ ROW, PAIR, HALF, ROUTE, SIZE, KIND, HOST, TIME = range(8)
 """Columns of `out`: header row, queue pair, half that sends, EV bits that route it, bytes, kind, NIC, time."""
 OUT_COLUMNS = 8
 _RECENT_ROUND_TRIPS = 8
+WORD_BITS = 32
+"""Halves in one word of `ready`."""
+_WORD_SHIFT, _WORD_MASK = 5, 31
 
 
 class Halves(NamedTuple):
@@ -83,6 +87,16 @@ class Halves(NamedTuple):
     """The halves of every NIC, sending ones and receiving ones."""
     turn: Any
     """Whose turn it is at every NIC."""
+    place: Any
+    """Where every half stands among those of its NIC."""
+    ready: Any
+    """Halves that may have data to send, bits in words of 32, those of a NIC from `first_word` on."""
+    first_word: Any
+    """Where the words of a NIC begin in `ready`; one more entry than NICs."""
+    awake: Any
+    """1 for every NIC that has a bit in `ready`."""
+    due: Any
+    """A time before which no half of a NIC has anything to do by itself."""
     ring: Any
     """EVs whose packets came back unmarked, for `RECYCLE`: one row a pair."""
     ring_at: Any
@@ -172,18 +186,46 @@ def _answer(h: Any, sheet: Any, row: int, i: int, half: int, plane: int, time_ps
 
 
 @rule
-def _set_deadline(h: Any, half: int) -> None:
+def set_deadline(h: Any, half: int) -> None:
     """Work out when a half has something to do by itself."""
     i = half >> 1
     if half & 1 == 0:
-        h.deadline[half] = next_deadline(h.s, i)
-        return
-    due_ps = next_deadline(h.b, i)
-    q = h.r.qp[i]
-    recent_ps = q["heard_ps"] + _RECENT_ROUND_TRIPS * h.b.params[0]["base_rtt_ps"]
-    if q["heard_ps"] >= 0 and q["reverse_probe_ps"] <= recent_ps:
-        due_ps = min(due_ps, q["reverse_probe_ps"])
+        due_ps = next_deadline(h.s, i)
+    else:
+        due_ps = next_deadline(h.b, i)
+        q = h.r.qp[i]
+        recent_ps = q["heard_ps"] + _RECENT_ROUND_TRIPS * h.b.params[0]["base_rtt_ps"]
+        if q["heard_ps"] >= 0 and q["reverse_probe_ps"] <= recent_ps:
+            due_ps = min(due_ps, q["reverse_probe_ps"])
     h.deadline[half] = due_ps
+    nic = h.nic[half]
+    h.due[nic] = min(h.due[nic], due_ps)
+
+
+@rule
+def wake(h: Any, half: int) -> None:
+    """Note that a sending half may have data to send."""
+    if half & 1:
+        return
+    nic = h.nic[half]
+    place = h.place[half]
+    h.ready[h.first_word[nic] + (place >> _WORD_SHIFT)] |= 1 << (place & _WORD_MASK)
+    h.awake[nic] = 1
+
+
+@rule
+def next_ready(h: Any, nic: int, at: int) -> int:
+    """Return the place of the first half from `at` on, in a circle, that may have data to send, or -1."""
+    first = h.first_word[nic]
+    words = h.first_word[nic + 1] - first
+    word = at >> _WORD_SHIFT
+    bits = h.ready[first + word] >> (at & _WORD_MASK) << (at & _WORD_MASK)
+    for _ in range(words + 1):
+        if bits:
+            return (word << _WORD_SHIFT) + lowest_bit(bits)
+        word = word + 1 if word + 1 < words else 0
+        bits = h.ready[first + word]
+    return -1
 
 
 @rule
@@ -195,25 +237,31 @@ def take_in(h: Any, sheet: Any, arrivals: Any, count: int) -> int:
     """
     placed = 0
     for k in range(count):
-        row, marked, trimmed, time_ps = arrivals[k, 0], arrivals[k, 1], arrivals[k, 2], arrivals[k, 3]
+        row = arrivals[k, 0]
         head = sheet.pool[row]
-        i = head["pair"]
-        kind = head["kind"]
-        if kind == DATA:
-            fresh = _take_data(h, sheet, head, marked, trimmed, time_ps)
-            arrivals[k, 4] = fresh
-            placed += fresh * head["length"]
-            _set_deadline(h, 2 * i + 1)
-        elif kind in (SACK, NACK):
-            _take_reply(h, sheet, head, time_ps)
-            _set_deadline(h, 2 * i)
-        elif kind == PROBE:
-            on_probe(h.r, i, head["id"], time_ps)
-            _send_sacks(h, sheet, i, time_ps)
-        else:
-            _take_endpoint(h, sheet, head, marked, time_ps)
+        fresh = take_one(h, sheet, head, arrivals[k, 1], arrivals[k, 2], arrivals[k, 3])
+        arrivals[k, 4] = fresh
+        placed += fresh * head["length"]
+        set_deadline(h, 2 * head["pair"] + 1 - head["half"])
         give_row(sheet, row)
     return placed
+
+
+@rule
+def take_one(h: Any, sheet: Any, head: Any, marked: int, trimmed: int, time_ps: int) -> int:
+    """Take in one packet and return 1 where it brought new data; its half's deadline is the caller's to set."""
+    i = head["pair"]
+    kind = head["kind"]
+    if kind == DATA:
+        return _take_data(h, sheet, head, marked, trimmed, time_ps)
+    if kind in (SACK, NACK):
+        _take_reply(h, sheet, head, time_ps)
+    elif kind == PROBE:
+        on_probe(h.r, i, head["id"], time_ps)
+        _send_sacks(h, sheet, i, time_ps)
+    else:
+        _take_endpoint(h, sheet, head, marked, time_ps)
+    return 0
 
 
 @rule
@@ -263,22 +311,25 @@ def _take_reply(h: Any, sheet: Any, head: Any, time_ps: int) -> None:
         on_nack(h.s, i, head, time_ps)
     else:
         if h.spray[0] == RECYCLE and head["verdict"] == 0 and head["probe_response"] == 0:
-            _recycle(h, i, head["value"])
+            _recycle(h, i, seq_near(head["cack_psn"], q["una"]) + head["ack_psn_offset"], head["value"])
         on_sack(h.s, i, head, time_ps)
         if q["una"] >= h.goal[i, 1]:
             h.goal[i, 1] = NEVER
             tell(sheet, ACKNOWLEDGED, i, time_ps)
     if q["error"] != 0 and not failed:
         tell(sheet, FAILED, i, time_ps)
+    wake(h, 2 * i)
 
 
 @rule
-def _recycle(h: Any, i: int, value: int) -> None:
-    """Keep an EV whose packet came back unmarked, where the ring has room."""
+def _recycle(h: Any, i: int, seq: int, value: int) -> None:
+    """Keep the EV whose packet `seq` came back unmarked, where the ring has room."""
     room = h.ring.shape[1]
     held = h.ring_at[i, 1]
-    if held < room and value >= 0:
-        h.ring[i, (h.ring_at[i, 0] + held) % room] = value
+    e = transmission(h.s, i, seq, value)
+    if held < room and e >= 0:
+        at = h.ring_at[i, 0] + held
+        h.ring[i, at if at < room else at - room] = e
         h.ring_at[i, 1] = held + 1
 
 
@@ -308,8 +359,7 @@ def _take_endpoint(h: Any, sheet: Any, head: Any, marked: int, time_ps: int) -> 
         on_ev_probe_answer(h.s, i, head["id"], head["verdict"])
     else:
         on_reverse_answer(h.b, h.r, i, head["id"])
-    _set_deadline(h, 2 * i)
-    _set_deadline(h, 2 * i + 1)
+    wake(h, 2 * i + 1 - half)
 
 
 @rule
@@ -320,36 +370,47 @@ def send_out(h: Any, sheet: Any, start_ps: int, phase: Any, room: Any) -> None:
     """
     for nic in range(len(h.turn)):
         if h.first[nic + 1] > h.first[nic]:
-            _send_control(h, sheet, nic, start_ps)
-            _send_data(h, sheet, nic, start_ps + phase[nic], room)
+            send_control(h, sheet, nic, start_ps)
+            send_data(h, sheet, nic, start_ps + phase[nic], room[nic])
 
 
 @rule
-def _send_control(h: Any, sheet: Any, nic: int, now_ps: int) -> None:
+def send_control(h: Any, sheet: Any, nic: int, now_ps: int) -> None:
     """Let time pass for the halves of a NIC whose deadline has come, and send the control packets that are due."""
+    if h.due[nic] > now_ps:
+        return
+    due_ps = NEVER
     for k in range(h.first[nic], h.first[nic + 1]):
         half = h.of_nic[k]
-        if h.deadline[half] > now_ps:
-            continue
-        i = half >> 1
-        side = half & 1
-        if side == 0:
-            failed = h.s.qp[i]["error"] != 0
-            on_timer(h.s, i, now_ps)
-            if h.s.qp[i]["error"] != 0 and not failed:
-                tell(sheet, FAILED, i, now_ps)
-        else:
-            on_timer(h.b, i, now_ps)
-        row = take_row(sheet)
-        while _next_control(h, i, side, now_ps, sheet.pool[row]) != NOTHING:
-            head = sheet.pool[row]
-            emit(h, sheet, row, i, side, head["value"], h.sizes[head["kind"]], now_ps)
-            row = take_row(sheet)
-        give_row(sheet, row)
-        _set_deadline(h, half)
         if h.deadline[half] <= now_ps:
-            # What is due can not be sent: every plane is down. It is asked again a little later.
-            h.deadline[half] = now_ps + h.s.params[0]["base_rtt_ps"]
+            _pass_time(h, sheet, half, now_ps)
+        due_ps = min(due_ps, h.deadline[half])
+    h.due[nic] = due_ps
+
+
+@rule
+def _pass_time(h: Any, sheet: Any, half: int, now_ps: int) -> None:
+    """Let time pass for one half, and send the control packets that are due."""
+    i = half >> 1
+    side = half & 1
+    if side == 0:
+        failed = h.s.qp[i]["error"] != 0
+        on_timer(h.s, i, now_ps)
+        if h.s.qp[i]["error"] != 0 and not failed:
+            tell(sheet, FAILED, i, now_ps)
+    else:
+        on_timer(h.b, i, now_ps)
+    row = take_row(sheet)
+    while _next_control(h, i, side, now_ps, sheet.pool[row]) != NOTHING:
+        head = sheet.pool[row]
+        emit(h, sheet, row, i, side, head["value"], h.sizes[head["kind"]], now_ps)
+        row = take_row(sheet)
+    give_row(sheet, row)
+    set_deadline(h, half)
+    if h.deadline[half] <= now_ps:
+        # What is due can not be sent: every plane is down. It is asked again a little later.
+        h.deadline[half] = now_ps + h.s.params[0]["base_rtt_ps"]
+    wake(h, half)
 
 
 @rule
@@ -364,69 +425,80 @@ def _next_control(h: Any, i: int, side: int, now_ps: int, out: Any) -> int:
 
 
 @rule
-def _send_data(h: Any, sheet: Any, nic: int, now_ps: int, room: Any) -> None:
-    """Send data of a NIC's halves in turn, a packet each, while its ports have room."""
+def send_data(h: Any, sheet: Any, nic: int, now_ps: int, room: Any) -> int:
+    """Send data of a NIC's halves in turn, a packet each, while its ports have `room`; return how many packets."""
+    if h.awake[nic] == 0:
+        return 0
     first = h.first[nic]
     halves = h.first[nic + 1] - first
-    planes = h.s.params[0]["planes"]
-    free = 0
-    for plane in range(planes):
-        if room[nic, plane] > 0:
-            free |= 1 << plane
+    free = _free_planes(h, room)
+    sent = 0
     at = h.turn[nic]
-    quiet = 0
-    while free != 0 and quiet < halves:
-        half = h.of_nic[first + at]
-        at = (at + 1) % halves
-        quiet += 1
-        if half & 1:
-            continue
+    # Place of the first half that could send but for its ports; having come round to it, the NIC is done.
+    held = -1
+    while free != 0:
+        place = next_ready(h, nic, at)
+        if place < 0:
+            h.awake[nic] = 0
+            break
+        if place == held:
+            break
+        half = h.of_nic[first + place]
         i = half >> 1
-        row = take_row(sheet)
-        head = sheet.pool[row]
-        if _next_packet(h, i, now_ps, free, head) == NOTHING:
-            give_row(sheet, row)
+        at = place + 1 if place + 1 < halves else 0
+        if not sendable(h.s, i):
+            h.ready[h.first_word[nic] + (place >> _WORD_SHIFT)] &= ~(1 << (place & _WORD_MASK))
             continue
-        quiet = 0
-        size = head["length"] + h.sizes[DATA]
-        emit(h, sheet, row, i, 0, head["value"], size, now_ps)
-        _set_deadline(h, half)
-        room[nic, head["plane"]] -= size
-        if room[nic, head["plane"]] <= 0:
-            free &= ~(1 << head["plane"])
-    h.turn[nic] = at
+        free_now = _send_one(h, sheet, i, now_ps, free, room)
+        if free_now < 0:
+            held = place if held < 0 else held
+            continue
+        free = free_now
+        held = -1
+        sent += 1
+        h.turn[nic] = at
+    return sent
+
+
+@rule
+def _free_planes(h: Any, room: Any) -> int:
+    """Return a bit for every plane whose port has room."""
+    free = 0
+    for plane in range(h.s.params[0]["planes"]):
+        if room[plane] > 0:
+            free |= 1 << plane
+    return free
+
+
+@rule
+def _send_one(h: Any, sheet: Any, i: int, now_ps: int, free: int, room: Any) -> int:
+    """Send one packet of pair `i`; return the planes that have room after it, or -1 where it could not go."""
+    row = take_row(sheet)
+    head = sheet.pool[row]
+    found = _next_packet(h, i, now_ps, free, head)
+    set_deadline(h, 2 * i)
+    if found == NOTHING:
+        give_row(sheet, row)
+        return -1
+    size = head["length"] + h.sizes[DATA]
+    plane = head["plane"]
+    emit(h, sheet, row, i, 0, head["value"], size, now_ps)
+    room[plane] -= size
+    return free & ~(1 << plane) if room[plane] <= 0 else free
 
 
 @rule
 def _next_packet(h: Any, i: int, now_ps: int, free: int, head: Any) -> int:
     """Fill `head` with the next data packet of pair `i`, its EV chosen as the transport does."""
     s = h.s
+    wish = -1
     if h.spray[0] == DRAW:
         # At the beginning of a round every EV is as likely as any other.
         s.qp[i]["cursor"] = 0
-        return next_data(s, i, now_ps, free, head)
-    if h.spray[0] == RECYCLE and h.ring_at[i, 1] > 0:
-        at = _position(s, i, h.ring[i, h.ring_at[i, 0]])
-        if at < 0 or s.evs[i, s.rotation[i, at]]["state"] != GOOD:
-            _drop_recycled(h, i)
-        elif usable(s, i, s.evs[i, s.rotation[i, at]]["plane"], free):
-            return _next_recycled(h, i, at, now_ps, free, head)
-    return next_data(s, i, now_ps, free, head)
-
-
-@rule
-def _next_recycled(h: Any, i: int, at: int, now_ps: int, free: int, head: Any) -> int:
-    """Send on the EV at place `at` of the rotation out of turn: it stands last for one call, which draws it surely."""
-    s = h.s
-    q = s.qp[i]
-    last = q["active"] - 1
-    cursor = q["cursor"]
-    s.rotation[i, at], s.rotation[i, last] = s.rotation[i, last], s.rotation[i, at]
-    q["cursor"] = last
-    found = next_data(s, i, now_ps, free, head)
-    q["cursor"] = cursor
-    s.rotation[i, at], s.rotation[i, last] = s.rotation[i, last], s.rotation[i, at]
-    if found != NOTHING:
+    elif h.spray[0] == RECYCLE and h.ring_at[i, 1] > 0:
+        wish = h.ring[i, h.ring_at[i, 0]]
+    found = next_data_on(s, i, wish, now_ps, free, head)
+    if wish >= 0 and found != NOTHING:
         _drop_recycled(h, i)
     return found
 
@@ -434,22 +506,24 @@ def _next_recycled(h: Any, i: int, at: int, now_ps: int, free: int, head: Any) -
 @rule
 def _drop_recycled(h: Any, i: int) -> None:
     """Take the oldest EV out of the ring."""
-    h.ring_at[i, 0] = (h.ring_at[i, 0] + 1) % h.ring.shape[1]
+    at = h.ring_at[i, 0] + 1
+    h.ring_at[i, 0] = at if at < h.ring.shape[1] else 0
     h.ring_at[i, 1] -= 1
 
 
 @rule
-def _position(s: Any, i: int, value: int) -> int:
-    """Return where in the rotation the EV with these bits stands, or -1."""
-    for at in range(s.qp[i]["active"]):
-        if s.evs[i, s.rotation[i, at]]["value"] == value:
-            return at
-    return -1
+def start_pairs(h: Any, words: Any, paths: Any, stride: int, scratch: Any) -> None:
+    """Make the halves of every pair ready; a row of `words` is the chance of its three halves."""
+    for i in range(len(paths)):
+        start_sender(h.s, i, words[i, 0], 0, paths[i], stride, scratch)
+        start_sender(h.b, i, words[i, 1], 0, paths[i], stride, scratch)
+        start_receiver(h.r, i, words[i, 2], 0)
 
 
 @rule
 def post_message(h: Any, i: int, length: int) -> int:
     """Give pair `i` a message to send."""
+    wake(h, 2 * i)
     return post(h.s, i, 0, 0, length, -1)
 
 
@@ -462,7 +536,8 @@ def change_port(h: Any, nic: int, plane: int, up: int, now_ps: int) -> None:
             port_changed(h.b, half >> 1, plane, up, now_ps)
         else:
             port_changed(h.s, half >> 1, plane, up, now_ps)
-        _set_deadline(h, half)
+        set_deadline(h, half)
+        wake(h, half)
 
 
 @rule

@@ -8,8 +8,10 @@ that meets a failure is lost there. Nothing here moves.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from weft.core.units import PICOSECONDS_PER_SECOND, Picoseconds, transfer_ps
 from weft.fabric.limits import PICOSECONDS_PER_MILLIMETRE
@@ -23,6 +25,7 @@ from weft.specs.scenario import NetworkSpec
 
 _BITS_PER_BYTE = 8
 _NO_LIMIT = 2**62
+Column = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -100,17 +103,14 @@ class Network:
         return transfer_ps(self.frames.full, int(self.topology.links.rate_bps.max()))
 
     @cached_property
-    def delay_ps(self) -> tuple[int, ...]:
+    def delay_ps(self) -> Column:
         """Return, for every port, the time from a packet's last bit leaving to the node at the far end acting on it."""
         links = self.topology.links
-        cable = [round(int(length) * PICOSECONDS_PER_MILLIMETRE) for length in links.length_mm]
+        lengths, which = np.unique(links.length_mm, return_inverse=True)
+        cable = np.array([round(length * PICOSECONDS_PER_MILLIMETRE) for length in lengths.tolist()], np.int64)[which]
         into_switch = self.fabric.parts.switch.latency
-        into_nic = self.spec.host_delay
-        delays: list[int] = []
-        for link, wire_ps in enumerate(cable):
-            below = into_nic if links.lower[link] < self.topology.nics else into_switch
-            delays += [wire_ps + into_switch, wire_ps + below]
-        return tuple(delays)
+        below = np.where(links.lower < self.topology.nics, self.spec.host_delay, into_switch)
+        return _both(cable + into_switch, cable + below)
 
     @cached_property
     def cable_ps(self) -> tuple[int, ...]:
@@ -131,20 +131,22 @@ class Network:
         return " to ".join(names)
 
     @cached_property
-    def last_hop(self) -> tuple[bool, ...]:
+    def last_hop(self) -> Column:
         """Return, for every port, whether it leads to a NIC."""
-        return tuple(leads for low in self.topology.links.lower for leads in (False, bool(low < self.topology.nics)))
+        at_nic = self.topology.links.lower < self.topology.nics
+        return _both(np.zeros_like(at_nic), at_nic)
 
     @cached_property
-    def first_hop(self) -> tuple[bool, ...]:
+    def first_hop(self) -> Column:
         """Return, for every port, whether it is a NIC's own."""
-        return tuple(own for low in self.topology.links.lower for own in (bool(low < self.topology.nics), False))
+        at_nic = self.topology.links.lower < self.topology.nics
+        return _both(at_nic, np.zeros_like(at_nic))
 
     @cached_property
-    def stage(self) -> tuple[int, ...]:
+    def stage(self) -> Column:
         """Return, for every port, its place on the longest way: 0 out of a NIC, the highest into one."""
-        top = 2 * self.shape.tiers - 1
-        return tuple(place for stage in self.topology.links.stage.tolist() for place in (stage, top - stage))
+        stage = self.topology.links.stage.astype(np.int64)
+        return _both(stage, 2 * self.shape.tiers - 1 - stage)
 
     @cached_property
     def plane_bdp(self) -> int:
@@ -180,7 +182,7 @@ class Network:
     def one_way_ps(self, path: tuple[int, ...], size: int) -> int:
         """Return the time of one packet of `size` bytes over an empty path, to the NIC acting on it."""
         rates = self.topology.links.rate_bps
-        return sum(self.delay_ps[port] + transfer_ps(size, int(rates[port // 2])) for port in path)
+        return sum(int(self.delay_ps[port]) + transfer_ps(size, int(rates[port // 2])) for port in path)
 
     @cached_property
     def round_trip_ps(self) -> int:
@@ -198,6 +200,11 @@ class Network:
         # The last packet of each plane leaves when all bytes have been spread evenly over the planes.
         leave_ps = max(0, int(transfer_ps(wire_bytes, nic_bps)) - int(transfer_ps(last, self.fabric.port_rate)))
         return leave_ps + self.one_way_ps(path, last) + self.one_way_ps(path, self.frames.acknowledgement)
+
+
+def _both(up: Column, down: Column) -> Column:
+    """Return one column over ports from those of the links' two directions."""
+    return np.stack((up, down), axis=1).reshape(-1)
 
 
 def network(fabric: FabricSpec, spec: NetworkSpec, frames: Frames, *, trimming: bool, ecn_last_hop: bool) -> Network:

@@ -12,9 +12,9 @@ import numpy as np
 
 from weft.mrc.columns import DATA, ERROR_RETRIES, NACK, NEVER, SACK
 from weft.mrc.compiled import rule
-from weft.mrc.numbers import lowest_bit
+from weft.mrc.numbers import psn_of, seq_near
 from weft.mrc.sender import POST_QUEUE_FULL, POSTED
-from weft.netsim.hosts import ACKNOWLEDGED, ARRIVED, FAILED, emit, give_row, take_row, tell
+from weft.netsim.hosts import ACKNOWLEDGED, ARRIVED, FAILED, emit, give_row, next_ready, take_row, tell, wake
 
 CNP = 9
 """Kind of a congestion notification packet, besides those of `weft.netsim.hosts`."""
@@ -27,8 +27,6 @@ _PS_PER_SECOND_BITS = 8 * 10**12
 _MOST_DECAYS = 8192
 _NEARLY = 10
 _WORD_SHIFT, _WORD_MASK = 5, 31
-WORD_BITS = 32
-"""Halves in one word of `ready`."""
 
 
 def _wide(*names: str) -> np.dtype[Any]:
@@ -38,9 +36,9 @@ def _wide(*names: str) -> np.dtype[Any]:
 PARAMS = _wide(
     *("payload", "slot_ps", "timeout_ps", "retries", "ack_every", "window", "message_mask"),
     *("dcqcn", "line_bps", "least_bps", "ai_bps", "hai_bps", "gain", "cnp_ps", "alpha_ps", "rise_ps", "rise_bytes"),
-    "fast",
+    *("fast", "window_max", "mpr"),
 )
-"""The parameters of all queue pairs, one row."""
+"""The parameters of all queue pairs, one row; the last two are what an engine asks of every transport."""
 SENDER = _wide(
     # Packets: oldest not acknowledged, next to send, end of what was posted, end of what was ever sent.
     *("una", "next", "end", "high", "msg_first", "msg_next", "msg_end"),
@@ -62,15 +60,22 @@ MESSAGE = _wide("first", "packets", "length")
 """One write: its packets and bytes."""
 
 
+class Side(NamedTuple):
+    """One half of all queue pairs."""
+
+    params: Any
+    """The parameters, one row."""
+    qp: Any
+    """One row for each."""
+
+
 class RoceHalves(NamedTuple):
     """The columns of all queue pairs of a run, and what ties them to NICs."""
 
-    params: Any
-    """Parameters."""
     s: Any
-    """Senders."""
+    """Senders: `params` and `qp`."""
     r: Any
-    """Receivers."""
+    """Receivers: `params` and `qp`."""
     messages: Any
     """Writes of every queue pair, in a ring."""
     nic: Any
@@ -102,14 +107,14 @@ class RoceHalves(NamedTuple):
 @rule
 def start_pair(h: Any, i: int, plane: int, route: int, back_route: int) -> None:
     """Make a queue pair ready: at line rate, with nothing sent."""
-    q = h.s[i]
+    q = h.s.qp[i]
     q["timer_ps"] = q["wait_ps"] = q["rise_ps"] = NEVER
-    q["rate_bps"] = q["target_bps"] = h.params[0]["line_bps"]
+    q["rate_bps"] = q["target_bps"] = h.s.params[0]["line_bps"]
     q["alpha"] = ALPHA_ONE
     q["plane"] = plane
     q["route"] = route
     q["back_route"] = back_route
-    h.r[i]["cnp_ps"] = -NEVER
+    h.r.qp[i]["cnp_ps"] = -NEVER
 
 
 @rule
@@ -118,7 +123,7 @@ def set_deadline(h: Any, half: int) -> None:
     if half & 1:
         h.deadline[half] = NEVER
         return
-    q = h.s[half >> 1]
+    q = h.s.qp[half >> 1]
     due_ps = min(q["timer_ps"], q["rise_ps"], q["wait_ps"])
     if q["error"] != 0:
         due_ps = NEVER
@@ -128,34 +133,10 @@ def set_deadline(h: Any, half: int) -> None:
 
 
 @rule
-def wake(h: Any, half: int) -> None:
-    """Note that a sender may have data to send."""
-    nic = h.nic[half]
-    place = h.place[half]
-    h.ready[h.first_word[nic] + (place >> _WORD_SHIFT)] |= 1 << (place & _WORD_MASK)
-    h.awake[nic] = 1
-
-
-@rule
-def _next_ready(h: Any, nic: int, at: int) -> int:
-    """Return the place of the first half from `at` on, in a circle, that may have data to send, or -1."""
-    first = h.first_word[nic]
-    words = h.first_word[nic + 1] - first
-    word = at >> _WORD_SHIFT
-    bits = h.ready[first + word] >> (at & _WORD_MASK) << (at & _WORD_MASK)
-    for _ in range(words + 1):
-        if bits:
-            return (word << _WORD_SHIFT) + lowest_bit(bits)
-        word = word + 1 if word + 1 < words else 0
-        bits = h.ready[first + word]
-    return -1
-
-
-@rule
 def post_message(h: Any, i: int, length: int) -> int:
     """Give pair `i` a message to send."""
-    q = h.s[i]
-    params = h.params[0]
+    q = h.s.qp[i]
+    params = h.s.params[0]
     if q["msg_end"] - q["msg_first"] > params["message_mask"]:
         return POST_QUEUE_FULL
     packets = (length + params["payload"] - 1) // params["payload"]
@@ -194,10 +175,11 @@ def take_one(h: Any, sheet: Any, head: Any, marked: int, _trimmed: int, time_ps:
     if kind == CNP:
         _slow_down(h, i, time_ps)
     else:
-        _acknowledged(h, sheet, i, head["cack_psn"], time_ps)
+        psn = head["psn"] if kind == NACK else head["cack_psn"]
+        _acknowledged(h, sheet, i, seq_near(psn, h.s.qp[i]["una"]), time_ps)
         if kind == NACK:
             _go_back(h, i)
-            h.s[i]["naks"] += 1
+            h.s.qp[i]["naks"] += 1
     wake(h, 2 * i)
     return 0
 
@@ -206,21 +188,22 @@ def take_one(h: Any, sheet: Any, head: Any, marked: int, _trimmed: int, time_ps:
 def _take_data(h: Any, sheet: Any, head: Any, marked: int, time_ps: int) -> int:
     """Take in a data packet: only the next one in order is kept; a gap is told once, until it is filled."""
     i = head["pair"]
-    r = h.r[i]
+    r = h.r.qp[i]
     if marked:
         r["marked"] += 1
-        if h.params[0]["dcqcn"] and time_ps - r["cnp_ps"] >= h.params[0]["cnp_ps"]:
+        if h.s.params[0]["dcqcn"] and time_ps - r["cnp_ps"] >= h.s.params[0]["cnp_ps"]:
             r["cnp_ps"] = time_ps
             r["cnps"] += 1
             _answer(h, sheet, i, CNP, time_ps)
-    if head["seq"] > r["expected"]:
+    seq = seq_near(head["psn"], r["expected"])
+    if seq > r["expected"]:
         r["outside"] += 1
         if r["nak_sent"] == 0:
             r["nak_sent"] = 1
             r["naks"] += 1
             _answer(h, sheet, i, NACK, time_ps)
         return 0
-    if head["seq"] < r["expected"]:
+    if seq < r["expected"]:
         r["duplicates"] += 1
         r["acks"] += 1
         _answer(h, sheet, i, SACK, time_ps)
@@ -230,7 +213,7 @@ def _take_data(h: Any, sheet: Any, head: Any, marked: int, time_ps: int) -> int:
     r["accepted"] += 1
     r["received_bytes"] += head["length"]
     r["unacked"] += 1
-    if head["ack_request"] or r["unacked"] >= h.params[0]["ack_every"]:
+    if head["ack_request"] or r["unacked"] >= h.s.params[0]["ack_every"]:
         r["unacked"] = 0
         r["acks"] += 1
         _answer(h, sheet, i, SACK, time_ps)
@@ -246,22 +229,22 @@ def _answer(h: Any, sheet: Any, i: int, kind: int, time_ps: int) -> None:
     row = take_row(sheet)
     reply = sheet.pool[row]
     reply["kind"] = kind
-    reply["cack_psn"] = h.r[i]["expected"]
+    reply["psn"] = reply["cack_psn"] = psn_of(h.r.qp[i]["expected"])
     reply["length"] = 0
-    emit(h, sheet, row, i, 1, h.s[i]["back_route"], h.sizes[kind], time_ps)
+    emit(h, sheet, row, i, 1, h.s.qp[i]["back_route"], h.sizes[kind], time_ps)
 
 
 @rule
 def _acknowledged(h: Any, sheet: Any, i: int, upto: int, time_ps: int) -> None:
     """Take in that everything before packet `upto` has arrived."""
-    q = h.s[i]
+    q = h.s.qp[i]
     if upto <= q["una"]:
         return
     q["una"] = upto
     q["next"] = max(q["next"], upto)
     q["retries"] = 0
-    q["timer_ps"] = NEVER if upto >= q["high"] else time_ps + h.params[0]["timeout_ps"]
-    mask = h.params[0]["message_mask"]
+    q["timer_ps"] = NEVER if upto >= q["high"] else time_ps + h.s.params[0]["timeout_ps"]
+    mask = h.s.params[0]["message_mask"]
     while q["msg_first"] < q["msg_end"]:
         m = h.messages[i, q["msg_first"] & mask]
         if m["first"] + m["packets"] > upto:
@@ -276,7 +259,7 @@ def _acknowledged(h: Any, sheet: Any, i: int, upto: int, time_ps: int) -> None:
 @rule
 def _go_back(h: Any, i: int) -> None:
     """Send again from the oldest packet that is not acknowledged on."""
-    q = h.s[i]
+    q = h.s.qp[i]
     q["next"] = q["una"]
     q["msg_next"] = q["msg_first"]
 
@@ -284,8 +267,8 @@ def _go_back(h: Any, i: int) -> None:
 @rule
 def _slow_down(h: Any, i: int, time_ps: int) -> None:
     """React to a CNP (SIGCOMM 2015, equations 1 and 2): alpha first decays by what time has passed since the last."""
-    q = h.s[i]
-    params = h.params[0]
+    q = h.s.qp[i]
+    params = h.s.params[0]
     q["cnps"] += 1
     if q["cnps"] > 1:
         decays = min((time_ps - q["alpha_ps"]) // params["alpha_ps"], _MOST_DECAYS)
@@ -302,8 +285,8 @@ def _slow_down(h: Any, i: int, time_ps: int) -> None:
 @rule
 def _speed_up(h: Any, i: int) -> None:
     """Raise the rate after a round of the byte counter or the timer: recovery, then additive, then hyper increase."""
-    q = h.s[i]
-    params = h.params[0]
+    q = h.s.qp[i]
+    params = h.s.params[0]
     line = params["line_bps"]
     fewest = min(q["byte_rounds"], q["time_rounds"])
     if fewest > params["fast"]:
@@ -345,8 +328,8 @@ def send_control(h: Any, sheet: Any, nic: int, now_ps: int) -> None:
 @rule
 def _pass_time(h: Any, sheet: Any, i: int, now_ps: int) -> None:
     """Run the timers of a sender that are due."""
-    q = h.s[i]
-    params = h.params[0]
+    q = h.s.qp[i]
+    params = h.s.params[0]
     q["wait_ps"] = NEVER
     while q["rise_ps"] <= now_ps:
         q["rise_ps"] += params["rise_ps"]
@@ -379,7 +362,7 @@ def send_data(h: Any, sheet: Any, nic: int, now_ps: int, room: Any) -> int:
     # Place of the first half that could send but for its port; having come round to it, the NIC is done.
     held = -1
     while free > 0:
-        place = _next_ready(h, nic, at)
+        place = next_ready(h, nic, at)
         if place < 0:
             h.awake[nic] = 0
             break
@@ -392,7 +375,7 @@ def send_data(h: Any, sheet: Any, nic: int, now_ps: int, room: Any) -> int:
             h.ready[h.first_word[nic] + (place >> _WORD_SHIFT)] &= ~(1 << (place & _WORD_MASK))
             set_deadline(h, half)
             continue
-        plane = h.s[i]["plane"]
+        plane = h.s.qp[i]["plane"]
         if room[plane] <= 0:
             held = place if held < 0 else held
             continue
@@ -407,8 +390,8 @@ def send_data(h: Any, sheet: Any, nic: int, now_ps: int, room: Any) -> int:
 @rule
 def _sendable(h: Any, i: int, now_ps: int) -> bool:
     """Return whether a sender has a packet that its window and its rate allow now; notes what it waits for."""
-    q = h.s[i]
-    if q["error"] != 0 or q["next"] >= q["end"] or q["next"] - q["una"] >= h.params[0]["window"]:
+    q = h.s.qp[i]
+    if q["error"] != 0 or q["next"] >= q["end"] or q["next"] - q["una"] >= h.s.params[0]["window"]:
         return False
     if q["pace_ps"] > now_ps:
         q["wait_ps"] = q["pace_ps"]
@@ -419,8 +402,8 @@ def _sendable(h: Any, i: int, now_ps: int) -> bool:
 @rule
 def _send_one(h: Any, sheet: Any, i: int, now_ps: int) -> int:
     """Send the next packet of pair `i` and return its bytes on the wire."""
-    q = h.s[i]
-    params = h.params[0]
+    q = h.s.qp[i]
+    params = h.s.params[0]
     mask = params["message_mask"]
     seq = q["next"]
     m = h.messages[i, q["msg_next"] & mask]
@@ -432,6 +415,7 @@ def _send_one(h: Any, sheet: Any, i: int, now_ps: int) -> int:
     head = sheet.pool[row]
     head["kind"] = DATA
     head["seq"] = seq
+    head["psn"] = psn_of(seq)
     head["length"] = m["length"] - (m["packets"] - 1) * params["payload"] if last else params["payload"]
     head["ack_request"] = 1 if last else 0
     head["plane"] = q["plane"]

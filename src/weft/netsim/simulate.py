@@ -1,9 +1,10 @@
 """From a scenario to reports: builds the network, draws the traffic, resolves the faults, runs each transport."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,16 +14,18 @@ from weft.core.seeds import Seed
 from weft.fabric.shape import shape_of
 from weft.fabric.topology import build
 from weft.netsim import compiling
+from weft.netsim.engine.world import EngineWorld
 from weft.netsim.faults import changes_of, named_links
 from weft.netsim.network import Network
+from weft.netsim.pausing import PauseRecord
 from weft.netsim.reference.flows import FlowBoard, Progress
-from weft.netsim.reference.pauses import PauseRecord
 from weft.netsim.reference.world import World
 from weft.netsim.results import FaultResult, FlowResult, PauseResult, Report, Series
 from weft.netsim.switching import PLAIN
 from weft.netsim.traffic import Flow, cut, flows_of
 from weft.netsim.transports import transport_named
-from weft.netsim.transports.base import Transport
+from weft.netsim.transports.base import Endpoints, Transport
+from weft.netsim.transports.nics import ColumnEndpoints
 from weft.specs.fabric import FabricSpec
 from weft.specs.scenario import ScenarioSpec
 from weft.specs.site import SiteSpec
@@ -34,6 +37,7 @@ MOST_LINKS = 200_000
 COMPILE_FROM = 20_000
 """Data packets from which compiling the protocol's rules pays."""
 
+AnyWorld = World | EngineWorld
 Watch = Callable[[str, int, int], None]
 """Told of progress: the transport, bytes received so far and bytes in all."""
 
@@ -85,16 +89,28 @@ def run(
     setup: Setup,
     transport: Transport,
     *,
+    engine: str | None = None,
+    threads: int | None = None,
     fast: bool | None = None,
     cache: Path | None = None,
     watch: Watch | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Report:
-    """Run one transport; `fast` compiles the protocol's rules, or decides by the size of the traffic where absent."""
-    network, world = prepare(setup, transport, fast=fast, cache=cache, say=say)
+    """Run one transport on `engine` ("reference" or "engine"; the compiled one where it is installed and pays).
+
+    `fast` compiles the protocol's rules for the reference, or is decided by the size of the traffic where absent.
+    """
+    packets = sum(-(-flow.size // setup.fabric.packet) for flow in setup.flows)
+    pays = compiling.can_compile() and (packets > COMPILE_FROM or compiling.is_compiled(cache))
+    engine = engine or ("engine" if fast is None and pays else "reference")
+    world: AnyWorld
+    if engine == "engine":
+        network, world = prepare_engine(setup, transport, threads=threads, cache=cache, say=say)
+    else:
+        network, world = prepare(setup, transport, fast=pays if fast is None else fast, cache=cache, say=say)
     total = sum(flow.size for flow in setup.flows if flow.counted)
 
-    def seen(world: World) -> None:
+    def seen(world: AnyWorld) -> None:
         if watch is not None:
             watch(transport.name, int(world.endpoints.received().sum()), total)
 
@@ -105,6 +121,7 @@ def run(
     except KeyboardInterrupt:
         interrupted = True
     took = time.perf_counter() - wall, time.process_time() - processor
+    world.finish()
     return _report(setup, network, transport, world, interrupted=interrupted, took=took)
 
 
@@ -112,11 +129,46 @@ def prepare(
     setup: Setup,
     transport: Transport,
     *,
-    fast: bool | None = None,
+    fast: bool = False,
     cache: Path | None = None,
     say: Callable[[str], None] | None = None,
 ) -> tuple[Network, World]:
-    """Return the network and the world of one run, at time 0."""
+    """Return the network and the world of one run on the reference, at time 0."""
+    if fast:
+        compiling.prepare(cache, say)
+    parts = _parts(setup, transport, fast=fast)
+    return parts.network, World(parts.network, parts.endpoints, parts.board, parts.seed, **parts.rest)
+
+
+def prepare_engine(
+    setup: Setup,
+    transport: Transport,
+    *,
+    threads: int | None = None,
+    cache: Path | None = None,
+    say: Callable[[str], None] | None = None,
+) -> tuple[Network, EngineWorld]:
+    """Return the network and the world of one run on the compiled engine, at time 0."""
+    compiling.prepare(cache, say)
+    parts = _parts(setup, transport, fast=True)
+    endpoints = parts.endpoints
+    assert isinstance(endpoints, ColumnEndpoints), "every transport keeps its queue pairs as columns"
+    world = EngineWorld(parts.network, endpoints, parts.board, parts.seed, threads=threads or 1, **parts.rest)
+    return parts.network, world
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What every engine is made from."""
+
+    network: Network
+    endpoints: Endpoints
+    board: FlowBoard
+    seed: Seed
+    rest: Mapping[str, Any]
+
+
+def _parts(setup: Setup, transport: Transport, *, fast: bool) -> _Parts:
     scenario, fabric = setup.scenario, setup.fabric
     topology = build(fabric)
     network = Network(
@@ -124,18 +176,15 @@ def prepare(
     )
     if (switching := transport.switching(network)) != PLAIN:
         network = replace(network, switching=switching)
-    changes = changes_of(scenario.faults, topology)
     board = FlowBoard(cut(setup.flows, transport.queue_pairs), fabric.packet)
-    if fast is None:
-        fast = compiling.can_compile() and sum(-(-f.size // fabric.packet) for f in setup.flows) > COMPILE_FROM
-    if fast:
-        compiling.prepare(cache, say)
     endpoints = transport.open(network, board.pairs, setup.seed.branch("transport"), fast=fast)
-    world = World(
-        network, endpoints, board, setup.seed.branch("network"), changes=changes, faults=len(scenario.faults),
-        bin_ps=scenario.measure.bin, until_ps=scenario.measure.until,
-    )  # fmt: skip
-    return network, world
+    rest: dict[str, Any] = {
+        "changes": changes_of(scenario.faults, topology),
+        "faults": len(scenario.faults),
+        "bin_ps": scenario.measure.bin,
+        "until_ps": scenario.measure.until,
+    }
+    return _Parts(network, endpoints, board, setup.seed.branch("network"), rest)
 
 
 def transports_of(setup: Setup, names: Sequence[str] = ()) -> tuple[Transport, ...]:
@@ -149,7 +198,13 @@ def transports_of(setup: Setup, names: Sequence[str] = ()) -> tuple[Transport, .
 
 
 def _report(
-    setup: Setup, network: Network, transport: Transport, world: World, *, interrupted: bool, took: tuple[float, float]
+    setup: Setup,
+    network: Network,
+    transport: Transport,
+    world: AnyWorld,
+    *,
+    interrupted: bool,
+    took: tuple[float, float],
 ) -> Report:
     board, records = world.board, world.records
     parts = transport.queue_pairs

@@ -152,10 +152,10 @@ class AdaptiveSpec(Spec):
 
     pfc: PfcSpec = PfcSpec()
     """Pauses."""
-    congestion: CongestionSpec = CongestionSpec()
+    congestion: CongestionSpec = CongestionSpec(target_delay=1.0)
     """Congestion control at the sender: the vendor's own is not published; NSCC here."""
-    loss: LossSpec = LossSpec()
-    """Loss and timers."""
+    loss: LossSpec = LossSpec.model_validate({"spread": "40 us", "spread_max": "160 us", "probe_after": "52 us"})
+    """Loss and timers; nothing is dropped, so packets that a pause holds up are given four times as long."""
     window: WindowSpec = WindowSpec()
     """Windows and acknowledgement."""
     reconvergence: Duration | None = None

@@ -77,7 +77,7 @@ def start(
     `on_step` is called on rank 0 with every line of the metrics. All ranks call this together.
     """
     spec = load_job(job) if isinstance(job, str) else job
-    made = join()
+    made = join(spec.backend)
     try:
         return Run(spec, Path(folder), resume=resume, on_step=on_step, owns_group=made)
     except BaseException:

@@ -14,6 +14,8 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from weft.wire.native import apart
+
 # Its types describe what makes an intrinsic, not what one is called with.
 _intrinsic: Any = intrinsic
 
@@ -21,7 +23,10 @@ OPERATIONS = ("sum", "product", "min", "max")
 ELEMENTS = ("float32", "float64", "int32", "int64", "uint8")
 BITWISE = ("band", "bor", "bxor")
 """Operations on bits, which do not care how wide an element is; their counts are in bytes."""
+DIVIDED = ("float32", "float64")
+"""Types whose elements can all be divided by the one number at `given`."""
 _BITWISE_FROM = len(OPERATIONS) * len(ELEMENTS)
+_DIVIDE_FROM = _BITWISE_FROM + len(BITWISE)
 _TYPES = {
     "float32": ir.FloatType(),
     "float64": ir.DoubleType(),
@@ -33,6 +38,8 @@ _TYPES = {
 
 def kind_of(operation: str, element: str) -> int:
     """Return the number of a reduction; for operations on bits the element does not matter."""
+    if operation == "divide":
+        return _DIVIDE_FROM + DIVIDED.index(element)
     if operation in BITWISE:
         return _BITWISE_FROM + BITWISE.index(operation)
     return OPERATIONS.index(operation) * len(ELEMENTS) + ELEMENTS.index(element)
@@ -43,6 +50,7 @@ def _combined(builder: Any, operation: str, element: str, a: Any, b: Any) -> Any
     floating = element.startswith("float")
     plain: dict[str, Callable[[], Any]] = {
         "sum": lambda: builder.fadd(a, b) if floating else builder.add(a, b),
+        "divide": lambda: builder.fdiv(a, b),
         "product": lambda: builder.fmul(a, b) if floating else builder.mul(a, b),
         "band": lambda: builder.and_(a, b),
         "bor": lambda: builder.or_(a, b),
@@ -67,7 +75,8 @@ def _loop(builder: Any, operation: str, element: str, arguments: Any) -> None:
     a, b = (builder.inttoptr(one, pointed) for one in arguments[:2])
     with cgutils.for_range(builder, arguments[2]) as loop:
         target = builder.gep(a, [loop.index])
-        given = builder.load(builder.gep(b, [loop.index]))
+        other = ir.Constant(loop.index.type, 0) if operation == "divide" else loop.index
+        given = builder.load(builder.gep(b, [other]))
         builder.store(_combined(builder, operation, element, builder.load(target), given), target)
 
 
@@ -79,7 +88,8 @@ def _reduce(typing: Any, kind: Any, to: Any, given: Any, count: Any) -> Any:
     def code(context: Any, builder: Any, sign: Any, arguments: Any) -> Any:
         del sign
         loops = [(operation, element) for operation in OPERATIONS for element in ELEMENTS]
-        for number, (operation, element) in enumerate([*loops, *((one, "uint8") for one in BITWISE)]):
+        loops += [*((one, "uint8") for one in BITWISE), *(("divide", one) for one in DIVIDED)]
+        for number, (operation, element) in enumerate(loops):
             wanted = ir.Constant(arguments[0].type, number)
             with builder.if_then(builder.icmp_signed("==", arguments[0], wanted)):
                 _loop(builder, operation, element, arguments[1:])
@@ -91,4 +101,5 @@ def _reduce(typing: Any, kind: Any, to: Any, given: Any, count: Any) -> Any:
 @njit(nogil=True)
 def reduce_at(kind: int, to: int, given: int, count: int) -> None:
     """Combine `count` elements at `given` into those at `to`, as `kind` says."""
+    apart()
     _reduce(kind, to, given, count)

@@ -52,11 +52,12 @@ from weft.wire.journal import (
     TAKE_IMMEDIATE,
     TAKE_SACK,
     note,
+    note_all,
 )
 from weft.wire.layout import EVENTS, IMMEDIATE, INDEX_MASK, PREFIX, RX_SLOTS
 from weft.wire.transfers import take_word
 
-_crc_at, _move, _recvmmsg = native.crc_at, native.move, native.recvmmsg
+_apart, _crc_at, _move, _recvmmsg = native.apart, native.crc_at, native.move, native.recvmmsg
 _DONT_WAIT = 0x40
 _CHANGEABLE = PREFIX + 4
 _CONTEXT_REQUEST, _CONTEXT_RESPONSE = PREFIX + 12 + 6, PREFIX + 12 + 10
@@ -106,6 +107,7 @@ def _count_wrong(hub: Any, wrong: int) -> None:
 @rule
 def take_packet(w: Any, base: int, size: int, now_ps: int) -> None:
     """Take in the datagram of `size` bytes at `base` in the receive ring."""
+    _apart()
     hub = w.hub[0]
     data = w.rx
     start, end = base + PREFIX, base + size
@@ -138,6 +140,7 @@ def take_packet(w: Any, base: int, size: int, now_ps: int) -> None:
     if shim_loses(w, value // stride):
         hub["shim_in"] += 1
         return
+    w.heard_on[i, value // stride] = now_ps
     _take(w, i, value, now_ps)
 
 
@@ -162,6 +165,7 @@ def _queue_pair(w: Any, data: Any, base: int, view: Any) -> int:
 @rule
 def _take(w: Any, i: int, value: int, now_ps: int) -> None:
     """Give a whole packet for queue pair `i` to the rules."""
+    _apart()
     view = w.seen[0]
     opcode = view["opcode"]
     peer = w.peers[i]
@@ -170,22 +174,35 @@ def _take(w: Any, i: int, value: int, now_ps: int) -> None:
             return
     elif opcode == SACK:
         acked = on_sack(w.s, i, view, now_ps)
-        note(
-            w, ON_SACK, i, now_ps, view["cack_psn"], view["ack_psn_offset"], view["value"],
-            view["verdict"] | view["probe_response"] << 8, view["mpr"], view["sack_offset"], view["bitmap_low"],
-            view["bitmap_high"], view["penalty"], acked, w.s.qp[i]["una"], w.s.qp[i]["waiting"],
-        )  # fmt: skip
+        note_all(
+            w,
+            ON_SACK,
+            i,
+            now_ps,
+            view["cack_psn"],
+            view["ack_psn_offset"],
+            view["value"],
+            view["verdict"] | view["probe_response"] << 8,
+            view["mpr"],
+            view["sack_offset"],
+            view["bitmap_low"],
+            view["bitmap_high"],
+            view["penalty"],
+            acked,
+            w.s.qp[i]["una"],
+            w.s.qp[i]["waiting"],
+        )
     elif opcode == NACK:
         on_nack(w.s, i, view, now_ps)
         note(w, ON_NACK, i, now_ps, view["reason"], view["psn"], view["value"], w.s.qp[i]["waiting"])
     elif opcode == PROBE:
         on_probe(w.r, i, view["id"], now_ps)
-        note(w, ON_PROBE, i, now_ps, view["id"])
+        note(w, ON_PROBE, i, now_ps, view["id"], 0, 0, 0)
         peer["waiting"] = 1
     elif opcode == ENDPOINT_REQUEST:
         if view["operation"] == OPERATION_PORT_STATUS:
             on_port_status(w.s, i, view["port_status"])
-            note(w, PORT_STATUS, i, now_ps, view["port_status"])
+            note(w, PORT_STATUS, i, now_ps, view["port_status"], 0, 0, 0)
         send_answer(w, i, view["operation"], view["id"], value, now_ps)
     elif opcode == ENDPOINT_RESPONSE:
         _take_answer(w, i, now_ps)
@@ -201,13 +218,13 @@ def _take_answer(w: Any, i: int, now_ps: int) -> None:
     if view["operation"] == OPERATION_EV_PROBE:
         if number & REVERSE_ID:
             on_reverse_answer(w.s, w.r, i, number)
-            note(w, REVERSE_ANSWER, i, now_ps, number)
+            note(w, REVERSE_ANSWER, i, now_ps, number, 0, 0, 0)
         elif number != KEEP_ALIVE:
             on_ev_probe_answer(w.s, i, number, view["verdict"])
-            note(w, EV_ANSWER, i, now_ps, number, view["verdict"])
+            note(w, EV_ANSWER, i, now_ps, number, view["verdict"], 0, 0)
     else:
         on_port_answer(w.s, i, number)
-        note(w, PORT_ANSWER, i, now_ps, number)
+        note(w, PORT_ANSWER, i, now_ps, number, 0, 0, 0)
 
 
 @rule
@@ -227,6 +244,7 @@ def _heard(w: Any, i: int, now_ps: int) -> None:
 @rule
 def _take_data(w: Any, i: int, value: int, now_ps: int) -> bool:
     """Take in one data packet; return whether it was one that may be."""
+    _apart()
     hub = w.hub[0]
     view = w.seen[0]
     key, length = view["key"], view["length"]
@@ -241,10 +259,24 @@ def _take_data(w: Any, i: int, value: int, now_ps: int) -> bool:
     verdict = receive(
         w.r, i, view["psn"], value, 0, view["retransmission"], view["ack_request"], length, view["immediate"], now_ps
     )
-    note(
-        w, RECEIVE, i, now_ps, view["psn"], value, view["retransmission"], view["ack_request"], length,
-        view["immediate"], verdict,
-    )  # fmt: skip
+    note_all(
+        w,
+        RECEIVE,
+        i,
+        now_ps,
+        view["psn"],
+        value,
+        view["retransmission"],
+        view["ack_request"],
+        length,
+        view["immediate"],
+        verdict,
+        0,
+        0,
+        0,
+        0,
+        0,
+    )
     if verdict == ACCEPTED:
         _move(region["address"] + offset, w.rx_at[0] + view["payload_at"], length)
     elif verdict == DUPLICATE:
@@ -260,22 +292,37 @@ def _take_data(w: Any, i: int, value: int, now_ps: int) -> bool:
 @rule
 def acknowledge(w: Any, i: int, now_ps: int) -> None:
     """Send the SACKs that are due and hand on the immediates whose bytes have all landed."""
+    _apart()
     reply = w.reply[0]
     while True:
         due = take_sack(w.r, i, reply)
         if due == NOTHING:
             break
-        note(
-            w, TAKE_SACK, i, now_ps, reply["cack_psn"], reply["ack_psn_offset"], reply["value"], reply["verdict"],
-            reply["sack_offset"], reply["bitmap_low"], reply["bitmap_high"],
-        )  # fmt: skip
+        note_all(
+            w,
+            TAKE_SACK,
+            i,
+            now_ps,
+            reply["cack_psn"],
+            reply["ack_psn_offset"],
+            reply["value"],
+            reply["verdict"],
+            reply["sack_offset"],
+            reply["bitmap_low"],
+            reply["bitmap_high"],
+            0,
+            0,
+            0,
+            0,
+            0,
+        )
         send_reply(w, i, now_ps)
     hub = w.hub[0]
     while hub["told"] - hub["heard_of"] < EVENTS - 256:
         immediate = take_immediate(w.r, i)
         if immediate < 0:
             break
-        note(w, TAKE_IMMEDIATE, i, now_ps, immediate)
+        note(w, TAKE_IMMEDIATE, i, now_ps, immediate, 0, 0, 0)
         if w.peers[i]["engine"]:
             take_word(w, i, immediate, now_ps)
         else:
@@ -285,6 +332,7 @@ def acknowledge(w: Any, i: int, now_ps: int) -> None:
 @rule
 def tell(w: Any, kind: int, i: int, tag: int, status: int) -> None:
     """Leave word for Python."""
+    _apart()
     hub = w.hub[0]
     row = w.events[hub["told"] % EVENTS]
     row[0], row[1], row[2], row[3] = kind, i, tag, status

@@ -12,7 +12,12 @@ from typing import Any
 from weft.core.errors import UsageError
 from weft.mrc.compiled import compiled, keep_compiled
 
-_SOURCES = ("mrc", "wire")
+_SOURCES = (
+    "mrc",
+    *(f"wire/{name}.py" for name in ("native", "arithmetic", "layout", "journal", "departures", "arrivals")),
+    *(f"wire/{name}.py" for name in ("tables", "transfers", "pump")),
+)
+"""What the thread is made of, below the package."""
 _DIGITS = 16
 
 
@@ -21,10 +26,10 @@ def sources_digest() -> str:
     package = Path(__file__).parents[1]
     digest = hashlib.sha256(version("numba").encode())
     for place in _SOURCES:
-        for file in sorted((package / place).rglob("*.py")):
-            # The lab is no part of the thread.
-            if file.parent.name != "lab":
-                digest.update(str(file.relative_to(package)).encode() + b"\0" + file.read_bytes() + b"\0")
+        for file in sorted([package / place, *(package / place).rglob("*.py")]):
+            if file.is_dir():
+                continue
+            digest.update(str(file.relative_to(package)).encode() + b"\0" + file.read_bytes() + b"\0")
     return digest.hexdigest()[:_DIGITS]
 
 

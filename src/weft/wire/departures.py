@@ -17,10 +17,11 @@ from weft.mrc.wire.icrc import ICRC_START
 from weft.mrc.wire.inplace import pack_data, pack_probe, pack_reply, pack_request, pack_response, put16, put32
 from weft.mrc.wire.packets import OPERATION_EV_PROBE, OPERATION_PORT_STATUS
 from weft.wire import native
-from weft.wire.journal import NEXT_CONTROL, NEXT_DATA, REVERSE_EV, REVERSE_PROBE, TIMER, note
+from weft.wire.journal import NEXT_CONTROL, NEXT_DATA, REVERSE_EV, REVERSE_PROBE, TIMER, note, note_all
 from weft.wire.layout import CAPTURE_BYTES, HEAD_BYTES, PREFIX, TRAILER_AT, TX_SLOTS
 
 _crc_at, _move, _sendmmsg, _errno = native.crc_at, native.move, native.sendmmsg, native.errno
+_apart = native.apart
 
 EAGAIN, EINTR, ENOBUFS = 11, 4, 105
 _DONT_WAIT = 0x40
@@ -33,6 +34,7 @@ _STAMP_SHIFT = 17
 REVERSE_EVERY_PS = 1_000_000_000
 """Least time between two probes of the way back. The protocol asks for one in a round trip, which is nothing for a NIC
 and a fifth of a core here."""
+LATELY_PS = 50_000_000_000
 KEEP_ALIVE = 0x7FFF
 """Id of an EV probe that only asks whether the peer is there."""
 _CONTEXT_REQUEST, _CONTEXT_RESPONSE = PREFIX + 12 + 6, PREFIX + 12 + 10
@@ -48,6 +50,7 @@ def stamp_of(now_ps: int) -> int:
 @rule
 def flush(w: Any) -> None:
     """Hand the packets of the ring to the kernel; what it does not take now stays."""
+    _apart()
     hub = w.hub[0]
     while hub["first"] < hub["staged"]:
         count = hub["staged"] - hub["first"]
@@ -97,6 +100,7 @@ def shim_loses(w: Any, plane: int) -> bool:
 @rule
 def capture(w: Any, way: int, i: int, value: int, address: int, size: int, total: int, now_ps: int) -> None:
     """Keep the beginning of a packet for a pcap file, where that is on and has room."""
+    _apart()
     hub = w.hub[0]
     at = hub["capture_at"]
     if at >= w.capture_rows.shape[0]:
@@ -112,6 +116,7 @@ def capture(w: Any, way: int, i: int, value: int, address: int, size: int, total
 @rule
 def launch(w: Any, i: int, e: int, k: int, end: int, payload: int, length: int, now_ps: int) -> None:
     """Finish the packet in place `k` whose headers end at `end`, with `length` bytes at `payload`, and queue it."""
+    _apart()
     hub = w.hub[0]
     ev = w.s.evs[i, e]
     base = k * HEAD_BYTES
@@ -153,14 +158,38 @@ def launch(w: Any, i: int, e: int, k: int, end: int, payload: int, length: int, 
 @rule
 def send_data(w: Any, i: int, now_ps: int, most: int) -> int:
     """Queue up to `most` data packets of queue pair `i`; return how many."""
+    _apart()
     s = w.s
     out = w.out[0]
     sent = 0
     while sent < most:
         k = free_slot(w)
-        if k < 0 or next_data(s, i, now_ps, -1, out) != DATA:
+        if k < 0:
             break
-        note(w, NEXT_DATA, i, now_ps, out["seq"], out["ev"], out["value"], out["retransmission"], out["length"])
+        drawn = s.qp[i]["draws"]
+        if next_data(s, i, now_ps, -1, out) != DATA:
+            if s.qp[i]["draws"] != drawn:
+                # No path can be used; looking for one has moved the rotation on.
+                note(w, NEXT_DATA, i, now_ps, -1, 0, 0, 0)
+            break
+        note_all(
+            w,
+            NEXT_DATA,
+            i,
+            now_ps,
+            out["seq"],
+            out["ev"],
+            out["value"],
+            out["retransmission"],
+            out["length"],
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+        )
         slot = out["seq"] & s.params[0]["slot_mask"]
         index = s.packets[i, slot]["message"]
         end = pack_data(w.heads, k * HEAD_BYTES + PREFIX, w.peers[i]["remote"], out, stamp_of(now_ps))
@@ -177,10 +206,29 @@ def send_data(w: Any, i: int, now_ps: int, most: int) -> int:
 
 
 @rule
+def _way_back(w: Any, i: int, now_ps: int) -> int:
+    """Return the EV for an answer: the protocol's next one, but rather of a plane on which the peer was heard lately.
+
+    A plane that has died without a word would otherwise go on swallowing its share of the answers.
+    """
+    _apart()
+    found = -1
+    for _ in range(w.s.params[0]["planes"]):
+        e = reverse_ev(w.s, w.r, i, -1)
+        note(w, REVERSE_EV, i, now_ps, e, 0, 0, 0)
+        if e < 0:
+            break
+        found = e if found < 0 else found
+        if now_ps - w.heard_on[i, w.s.evs[i, e]["plane"]] <= LATELY_PS:
+            return e
+    return found
+
+
+@rule
 def send_reply(w: Any, i: int, now_ps: int) -> None:
     """Queue the SACK or NACK in `reply`, on a way back that is known to work."""
-    e = reverse_ev(w.s, w.r, i, -1)
-    note(w, REVERSE_EV, i, now_ps, e)
+    _apart()
+    e = _way_back(w, i, now_ps)
     k = free_slot(w)
     if e < 0 or k < 0:
         return
@@ -191,8 +239,8 @@ def send_reply(w: Any, i: int, now_ps: int) -> None:
 @rule
 def send_answer(w: Any, i: int, operation: int, number: int, value: int, now_ps: int) -> None:
     """Queue the answer to an endpoint operation."""
-    e = reverse_ev(w.s, w.r, i, -1)
-    note(w, REVERSE_EV, i, now_ps, e)
+    _apart()
+    e = _way_back(w, i, now_ps)
     k = free_slot(w)
     if e < 0 or k < 0:
         return
@@ -205,6 +253,7 @@ def send_answer(w: Any, i: int, operation: int, number: int, value: int, now_ps:
 @rule
 def _send_request(w: Any, i: int, e: int, operation: int, number: int, now_ps: int) -> None:
     """Queue an endpoint operation."""
+    _apart()
     k = free_slot(w)
     if k < 0:
         return
@@ -217,6 +266,7 @@ def _send_request(w: Any, i: int, e: int, operation: int, number: int, now_ps: i
 @rule
 def _send_control(w: Any, i: int, kind: int, now_ps: int) -> None:
     """Queue the control packet that stands in `out`."""
+    _apart()
     out = w.out[0]
     if kind == PROBE:
         k = free_slot(w)
@@ -233,20 +283,21 @@ def _send_control(w: Any, i: int, kind: int, now_ps: int) -> None:
 @rule
 def pass_time(w: Any, i: int, now_ps: int) -> None:
     """Let time pass for a queue pair whose deadline has come, and queue the control packets that are due."""
+    _apart()
     peer = w.peers[i]
     on_timer(w.s, i, now_ps)
-    note(w, TIMER, i, now_ps, w.s.qp[i]["error"], w.s.qp[i]["timeouts"])
+    note(w, TIMER, i, now_ps, w.s.qp[i]["error"], w.s.qp[i]["timeouts"], 0, 0)
     out = w.out[0]
     kind = next_control(w.s, i, now_ps, -1, out)
     while kind != NOTHING:
-        note(w, NEXT_CONTROL, i, now_ps, kind, out["ev"], out["id"])
+        note(w, NEXT_CONTROL, i, now_ps, kind, out["ev"], out["id"], 0)
         _send_control(w, i, kind, now_ps)
         kind = next_control(w.s, i, now_ps, -1, out)
-    note(w, NEXT_CONTROL, i, now_ps, NOTHING)
+    note(w, NEXT_CONTROL, i, now_ps, NOTHING, 0, 0, 0)
     if now_ps >= peer["reverse_ps"]:
         peer["reverse_ps"] = now_ps + REVERSE_EVERY_PS
         kind = next_reverse_probe(w.s, w.r, i, now_ps, -1, out)
-        note(w, REVERSE_PROBE, i, now_ps, kind, out["ev"] if kind else 0, out["id"] if kind else 0)
+        note(w, REVERSE_PROBE, i, now_ps, kind, out["ev"] if kind else 0, out["id"] if kind else 0, 0)
         if kind != NOTHING:
             _send_control(w, i, kind, now_ps)
     set_deadline(w, i)
@@ -258,6 +309,7 @@ def pass_time(w: Any, i: int, now_ps: int) -> None:
 @rule
 def set_deadline(w: Any, i: int) -> None:
     """Work out when a queue pair has something to do by itself."""
+    _apart()
     due_ps = next_deadline(w.s, i)
     q = w.r.qp[i]
     sender = w.s.qp[i]
@@ -270,6 +322,7 @@ def set_deadline(w: Any, i: int) -> None:
 @rule
 def ask(w: Any, i: int, now_ps: int) -> None:
     """Ask a silent peer whether it is there, on one path after the other."""
+    _apart()
     hub = w.hub[0]
     evs = w.s.params[0]["evs"]
     w.peers[i]["asked_ps"] = now_ps

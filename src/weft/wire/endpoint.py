@@ -13,11 +13,8 @@ any fork. Which memory a peer may write is decided by keys: it is told address a
 can be reached. There is no flow control between programs here; `weft.wire.backend` shows one way to build it.
 """
 
-import contextlib
-import errno
 import os
 import secrets
-import socket
 import threading
 import time
 from collections import deque
@@ -35,9 +32,14 @@ from weft.mrc.receiver import start_receiver
 from weft.mrc.sender import start_sender
 from weft.mrc.settings import settings
 from weft.wire import layout
+from weft.wire.arithmetic import reduce_at
 from weft.wire.compiling import compiled_pump
-from weft.wire.layout import INDEX_BITS, PREFIX, Wire, make_wire
-from weft.wire.transfers import OVERFULL, SLOT, SLOTS, TOLD, WRONG_SIZE, make_transfers
+from weft.wire.layout import INDEX_BITS, Wire, make_wire
+from weft.wire.native import crc_at
+from weft.wire.pump import pump
+from weft.wire.replay import Record, Start
+from weft.wire.sockets import held, open_socket, packed, refuse_small_mtu
+from weft.wire.tables import OVERFULL, SLOT, SLOTS, TOLD, WRONG_SIZE, make_transfers
 from weft.wire.worlds import Loopback, Place, World
 
 LIVENESS_S = 3.0
@@ -45,13 +47,9 @@ LIVENESS_S = 3.0
 _PS = 10**12
 _WORD_MASK = 2**63 - 1
 _ROUNDS, _WAIT_NS = 1 << 20, 100_000_000
-_BUFFER = 4 << 20
-_OVERHEAD_MOST = 128
-_UDP_NO_CHECK6_TX, _UDP_NO_CHECK6_RX = 101, 102
-_IP_MTU_DISCOVER, _IP_MTU, _IPV6_MTU_DISCOVER, _IPV6_MTU, _DISCOVER_DO = 10, 14, 23, 24, 2
-_SO_RCVBUFFORCE = 33
 _LINGER_S = 2.0
 _QUIET_S = 0.05
+_HEAR_S = 0.01
 _MOST_COMPLETIONS = 65_536
 
 ENGINE_ERRORS = {
@@ -199,11 +197,13 @@ class Endpoint:
         seed: int | None = None,
         journal_rows: int = 0,
         capture_rows: int = 0,
+        fast: bool = True,
     ) -> None:
         """Bind to `port` (any where it is 0) with room for `peers` queue pairs.
 
         `check` puts an ICRC into every packet and looks at that of every other. `journal_rows` calls into the protocol
-        and `capture_rows` packets are kept where they are not 0.
+        and `capture_rows` packets are kept where they are not 0. Without `fast` nothing is compiled and everything is
+        a hundred times slower.
         """
         self.world: World = world or Loopback()
         self.seed = Seed(secrets.randbits(62) if seed is None else seed)
@@ -211,14 +211,15 @@ class Endpoint:
         self._owner, self._closed = os.getpid(), False
         self._pairs: dict[int, QueuePair] = {}
         self._kept: dict[int, Region] = {}
+        self._starts: dict[int, Start] = {}
         self.on_program: Callable[[int, int, int], None] | None = None
         """Called with (program, error, queue pair) when a program of the engine ends."""
         params = settings(
             self.world.spec, planes=self.world.planes, rate_bps=self.world.rate_bps, payload=self.world.payload
         )
-        self._socket = _open_socket(self.world, port)
+        self._socket = open_socket(self.world, port)
         if self.world.window:
-            params["window_max"] = max(int(params["mtu"][0]), min(self.world.window, _held(self._socket)))
+            params["window_max"] = max(int(params["mtu"][0]), min(self.world.window, held(self._socket)))
         self.wire: Wire = make_wire(
             params, queue_pairs=peers, transfers=make_transfers(peers), journal_rows=journal_rows,
             capture_rows=capture_rows,
@@ -230,9 +231,13 @@ class Endpoint:
         hub["liveness_ps"] = round(max(liveness_s, 0.0) * _PS)
         hub["journal_on"], hub["capture_on"] = int(journal_rows > 0), int(capture_rows > 0)
         hub["shim_word"] = self.seed.branch("shim").word() & _WORD_MASK
-        self._pump: Any = compiled_pump()
+        self._pump: Any = compiled_pump() if fast else pump
         # Compiling, or loading what is compiled, is no part of anybody's waiting for an answer.
         self._pump(self.wire, 0, 0)
+        if not fast:
+            at = layout.address_of(self.wire.scratch)
+            crc_at(at, 64, 0, self.wire.scratch)
+            reduce_at(0, at, at, 0)
         self._thread = threading.Thread(target=self._run, name="weft-wire", daemon=True)
         self._thread.start()
 
@@ -243,23 +248,27 @@ class Endpoint:
 
     def _run(self) -> None:
         hub = self.wire.hub[0]
+        rounds = _ROUNDS
         while not hub["stop"]:
-            self._pump(self.wire, _ROUNDS, _WAIT_NS)
-            if hub["told"] > hub["heard_of"]:
-                self._hear()
+            self._pump(self.wire, rounds, _WAIT_NS)
+            # Whoever holds the lock may wait for this thread to take commands: go on, and hear later.
+            if hub["told"] > hub["heard_of"] and self.lock.acquire(timeout=_HEAR_S):
+                try:
+                    self._hear()
+                finally:
+                    self.lock.release()
 
     def _hear(self) -> None:
-        """Hand on what the thread has to tell."""
+        """Hand on what the thread has to tell; the lock is held."""
         hub = self.wire.hub[0]
-        with self.lock:
-            while hub["heard_of"] < hub["told"]:
-                kind, index, value, status, _ = self.wire.events[hub["heard_of"] % layout.EVENTS].tolist()
-                hub["heard_of"] += 1
-                if kind == layout.PROGRAM_DONE:
-                    if self.on_program is not None:
-                        self.on_program(value, status, index)
-                elif index in self._pairs:
-                    self._pairs[index].took(kind, value, status)
+        while hub["heard_of"] < hub["told"]:
+            kind, index, value, status, _ = self.wire.events[hub["heard_of"] % layout.EVENTS].tolist()
+            hub["heard_of"] += 1
+            if kind == layout.PROGRAM_DONE:
+                if self.on_program is not None:
+                    self.on_program(value, status, index)
+            elif index in self._pairs:
+                self._pairs[index].took(kind, value, status)
 
     def wake(self) -> None:
         """Wake the thread."""
@@ -317,6 +326,13 @@ class Endpoint:
         with self.lock:
             self._kept.pop(index, None)
 
+    def release(self, region: Region) -> None:
+        """Take the key away without waiting: for memory that no peer has a reason to write to any more."""
+        with self.lock:
+            index = region.key & layout.INDEX_MASK
+            if self._kept.pop(index, None) is not None:
+                self.wire.regions[index]["open"] = 0
+
     def _settle(self) -> None:
         """Wait until the thread has begun another turn."""
         if self._closed or threading.current_thread() is self._thread:
@@ -358,14 +374,13 @@ class Endpoint:
             if card[key] != pair.card[key]:
                 raise UsageError(f"{pair.name} has {key} = {card[key]}, this endpoint {pair.card[key]}; use the same")
         place: Place = card["place"]
-        self._refuse_small_mtu(pair.name, self.world.address(place, 0))
+        refuse_small_mtu(self.world, pair.name, self.world.address(place, 0))
         i, wire, paths = pair.index, self.wire, self.world.paths
-        word = self.seed.branch("pair", i)
-        start_sender(
-            wire.s, i, word.branch("send").word() & _WORD_MASK, int(pair.card["first"]), paths, paths,
-            np.zeros(paths, np.int64),
-        )  # fmt: skip
-        start_receiver(wire.r, i, word.branch("receive").word() & _WORD_MASK, int(card["first"]))
+        chance = self.seed.branch("pair", i)
+        words = [chance.branch(name).word() & _WORD_MASK for name in ("send", "receive")]
+        self._starts[i] = Start(words[0], int(pair.card["first"]), words[1], int(card["first"]))
+        start_sender(wire.s, i, words[0], int(pair.card["first"]), paths, paths, np.zeros(paths, np.int64))
+        start_receiver(wire.r, i, words[1], int(card["first"]))
         for e, value in enumerate(wire.s.evs[i]["value"].tolist()):
             if value >= 0:
                 name = packed(self.world.family, self.world.address(place, value))
@@ -379,18 +394,6 @@ class Endpoint:
             peer["far_inbox"], peer["far_key"] = card["inbox"]
         peer["open"] = 1
         self.wake()
-
-    def _refuse_small_mtu(self, name: str, address: tuple[Any, ...]) -> None:
-        needed = self.world.payload + PREFIX + _OVERHEAD_MOST
-        with socket.socket(self.world.family, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
-            probe.connect(address)
-            level, option = (socket.IPPROTO_IPV6, _IPV6_MTU) if self.world.family == socket.AF_INET6 else (0, _IP_MTU)
-            mtu = probe.getsockopt(level, option)
-            if mtu < needed:
-                raise UsageError(
-                    f"the way to {name} takes packets of {mtu} bytes, but a payload of {self.world.payload} needs"
-                    f" {needed}; raise the MTU or lower the payload to {max(1, mtu - PREFIX - _OVERHEAD_MOST)}"
-                )
 
     def cut(self, plane: int, *, cut: bool = True) -> None:
         """Lose everything on a plane, in both directions and without a word, or stop doing so."""
@@ -424,6 +427,13 @@ class Endpoint:
         """Return the queue pairs."""
         with self.lock:
             return list(self._pairs.values())
+
+    def record(self) -> Record:
+        """Return the calls into the protocol that were kept, for `weft.wire.replay`."""
+        hub = self.wire.hub[0]
+        rows = self.wire.journal[: min(int(hub["journal_at"]), len(self.wire.journal))].copy()
+        params = self.wire.s.params.copy()
+        return Record(params, self.world.paths, dict(self._starts), rows, int(hub["journal_lost"]))
 
     def close(self, linger_s: float = _LINGER_S) -> None:
         """Leave in order: everything that was posted is acknowledged first, for `linger_s` at most."""
@@ -466,42 +476,3 @@ class Endpoint:
     ) -> None:
         """Leave in order."""
         self.close()
-
-
-def packed(family: int, address: tuple[Any, ...]) -> bytes:
-    """Return a socket address as the kernel has it."""
-    port = int(address[1]).to_bytes(2, "big")
-    head = family.to_bytes(2, "little") + port
-    if family == socket.AF_INET:
-        return head + socket.inet_pton(family, address[0]) + bytes(8)
-    return head + bytes(4) + socket.inet_pton(family, address[0]) + int(address[3]).to_bytes(4, "little")
-
-
-def _open_socket(world: World, port: int) -> socket.socket:
-    """Return a bound socket with the largest buffers that the system gives, or say why there is none."""
-    sock = socket.socket(world.family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-    try:
-        for option in (socket.SO_RCVBUF, socket.SO_SNDBUF, _SO_RCVBUFFORCE):
-            with contextlib.suppress(OSError):
-                sock.setsockopt(socket.SOL_SOCKET, option, _BUFFER)
-        if world.family == socket.AF_INET6:
-            # The ICRC covers more than UDP's sum, which would cost a pass over every byte.
-            sock.setsockopt(socket.IPPROTO_UDP, _UDP_NO_CHECK6_TX, 1)
-            sock.setsockopt(socket.IPPROTO_UDP, _UDP_NO_CHECK6_RX, 1)
-            sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER, _DISCOVER_DO)
-        else:
-            sock.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _DISCOVER_DO)
-        world.bind(sock, port)
-    except OSError as error:
-        sock.close()
-        if error.errno == errno.EADDRINUSE:
-            raise UsageError(f"UDP port {port} is in use; choose another, or 0 for any") from None
-        if error.errno in (errno.EACCES, errno.EPERM):
-            raise UsageError(f"UDP port {port} may not be bound: {error.strerror}; choose one above 1023") from None
-        raise FailedError(f"no socket can be opened: {error.strerror}") from None
-    return sock
-
-
-def _held(sock: socket.socket) -> int:
-    """Return how many bytes of payload a receive buffer like ours surely holds: the kernel counts its own overhead."""
-    return sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 3

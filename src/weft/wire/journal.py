@@ -7,6 +7,9 @@ Written by the compiled thread where that is asked for, a row a call, until its 
 from typing import Any
 
 from weft.mrc.compiled import rule
+from weft.wire import native
+
+_apart = native.apart
 
 POST, NEXT_DATA, NEXT_CONTROL, REVERSE_PROBE, REVERSE_EV, TIMER = 1, 2, 3, 4, 5, 6
 ON_SACK, ON_NACK, ON_PROBE, RECEIVE, TAKE_SACK, TAKE_IMMEDIATE = 7, 8, 9, 10, 11, 12
@@ -22,25 +25,33 @@ CALL, PAIR, TIME, FIRST = 0, 1, 2, 3
 
 
 @rule
-def note(
+def note(w: Any, call: int, i: int, now_ps: int, a: int, b: int, c: int, d: int) -> None:
+    """Write one row with up to four numbers, where the journal is on."""
+    if w.hub[0]["journal_on"]:
+        note_all(w, call, i, now_ps, a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0)
+
+
+@rule
+def note_all(
     w: Any,
     call: int,
     i: int,
     now_ps: int,
-    a: int = 0,
-    b: int = 0,
-    c: int = 0,
-    d: int = 0,
-    e: int = 0,
-    f: int = 0,
-    g: int = 0,
-    h: int = 0,
-    j: int = 0,
-    k: int = 0,
-    m: int = 0,
-    n: int = 0,
+    a: int,
+    b: int,
+    c: int,
+    d: int,
+    e: int,
+    f: int,
+    g: int,
+    h: int,
+    j: int,
+    k: int,
+    m: int,
+    n: int,
 ) -> None:
     """Write one row, where the journal is on and has room."""
+    _apart()
     hub = w.hub[0]
     if hub["journal_on"] == 0:
         return

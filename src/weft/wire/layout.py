@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from weft.mrc.columns import REPLY, SEND, make_receiver, make_sender
+from weft.mrc.columns import NEVER, REPLY, SEND, make_receiver, make_sender
 from weft.mrc.wire.inplace import VIEW
 
 PREFIX = 4
@@ -102,6 +102,8 @@ class Wire(NamedTuple):
     regions: Any
     shim: Any
     """Share of packets to be lost on each plane, in millionths."""
+    heard_on: Any
+    """When something last came on each plane."""
     gaps: Any
     """How long peers took to be heard of, in powers of two."""
     heads: Any
@@ -162,7 +164,8 @@ def make_wire(params: np.ndarray, *, queue_pairs: int, transfers: Any, journal_r
         peers=np.zeros(queue_pairs, PEER), paths=np.zeros((queue_pairs, evs), PATH),
         source=np.zeros((queue_pairs, messages), np.int64), tags=np.full((queue_pairs, messages), -1, np.int64),
         names=names, name_bytes=np.zeros(queue_pairs, np.int64), regions=np.zeros(REGIONS, REGION),
-        shim=np.zeros(PLANES_MOST, np.int64), gaps=np.zeros((queue_pairs, GAP_BUCKETS), np.int64),
+        shim=np.zeros(PLANES_MOST, np.int64), heard_on=np.full((queue_pairs, PLANES_MOST), -NEVER, np.int64),
+        gaps=np.zeros((queue_pairs, GAP_BUCKETS), np.int64),
         heads=heads, tx_iov=tx_iov, tx_msg=tx_msg, tx_at=at, rx=rx, rx_iov=rx_iov, rx_msg=rx_msg,
         rx_at=np.array([address_of(rx), address_of(rx_msg), address_of(rx_iov)], np.int64),
         scratch=np.zeros(64, np.uint8), clock=clock, polls=polls,

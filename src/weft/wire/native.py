@@ -1,15 +1,17 @@
 """What compiled code asks of the machine: libc's calls by name, memory by address, and a CRC by carry-less products.
 
 Symbols are found by name in the process, so that what is compiled can be kept on disk; an address would change from run
-to run. Nothing here holds state or knows the protocol. Only compiled code can call these functions.
+to run. Nothing here holds state or knows the protocol. Plain Python can call them too, so that the thread runs without
+a compiler.
 """
 
+import ctypes
 from typing import Any
 
 from llvmlite import binding, ir
 from numba import njit, types
 from numba.core import cgutils
-from numba.extending import intrinsic
+from numba.extending import intrinsic, models, overload, register_model
 
 from weft.mrc.compiled import compiled
 from weft.mrc.numbers import LOW32
@@ -17,11 +19,55 @@ from weft.mrc.wire.icrc import crc_over
 
 # Its types describe what makes an intrinsic, not what one is called with.
 _intrinsic: Any = intrinsic
+_overload: Any = overload
 _I32, _U32, _WORD = types.int32, types.uint32, types.intp
 
 
+_C_TYPES: dict[Any, Any] = {_I32: ctypes.c_int32, _U32: ctypes.c_uint32, _WORD: ctypes.c_ssize_t}
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class _External(types.ExternalFunction):
+    """A function of libc for compiled code, which plain Python can call as well."""
+
+    def __call__(self, *arguments: int) -> int:
+        """Call it from plain Python."""
+        function: Any = getattr(_LIBC, self.symbol)
+        function.argtypes = [_C_TYPES[one] for one in self.sig.args]
+        function.restype = _C_TYPES[self.sig.return_type]
+        return int(function(*arguments))
+
+
+register_model(_External)(models.OpaqueModel)
+
+
 def _external(name: str, returns: Any, *arguments: Any) -> Any:
-    return types.ExternalFunction(name, returns(*arguments))
+    return _External(name, returns(*arguments))
+
+
+def apart() -> None:
+    """Keep the function that calls this out of its callers: it stays one piece of code, whoever uses it.
+
+    Compiled code grows by copies of what it calls; for functions that are called from many places, copies cost more
+    time to compile than a call costs to make.
+    """
+
+
+@_intrinsic
+def _stay(typing: Any) -> Any:
+    del typing
+
+    def code(context: Any, builder: Any, sign: Any, arguments: Any) -> Any:
+        del sign, arguments
+        builder.function.attributes.add("noinline")
+        return context.get_dummy_value()
+
+    return types.none(), code
+
+
+@_overload(apart, inline="always")
+def _apart() -> Any:
+    return lambda: _stay()  # noqa: PLW0108 - numba wants a function of Python
 
 
 sendmmsg = _external("sendmmsg", _I32, _I32, _WORD, _U32, _I32)
@@ -49,9 +95,18 @@ def load32(typing: Any, address: Any) -> Any:
 
 
 @njit(nogil=True)
+def _errno_now() -> int:
+    return load32(_errno()) + 0
+
+
 def errno() -> int:
     """Return why the last call failed."""
-    return load32(_errno()) + 0
+    return ctypes.get_errno()
+
+
+@_overload(errno, inline="always")
+def _compiled_errno() -> Any:
+    return lambda: _errno_now()  # noqa: PLW0108 - the same
 
 
 @njit(nogil=True)
@@ -132,6 +187,7 @@ _FOLDS = CAN_FOLD
 @njit(nogil=True)
 def crc_at(address: int, size: int, crc: int, scratch: Any) -> int:
     """Return `crc` carried on over `size` bytes at `address`; `scratch` has room for 64 bytes."""
+    apart()
     done = 0
     if _FOLDS and size >= FOLD:
         _fold(address, size // FOLD, crc ^ LOW32, scratch.ctypes.data)

@@ -15,10 +15,8 @@ from weft.wire.arrivals import acknowledge, receive_batch, tell
 from weft.wire.departures import ask, flush, pass_time, send_data, set_deadline
 from weft.wire.journal import DENY, PORT_CHANGED, note
 from weft.wire.layout import BEGIN, CLOSE, COMMANDS, DENY_EV, EVENTS, FAILED, GAP_BUCKETS, GONE, PORT, POST, SENT
+from weft.wire.tables import OF_ENGINE, WORD_ABORT, WORD_BYE, WORD_SHIFT
 from weft.wire.transfers import (
-    OF_ENGINE,
-    WORD_ABORT,
-    WORD_BYE,
     begin_program,
     expects,
     fail_members,
@@ -29,13 +27,12 @@ from weft.wire.transfers import (
     sent,
 )
 
-_ppoll, _read, _now_ns = native.ppoll, native.read, native.now_ns
+_apart, _ppoll, _read, _now_ns = native.apart, native.ppoll, native.read, native.now_ns
 
 _BURST = 16
 _PS = 1000
 _SECOND_NS = 1_000_000_000
 _POLLIN, _POLLOUT = 1, 4
-_WORD_SHIFT = 24
 _ASKS = 6
 """How often a silent peer is asked before it counts as gone."""
 _P99 = 99
@@ -98,6 +95,7 @@ def _next_ps(w: Any) -> int:
 @rule
 def _serve(w: Any, now_ps: int) -> int:
     """Let every queue pair send, keep time and settle; return how much was done."""
+    _apart()
     hub = w.hub[0]
     work = 0
     count = hub["queue_pairs"]
@@ -127,6 +125,7 @@ def _serve(w: Any, now_ps: int) -> int:
 @rule
 def _settle(w: Any, i: int) -> None:
     """Leave word of the messages that have been acknowledged, and of a queue pair that has come to its end."""
+    _apart()
     peer = w.peers[i]
     hub = w.hub[0]
     q = w.s.qp[i]
@@ -149,6 +148,7 @@ def _settle(w: Any, i: int) -> None:
 @rule
 def _watch(w: Any, i: int, now_ps: int) -> None:
     """See whether the peer is still there, while anything is awaited from it."""
+    _apart()
     peer = w.peers[i]
     q = w.s.qp[i]
     wanted = q["una"] != q["end"] or peer["watched"] > 1 or (peer["engine"] and expects(w, i))
@@ -185,6 +185,7 @@ def _slowest_ps(w: Any, i: int) -> int:
 @rule
 def _fail(w: Any, i: int, now_ps: int) -> None:
     """End a queue pair, its programs, and tell everybody else whose peer it was."""
+    _apart()
     peer = w.peers[i]
     error = peer["failed"]
     fail_members(w, i, error)
@@ -195,12 +196,13 @@ def _fail(w: Any, i: int, now_ps: int) -> None:
     for j in range(w.hub[0]["queue_pairs"]):
         other = w.peers[j]
         if j != i and other["open"] and other["engine"] and other["failed"] == 0:
-            say(w, j, WORD_ABORT << _WORD_SHIFT | peer["rank"], now_ps)
+            say(w, j, WORD_ABORT << WORD_SHIFT | peer["rank"], now_ps)
 
 
 @rule
 def _take_commands(w: Any, now_ps: int) -> int:
     """Take in what Python asks for; return how much that was."""
+    _apart()
     hub = w.hub[0]
     done = 0
     while hub["taken"] < hub["posted"]:
@@ -214,7 +216,7 @@ def _take_commands(w: Any, now_ps: int) -> int:
             _change_port(w, row[2], row[3], now_ps)
         elif kind == DENY_EV:
             deny(w.s, i, row[2], row[3])
-            note(w, DENY, i, now_ps, row[2], row[3])
+            note(w, DENY, i, now_ps, row[2], row[3], 0, 0)
         elif kind == CLOSE:
             _say_goodbye(w, i, now_ps)
         hub["taken"] += 1
@@ -228,7 +230,7 @@ def _change_port(w: Any, plane: int, up: int, now_ps: int) -> None:
     for i in range(w.hub[0]["queue_pairs"]):
         if w.peers[i]["open"]:
             port_changed(w.s, i, plane, up, now_ps)
-            note(w, PORT_CHANGED, i, now_ps, plane, up)
+            note(w, PORT_CHANGED, i, now_ps, plane, up, 0, 0)
             w.peers[i]["dirty"] = 1
 
 
@@ -239,4 +241,4 @@ def _say_goodbye(w: Any, i: int, now_ps: int) -> None:
     if peer["open"] and peer["failed"] == 0 and peer["closing"] == 0:
         peer["closing"] = 1
         if peer["engine"]:
-            say(w, i, WORD_BYE << _WORD_SHIFT, now_ps)
+            say(w, i, WORD_BYE << WORD_SHIFT, now_ps)

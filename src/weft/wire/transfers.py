@@ -9,93 +9,59 @@ A *program* is a list of sends, receives, waits, sums and copies that runs witho
 when its last instruction is done and everything that it sent has been acknowledged or copied away.
 """
 
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from weft.mrc.columns import NEVER
 from weft.mrc.compiled import rule
 from weft.mrc.sender import POSTED, post
 from weft.wire import native
 from weft.wire.arithmetic import reduce_at
-from weft.wire.journal import POST, note
+from weft.wire.journal import POST, note_all
 from weft.wire.layout import EVENTS, PROGRAM_DONE
+from weft.wire.tables import (
+    COPY,
+    DATA_MESSAGE,
+    DONE,
+    EAGER,
+    FREE,
+    GRANT_MESSAGE,
+    GRANTS,
+    HEAD,
+    N_GRANTS,
+    N_POOLED,
+    N_RECEIVES,
+    N_SENDS,
+    NOBODY,
+    OF_ENGINE,
+    OVERFULL,
+    POOL,
+    POSTED_HERE,
+    PROGRAMS,
+    READY,
+    RECEIVE,
+    RECEIVES,
+    REDUCE,
+    RESERVED,
+    SEND,
+    SENDS,
+    SLOT,
+    SLOTS,
+    TELL_AFTER,
+    TOLD,
+    UNDER_WAY,
+    WAIT,
+    WAITING,
+    WORD_ABORT,
+    WORD_BYE,
+    WORD_CREDIT,
+    WORD_DATA,
+    WORD_EAGER,
+    WORD_MASK,
+    WORD_SHIFT,
+    WRONG_SIZE,
+)
 
-_move = native.move
-
-EAGER = 8192
-"""Bytes of the longest message that goes without a grant."""
-HEAD = 64
-SLOT = EAGER + HEAD
-SLOTS = 64
-RESERVED = 16
-"""Slots of the inbox that only grants may use, so that they always get through."""
-TELL_AFTER = 16
-"""Messages taken after which the peer is told that their slots are free."""
-SENDS, RECEIVES, GRANTS, POOL, PROGRAMS, INSTRUCTIONS, GROUPS = 512, 1024, 1024, 512, 256, 2048, 256
-
-SEND, RECEIVE, WAIT, REDUCE, COPY = 1, 2, 3, 4, 5
-"""Instructions: send(qp, address, length, sub-tag); receive(qp, address, length, sub-tag, key); wait(qp, sub-tag);
-reduce(kind, to, from, count); copy(to, from, bytes)."""
-WORD_EAGER, WORD_DATA, WORD_CREDIT, WORD_BYE, WORD_ABORT = 1, 2, 3, 4, 5
-_WORD_SHIFT, _WORD_MASK = 24, 0xFFFFFF
-DATA_MESSAGE, GRANT_MESSAGE = 1, 2
-FREE, WAITING, READY, UNDER_WAY, POSTED_HERE, DONE = 0, 1, 2, 3, 4, 5
-OVERFULL, WRONG_SIZE, TOLD = 101, 102, 103
-"""Errors of the engine: more short messages came than anybody asked for; a message has another length than expected;
-another peer says that this one is gone."""
-OF_ENGINE = 1 << 62
-NOBODY = -1
-
-
-def _rows(*names: str) -> np.dtype:
-    return np.dtype([(name, "i8") for name in names])
-
-
-class Transfers(NamedTuple):
-    """The tables of the engine."""
-
-    sends: Any
-    receives: Any
-    grants: Any
-    pool: Any
-    pool_bytes: Any
-    programs: Any
-    code: Any
-    members: Any
-    """Which queue pairs belong to a group."""
-    inbox: Any
-    bounce: Any
-    inbox_words: Any
-    bounce_words: Any
-    at: Any
-    """Where pool, inbox and bounce lie, and how many sends, receives, grants and pooled messages there are."""
-
-
-_SENDS, _RECEIVES, _GRANTS, _POOLED = 3, 4, 5, 6
-
-
-def make_transfers(queue_pairs: int) -> Transfers:
-    """Return the tables for `queue_pairs`, all empty."""
-    inbox, bounce = np.zeros(queue_pairs * SLOTS * SLOT, np.uint8), np.zeros(queue_pairs * SLOTS * SLOT, np.uint8)
-    pool = np.zeros(POOL * EAGER, np.uint8)
-    at = np.zeros(8, np.int64)
-    at[:3] = pool.ctypes.data, inbox.ctypes.data, bounce.ctypes.data
-    return Transfers(
-        sends=np.zeros(SENDS, _rows("state", "qp", "tag", "address", "length", "program", "far", "key", "row")),
-        receives=np.zeros(RECEIVES, _rows("state", "qp", "tag", "address", "length", "program", "key", "turn")),
-        grants=np.zeros(GRANTS, _rows("state", "qp", "tag", "length", "far", "key", "row")),
-        pool=np.zeros(POOL, _rows("state", "qp", "tag", "length")),
-        pool_bytes=pool,
-        programs=np.zeros(PROGRAMS, _rows("state", "at", "end", "tag", "group", "under_way", "error", "culprit")),
-        code=np.zeros((PROGRAMS, INSTRUCTIONS, 6), np.int64),
-        members=np.zeros((GROUPS, queue_pairs), np.uint8),
-        inbox=inbox,
-        bounce=bounce,
-        inbox_words=inbox.view(np.int64),
-        bounce_words=bounce.view(np.int64),
-        at=at,
-    )
+_apart, _move = native.apart, native.move
 
 
 @rule
@@ -103,8 +69,9 @@ def post_write(
     w: Any, i: int, local: int, far: int, key: int, length: int, immediate: int, tag: int, now_ps: int
 ) -> int:
     """Post a write whose bytes lie at `local`; return what the protocol says."""
+    _apart()
     answer = post(w.s, i, far, key, length, immediate)
-    note(w, POST, i, now_ps, far, key, length, immediate, answer)
+    note_all(w, POST, i, now_ps, far, key, length, immediate, answer, 0, 0, 0, 0, 0, 0, 0)
     if answer == POSTED:
         index = (w.s.qp[i]["msg_end"] - 1) & w.s.params[0]["message_mask"]
         w.source[i, index] = local
@@ -118,6 +85,7 @@ def _eager(
     w: Any, i: int, kind: int, tag: int, address: int, length: int, far: int, key: int, row: int, now: int
 ) -> bool:
     """Write a short message or a grant into the peer's inbox; return whether there was room."""
+    _apart()
     peer = w.peers[i]
     under_way = peer["eager_sent"] - peer["eager_back"]
     if under_way >= SLOTS or (kind == DATA_MESSAGE and under_way >= SLOTS - RESERVED):
@@ -132,7 +100,7 @@ def _eager(
     if kind == DATA_MESSAGE:
         _move(w.t.at[2] + place + HEAD, address, length)
         size += length
-    word = WORD_EAGER << _WORD_SHIFT | slot
+    word = WORD_EAGER << WORD_SHIFT | slot
     if (
         post_write(w, i, w.t.at[2] + place, peer["far_inbox"] + slot * SLOT, peer["far_key"], size, word, -1, now)
         != POSTED
@@ -146,8 +114,9 @@ def _eager(
 @rule
 def take_word(w: Any, i: int, word: int, now_ps: int) -> None:
     """Take in the immediate of a message that has landed."""
+    _apart()
     peer = w.peers[i]
-    kind, value = word >> _WORD_SHIFT, word & _WORD_MASK
+    kind, value = word >> WORD_SHIFT, word & WORD_MASK
     if kind == WORD_EAGER and value < SLOTS:
         _take_eager(w, i, value)
         peer["eager_taken"] += 1
@@ -159,7 +128,7 @@ def take_word(w: Any, i: int, word: int, now_ps: int) -> None:
             row["state"] = DONE
     elif kind == WORD_CREDIT:
         back = peer["eager_back"]
-        peer["eager_back"] = back + ((value - back) & _WORD_MASK)
+        peer["eager_back"] = back + ((value - back) & WORD_MASK)
     elif kind == WORD_BYE:
         peer["bye"] = 1
     elif kind == WORD_ABORT:
@@ -179,7 +148,7 @@ def _told_of_death(w: Any, rank: int) -> None:
 def give_back(w: Any, i: int, now_ps: int) -> None:
     """Tell the peer how many of its messages have been taken."""
     peer = w.peers[i]
-    word = WORD_CREDIT << _WORD_SHIFT | (peer["eager_taken"] & _WORD_MASK)
+    word = WORD_CREDIT << WORD_SHIFT | (peer["eager_taken"] & WORD_MASK)
     at = w.t.at[2] + i * SLOTS * SLOT
     # Its eight bytes land in the unused end of the first slot's head: only the word matters.
     if post_write(w, i, at, peer["far_inbox"] + HEAD - 8, peer["far_key"], 8, word, -1, now_ps) == POSTED:
@@ -197,6 +166,7 @@ def say(w: Any, i: int, word: int, now_ps: int) -> int:
 @rule
 def _take_eager(w: Any, i: int, slot: int) -> None:
     """Take a message out of a slot of the inbox."""
+    _apart()
     peer = w.peers[i]
     place = (i * SLOTS + slot) * SLOT
     words = w.t.inbox_words
@@ -223,7 +193,7 @@ def _take_eager(w: Any, i: int, slot: int) -> None:
             row = w.t.pool[k]
             row["state"], row["qp"], row["tag"], row["length"] = READY, i, tag, length
             _move(w.t.at[0] + k * EAGER, source, length)
-            w.t.at[_POOLED] += 1
+            w.t.at[N_POOLED] += 1
             return
     peer["failed"] = OVERFULL
 
@@ -231,7 +201,8 @@ def _take_eager(w: Any, i: int, slot: int) -> None:
 @rule
 def _take_grant(w: Any, i: int, tag: int, length: int, far: int, key: int, row_there: int) -> None:
     """Take in the peer's word on where a long message is to go."""
-    for k in range(SENDS if w.t.at[_SENDS] else 0):
+    _apart()
+    for k in range(SENDS if w.t.at[N_SENDS] else 0):
         row = w.t.sends[k]
         if row["state"] == WAITING and row["qp"] == i and row["tag"] == tag:
             _granted(w, row, length, far, key, row_there)
@@ -241,7 +212,7 @@ def _take_grant(w: Any, i: int, tag: int, length: int, far: int, key: int, row_t
         if grant["state"] == FREE:
             grant["state"], grant["qp"], grant["tag"], grant["length"] = READY, i, tag, length
             grant["far"], grant["key"], grant["row"] = far, key, row_there
-            w.t.at[_GRANTS] += 1
+            w.t.at[N_GRANTS] += 1
             return
     w.peers[i]["failed"] = OVERFULL
 
@@ -259,7 +230,7 @@ def _granted(w: Any, row: Any, length: int, far: int, key: int, row_there: int) 
 @rule
 def _find_receive(w: Any, i: int, tag: int) -> int:
     """Return the row of a receive that waits for a message, or -1."""
-    if w.t.at[_RECEIVES]:
+    if w.t.at[N_RECEIVES]:
         for k in range(RECEIVES):
             row = w.t.receives[k]
             if row["tag"] == tag and row["qp"] == i and (row["state"] == POSTED_HERE or row["state"] == WAITING):
@@ -270,6 +241,7 @@ def _find_receive(w: Any, i: int, tag: int) -> int:
 @rule
 def _begin_send(w: Any, program: int, i: int, tag: int, address: int, length: int, now_ps: int) -> bool:
     """Begin a send; return whether there was room for it."""
+    _apart()
     if length <= EAGER:
         return _eager(w, i, DATA_MESSAGE, tag, address, length, 0, 0, 0, now_ps)
     for k in range(SENDS):
@@ -277,13 +249,13 @@ def _begin_send(w: Any, program: int, i: int, tag: int, address: int, length: in
         if row["state"] == FREE:
             row["state"], row["qp"], row["tag"], row["address"], row["length"] = WAITING, i, tag, address, length
             row["program"] = program
-            w.t.at[_SENDS] += 1
+            w.t.at[N_SENDS] += 1
             w.t.programs[program]["under_way"] += 1
-            for g in range(GRANTS if w.t.at[_GRANTS] else 0):
+            for g in range(GRANTS if w.t.at[N_GRANTS] else 0):
                 grant = w.t.grants[g]
                 if grant["state"] == READY and grant["qp"] == i and grant["tag"] == tag:
                     grant["state"] = FREE
-                    w.t.at[_GRANTS] -= 1
+                    w.t.at[N_GRANTS] -= 1
                     _granted(w, row, grant["length"], grant["far"], grant["key"], grant["row"])
                     break
             return True
@@ -293,22 +265,23 @@ def _begin_send(w: Any, program: int, i: int, tag: int, address: int, length: in
 @rule
 def _begin_receive(w: Any, program: int, i: int, tag: int, address: int, length: int, key: int) -> bool:
     """Begin a receive; return whether there was room for it."""
+    _apart()
     for k in range(RECEIVES):
         row = w.t.receives[k]
         if row["state"] != FREE:
             continue
-        w.t.at[_RECEIVES] += 1
+        w.t.at[N_RECEIVES] += 1
         row["qp"], row["tag"], row["address"], row["length"] = i, tag, address, length
         row["program"], row["key"] = program, key
         row["state"] = POSTED_HERE
         if length > EAGER:
             row["state"] = WAITING
             return True
-        for p in range(POOL if w.t.at[_POOLED] else 0):
+        for p in range(POOL if w.t.at[N_POOLED] else 0):
             kept = w.t.pool[p]
             if kept["state"] == READY and kept["qp"] == i and kept["tag"] == tag:
                 kept["state"] = FREE
-                w.t.at[_POOLED] -= 1
+                w.t.at[N_POOLED] -= 1
                 if kept["length"] != length:
                     _fail_program(w, program, WRONG_SIZE, i)
                     return True
@@ -326,7 +299,7 @@ def _waited(w: Any, program: int, i: int, tag: int) -> bool:
         row = w.t.receives[k]
         if row["state"] == DONE and row["tag"] == tag and row["qp"] == i and row["program"] == program:
             row["state"] = FREE
-            w.t.at[_RECEIVES] -= 1
+            w.t.at[N_RECEIVES] -= 1
             return True
     return False
 
@@ -334,6 +307,7 @@ def _waited(w: Any, program: int, i: int, tag: int) -> bool:
 @rule
 def _instruction(w: Any, number: int, code: Any, now_ps: int) -> bool:
     """Carry out one instruction; return whether the program may go on."""
+    _apart()
     program = w.t.programs[number]
     kind = code[0]
     if kind == SEND:
@@ -352,6 +326,7 @@ def _instruction(w: Any, number: int, code: Any, now_ps: int) -> bool:
 @rule
 def run_programs(w: Any, now_ps: int) -> int:
     """Let every program go on as far as it can; return how many instructions were done."""
+    _apart()
     done = 0
     hub = w.hub[0]
     if hub["programs"] == 0:
@@ -377,19 +352,23 @@ def run_programs(w: Any, now_ps: int) -> int:
 @rule
 def _end_program(w: Any, number: int) -> None:
     """Forget a program and leave word of its end."""
+    _apart()
     program = w.t.programs[number]
     hub = w.hub[0]
     if program["error"] != 0:
         for k in range(SENDS):
             row = w.t.sends[k]
-            if row["state"] != FREE and row["state"] != UNDER_WAY and row["program"] == number:
+            if row["state"] == UNDER_WAY and row["program"] == number:
+                # It is the protocol's now; its end concerns nobody any more.
+                row["program"] = NOBODY
+            elif row["state"] != FREE and row["program"] == number:
                 row["state"] = FREE
-                w.t.at[_SENDS] -= 1
+                w.t.at[N_SENDS] -= 1
         for k in range(RECEIVES):
             row = w.t.receives[k]
             if row["state"] != FREE and row["program"] == number:
                 row["state"] = FREE
-                w.t.at[_RECEIVES] -= 1
+                w.t.at[N_RECEIVES] -= 1
     program["state"] = FREE
     hub["programs"] -= 1
     row = w.events[hub["told"] % EVENTS]
@@ -400,6 +379,7 @@ def _end_program(w: Any, number: int) -> None:
 @rule
 def _fail_program(w: Any, number: int, error: int, i: int) -> None:
     """End a program with an error that names a queue pair."""
+    _apart()
     program = w.t.programs[number]
     if program["error"] == 0:
         program["error"] = error
@@ -409,6 +389,7 @@ def _fail_program(w: Any, number: int, error: int, i: int) -> None:
 @rule
 def fail_members(w: Any, i: int, error: int) -> None:
     """End every program of every group that queue pair `i` belongs to."""
+    _apart()
     for number in range(PROGRAMS):
         program = w.t.programs[number]
         if program["state"] != FREE and w.t.members[program["group"], i]:
@@ -417,12 +398,13 @@ def fail_members(w: Any, i: int, error: int) -> None:
         row = w.t.sends[k]
         if row["state"] == UNDER_WAY and row["qp"] == i:
             row["state"] = FREE
-            w.t.at[_SENDS] -= 1
+            w.t.at[N_SENDS] -= 1
 
 
 @rule
 def begin_program(w: Any, number: int, count: int, tag: int, group: int) -> None:
     """Start the program whose instructions stand in row `number`."""
+    _apart()
     program = w.t.programs[number]
     program["state"], program["at"], program["end"], program["tag"] = READY, 0, count, tag
     program["group"], program["under_way"], program["error"], program["culprit"] = group, 0, 0, NOBODY
@@ -441,8 +423,9 @@ def run_transfers(w: Any, now_ps: int) -> int:
 @rule
 def _send_grants(w: Any, now_ps: int) -> int:
     """Tell the peers of long receives where their messages go; return how many were told."""
+    _apart()
     went = 0
-    left = w.t.at[_RECEIVES]
+    left = w.t.at[N_RECEIVES]
     for k in range(RECEIVES):
         if left <= 0:
             break
@@ -459,15 +442,16 @@ def _send_grants(w: Any, now_ps: int) -> int:
 @rule
 def _send_granted(w: Any, now_ps: int) -> int:
     """Post the long messages whose grants have come; return how many were."""
+    _apart()
     went = 0
-    left = w.t.at[_SENDS]
+    left = w.t.at[N_SENDS]
     for k in range(SENDS):
         if left <= 0:
             break
         row = w.t.sends[k]
         left -= 1 if row["state"] != FREE else 0
         if row["state"] == READY and w.peers[row["qp"]]["failed"] == 0:
-            word = WORD_DATA << _WORD_SHIFT | row["row"]
+            word = WORD_DATA << WORD_SHIFT | row["row"]
             i = row["qp"]
             mine = OF_ENGINE | k
             if post_write(w, i, row["address"], row["far"], row["key"], row["length"], word, mine, now_ps) == POSTED:
@@ -482,14 +466,16 @@ def sent(w: Any, tag: int) -> None:
     row = w.t.sends[tag & ~OF_ENGINE]
     if row["state"] == UNDER_WAY:
         row["state"] = FREE
-        w.t.at[_SENDS] -= 1
-        w.t.programs[row["program"]]["under_way"] -= 1
+        w.t.at[N_SENDS] -= 1
+        if row["program"] != NOBODY:
+            w.t.programs[row["program"]]["under_way"] -= 1
 
 
 @rule
 def expects(w: Any, i: int) -> bool:
     """Return whether anything is awaited from the peer of queue pair `i`."""
-    left = w.t.at[_RECEIVES]
+    _apart()
+    left = w.t.at[N_RECEIVES]
     for k in range(RECEIVES):
         if left <= 0:
             break
@@ -498,7 +484,7 @@ def expects(w: Any, i: int) -> bool:
             left -= 1
             if row["qp"] == i and row["state"] != DONE:
                 return True
-    left = w.t.at[_SENDS]
+    left = w.t.at[N_SENDS]
     for k in range(SENDS):
         if left <= 0:
             break

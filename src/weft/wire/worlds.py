@@ -139,7 +139,7 @@ class Loopback:
             spread_us=300,
             probe_us=1_000,
             rtt_us=40,
-            ack_bytes=4 * self.payload,
+            ack_bytes=2 * self.payload,
             fixed=True,
         )
 
@@ -193,7 +193,7 @@ class Carriers:
             spread_us=self.spread_us,
             probe_us=2 * self.spread_us,
             rtt_us=self.rtt_us,
-            ack_bytes=4 * self.payload,
+            ack_bytes=2 * self.payload,
             fixed=self.window > 0,
         )
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.wire.lab.rates import Sample, binned_bps, carried_until, longest_stall_s, mean_bps
+from weft.wire.lab.rates import Sample, binned_bps, carried_until, longest_stall_s, mean_bps, reached_bps
 
 STEPS = st.lists(st.tuples(st.floats(0.01, 0.5), st.integers(0, 10_000)), min_size=1, max_size=30)
 
@@ -50,3 +50,20 @@ def test_a_pause_is_measured_from_the_last_byte_to_the_next():
 def test_silence_at_the_end_counts():
     assert longest_stall_s([Sample(0.0, 0), Sample(1.0, 10)], 0.0, 3.0) == pytest.approx(2.0)
     assert longest_stall_s([], 1.0, 3.0) == pytest.approx(2.0)
+
+
+@given(STEPS)
+def test_the_rate_reached_lies_between_the_slowest_and_the_fastest_bin(steps: list[tuple[float, int]]):
+    samples = samples_of(steps)
+    rates = binned_bps(samples, samples[-1].at_s, 0.1)
+    reached = reached_bps(samples, 0.0, len(rates) * 0.1, 0.1)
+    if rates:
+        assert min(rates) - 1e-6 <= reached <= max(rates) + 1e-6
+        assert 4 * sum(rate >= reached - 1e-6 for rate in rates) >= len(rates)
+
+
+def test_a_machine_that_is_busy_half_of_the_time_does_not_hide_what_is_reached():
+    samples = [Sample(0.0, 0)]
+    for number in range(16):
+        samples.append(Sample(samples[-1].at_s + 0.25, samples[-1].bytes + (1_000 if number % 2 else 200)))
+    assert reached_bps(samples, 0.0, 4.0, 0.25) == pytest.approx(32_000)

@@ -1,8 +1,9 @@
 """MRC and TCP over the lab while it breaks: what each failure costs, in real packets; root is needed.
 
 A rate is measured against the same stream's own rate a few seconds before. A machine that is busy with other things
-spoils a measurement, not the claim, so a measurement may be taken three times. Where the machine can not carry four
-planes of 200 Mb/s at all, the planes are made slower, and that is printed.
+spoils a measurement, not the claim: what counts is the rate that a quarter of the bins reach, and a measurement may be
+taken again a few times. Where the machine can not carry four planes of 200 Mb/s, they are made slower. Everything is
+printed.
 """
 
 import json
@@ -17,10 +18,10 @@ from weft.cli.lab import records
 from weft.fabric.blame import Health
 from weft.wire.lab import faults
 from weft.wire.lab import lab as labs
-from weft.wire.lab.bench import Result, calendar, mrc_document, planned, run_mrc, run_tcp
+from weft.wire.lab.bench import BIN_S, Result, Rival, calendar, mrc_document, planned, run_mrc, run_tcp
 from weft.wire.lab.lab import Lab
 from weft.wire.lab.plan import LabSpec, queue_for, small_fabric
-from weft.wire.lab.rates import longest_stall_s, mean_bps
+from weft.wire.lab.rates import longest_stall_s, mean_bps, reached_bps
 from weft.wire.lab.survey import survey
 from weft.wire.lab.traffic import Event, Stream, carry, warm_up
 
@@ -30,8 +31,8 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root"),
 ]
 
-TRIES = 3
-SECONDS = 6.0
+TRIES = 5
+SECONDS = 7.5
 ENDS = (0, 3)
 """Under different T0s, so that every packet crosses a T1."""
 RATES_MBPS = (200, 100, 50)
@@ -64,7 +65,7 @@ def fabric() -> Iterator[Lab]:
         for mbps in RATES_MBPS:
             rate = mbps * 1_000_000
             made = labs.make(records(), LabSpec(name, small_fabric(4, 4, 2, rate), rate, queue_for(rate)))
-            reached = run_mrc(made, ENDS, [], 2.0).overall / (4 * rate)
+            reached = run_mrc(made, ENDS, [], 3.0).reached_overall / (4 * rate)
             say(f"4 planes of {mbps} Mb/s: MRC reaches {reached:.0%}")
             if reached >= 0.85 or mbps == RATES_MBPS[-1]:
                 yield made
@@ -96,15 +97,19 @@ def measured(run: Callable[[], Result], good: Callable[[Result], bool]) -> Resul
 
 
 def shown(result: Result) -> str:
-    rates = ", ".join(f"{result.mean(phase) / 1e6:.0f}" for phase in range(3))
-    return f"{result.stream.label}: {rates} Mb/s before, during, after; longest stall {result.stall_s:.2f} s"
+    reached, mean = (
+        ", ".join(f"{rate(phase) / 1e6:.0f}" for phase in range(3)) for rate in (result.reached, result.mean)
+    )
+    stall = f"longest stall {result.stall_s:.2f} s"
+    return f"{result.stream.label}: {reached} Mb/s before, during, after (means {mean}); {stall}"
 
 
 def test_losing_a_nic_port_costs_one_quarter_and_healing_brings_it_back(fabric: Lab):
     wanted = [planned(fabric, "cut link0-p1-i0")]
 
     def good(result: Result) -> bool:
-        return 0.65 <= result.mean(1) / result.mean(0) <= 0.85 and result.mean(2) / result.mean(0) >= 0.9
+        before, during, after = (result.reached(phase) for phase in range(3))
+        return 0.65 * before <= during <= 0.8 * before and after >= 0.9 * before
 
     result = measured(lambda: run_mrc(fabric, ENDS, wanted, SECONDS), good)
     assert result.stream.error is None
@@ -115,7 +120,8 @@ def test_losing_the_receivers_port_costs_one_quarter_too(fabric: Lab):
     wanted = [planned(fabric, "cut link0-p2-i3")]
 
     def good(result: Result) -> bool:
-        return 0.65 <= result.mean(1) / result.mean(0) <= 0.85 and result.mean(2) / result.mean(0) >= 0.9
+        before, during, after = (result.reached(phase) for phase in range(3))
+        return 0.65 * before <= during <= 0.8 * before and after >= 0.9 * before
 
     result = measured(lambda: run_mrc(fabric, ENDS, wanted, SECONDS), good)
     assert result.stream.error is None
@@ -142,20 +148,20 @@ def test_cutting_every_link_between_t0_and_t1_in_turn_costs_nothing_lasting(fabr
         told = [mrc_document(fabric, near, far, size=1 << 20) for near, far in (ENDS, ENDS[::-1])]
         events = [Event(begin_s + each_s * number, f"turn {number}", turn(number)) for number in range(len(links) + 1)]
         carry(fabric, stream, (told[0], told[1]), events)
-        rates = (
-            mean_bps(stream.samples, *span) for span in ((0.5, begin_s), (begin_s, end_s), (end_s + 0.5, end_s + 2))
-        )
-        before, during, after = rates
+        spans = ((0.5, begin_s), (begin_s, end_s), (end_s + 0.5, end_s + 2))
+        before, during, after = (reached_bps(stream.samples, *span, BIN_S) for span in spans)
+        means = ", ".join(f"{mean_bps(stream.samples, *span) / 1e6:.0f}" for span in spans)
         stall = longest_stall_s(stream.samples, begin_s, end_s)
-        say(f"MRC: {before / 1e6:.0f}, {during / 1e6:.0f}, {after / 1e6:.0f} Mb/s; longest stall {stall:.2f} s")
+        rates = ", ".join(f"{rate / 1e6:.0f}" for rate in (before, during, after))
+        say(f"MRC: {rates} Mb/s before, during, after (means {means}); longest stall {stall:.2f} s")
         return stream, before, during, after
 
     for _ in range(TRIES):
         stream, before, during, after = run()
-        if during >= 0.85 * before and after >= 0.9 * before:
+        if during >= 0.9 * before and after >= 0.9 * before:
             break
     assert stream.error is None
-    assert during >= 0.85 * before
+    assert during >= 0.9 * before
     assert after >= 0.9 * before
 
 
@@ -163,7 +169,8 @@ def test_a_black_holed_t1_is_bypassed(fabric: Lab):
     wanted = [planned(fabric, "blackhole t1-p0-i1")]
 
     def good(result: Result) -> bool:
-        return min(result.mean(1), result.mean(2)) / result.mean(0) >= 0.9
+        before, during, after = (result.reached(phase) for phase in range(3))
+        return min(during, after) >= 0.9 * before
 
     result = measured(lambda: run_mrc(fabric, ENDS, wanted, SECONDS), good)
     assert result.stream.error is None
@@ -176,7 +183,7 @@ def test_tcp_stalls_for_as_long_as_its_one_path_is_broken(fabric: Lab, fault: st
     result = measured(lambda: run_tcp(fabric, ENDS, wanted, SECONDS), lambda _: True)
     assert result.hit
     assert result.mean(0) > 0
-    assert result.mean(1) < 0.05 * result.mean(0)
+    assert result.mean(1) < 0.1 * result.mean(0)
     assert result.stall_s >= 0.75 * SECONDS / 3
 
 
@@ -188,18 +195,25 @@ def test_one_percent_loss_at_every_nic_costs_mrc_less_than_fifteen_percent(fabri
 
     for _ in range(TRIES):
         lossy(0)
-        free = run_mrc(fabric, ENDS, [], SECONDS / 2).overall
+        free = run_mrc(fabric, ENDS, [], SECONDS / 2)
         free_tcp = run_tcp(fabric, ENDS, [], SECONDS / 2).overall
         lossy(10_000)
         result = run_mrc(fabric, ENDS, [], SECONDS)
-        tcp = {rival: run_tcp(fabric, ENDS, [], SECONDS / 2, rival=rival).overall for rival in ("tcp", "tcp-bbr")}
-        say(f"MRC: {result.overall / 1e6:.0f} of {free / 1e6:.0f} Mb/s, {result.overall / free:.0%}")
-        say(f"TCP: {', '.join(f'{name} {rate / free_tcp:.0%}' for name, rate in tcp.items())} of {free_tcp / 1e6:.0f}")
-        if result.overall >= 0.85 * free:
+        rivals: tuple[Rival, ...] = ("tcp", "tcp-bbr")
+        tcp = {rival: run_tcp(fabric, ENDS, [], SECONDS / 2, rival=rival).overall for rival in rivals}
+        reached, unspoilt = result.reached_overall, free.reached_overall
+        share = reached / unspoilt
+        say(
+            f"MRC with 1 % loss: {reached / 1e6:.0f} of {unspoilt / 1e6:.0f} Mb/s, {share:.0%}"
+            f" (means {result.overall / 1e6:.0f} of {free.overall / 1e6:.0f})"
+        )
+        on_one_path = ", ".join(f"{name} {rate / free_tcp:.0%}" for name, rate in tcp.items())
+        say(f"TCP with 1 % loss, one path: {on_one_path} of {free_tcp / 1e6:.0f} Mb/s")
+        if share >= 0.85:
             break
     assert result.stream.error is None
     assert sum(plane["resent"] for plane in result.stream.statistics["planes"]) > 0
-    assert result.overall >= 0.85 * free
+    assert share >= 0.85
 
 
 def test_denied_paths_are_not_used(fabric: Lab):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from weft.netsim.hosts import ACKNOWLEDGED, ARRIVED
 from weft.netsim.traffic import Flow
-from weft.netsim.transports.base import Endpoints, Event, Pair
+from weft.netsim.transports.base import Carriers, Event, Pair
 
 LARGEST_MESSAGE = 2**30
 """Longer flows are cut into messages of this many bytes; a message may have up to 2^32 - 1."""
@@ -68,7 +68,12 @@ class FlowBoard:
         """Return when the next flow begins, as far as that is known."""
         return self._starts[0][0] if self._starts else None
 
-    def start(self, now_ps: int, endpoints: Endpoints) -> bool:
+    @property
+    def is_full(self) -> bool:
+        """Return whether a queue pair has more messages to take than it could."""
+        return bool(self._full)
+
+    def start(self, now_ps: int, endpoints: Carriers) -> bool:
         """Begin every flow whose time has come; return whether there was one."""
         began = False
         while self._starts and self._starts[0][0] <= now_ps:
@@ -88,14 +93,14 @@ class FlowBoard:
             began = True
         return began
 
-    def _aim(self, pair: int, endpoints: Endpoints) -> None:
+    def _aim(self, pair: int, endpoints: Carriers) -> None:
         """Tell the endpoints by which packets the flows at the heads of the queue are over."""
         queue = self._queues[pair]
         arriving = queue.ends[queue.arriving[0]] if queue.arriving else -1
         acknowledging = queue.ends[queue.acknowledging[0]] if queue.acknowledging else -1
         endpoints.set_goals(pair, arriving, acknowledging)
 
-    def _post(self, pair: int, endpoints: Endpoints) -> None:
+    def _post(self, pair: int, endpoints: Carriers) -> None:
         """Post messages of the pair's flows in turn, as long as it takes them."""
         queue = self._queues[pair]
         whole = LARGEST_MESSAGE // self.payload * self.payload
@@ -110,7 +115,7 @@ class FlowBoard:
                 queue.unposted.popleft()
         self._full.discard(pair)
 
-    def on_events(self, events: Sequence[Event], endpoints: Endpoints) -> None:
+    def on_events(self, events: Sequence[Event], endpoints: Carriers) -> None:
         """Take in what was completed."""
         for event in events:
             queue = self._queues[event.pair]
@@ -128,7 +133,7 @@ class FlowBoard:
             else:
                 self._fail(event.pair, endpoints.failure(event.pair))
 
-    def repost(self, endpoints: Endpoints) -> None:
+    def repost(self, endpoints: Carriers) -> None:
         """Post what did not fit before."""
         for pair in sorted(self._full):
             self._post(pair, endpoints)

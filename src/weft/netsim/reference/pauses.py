@@ -5,45 +5,12 @@ Port numbers here are those of the sending side: `held[p]` waits at the far end 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from functools import partial
 
 from weft.netsim.network import Network, pause_lags
+from weft.netsim.pausing import PauseRecord
 from weft.netsim.reference.ports import Port
 from weft.netsim.switching import Pause
-
-
-@dataclass(frozen=True)
-class Tree:
-    """Ports that wait for one that is not paused itself, at one moment."""
-
-    at_ps: int
-    """When it was seen."""
-    root: int
-    """The port that they all wait for."""
-    ports: tuple[int, ...]
-    """The paused ports, nearest to the root first."""
-    depth: int
-    """Pauses between the root and the farthest of them."""
-    innocent: int
-    """Queue pairs that wait in them though their packets do not cross the root."""
-
-
-@dataclass
-class PauseRecord:
-    """What pausing did in a run."""
-
-    pauses: int = 0
-    """Pause frames sent."""
-    paused_slots: list[int] = field(default_factory=list)
-    """Slots for which every port was paused."""
-    largest: Tree | None = None
-    """The tree with the most ports."""
-    trees: int = 0
-    """Trees seen at the ends of bins, added up."""
-    deadlock: tuple[int, ...] = ()
-    """Ports that wait for each other in a circle."""
-    deadlock_ps: int = -1
-    """When that was seen."""
 
 
 class Pauses:
@@ -113,25 +80,10 @@ class Pauses:
         paused = {port.number for port in ports if port.paused}
         if not paused:
             return
-        waits = _waits(ports, paused)
-        self._trees(ports, waits, now_ps)
-        stuck = _stuck(waits, {p for p in paused if self.asked[p] and not ports[p].dark}, self.pause.xon)
-        if stuck:
-            self.record.deadlock, self.record.deadlock_ps = tuple(sorted(stuck)), now_ps
-
-    def _trees(self, ports: Sequence[Port], waits: dict[int, dict[int, int]], now_ps: int) -> None:
-        below: dict[int, list[int]] = {}
-        for paused in sorted(waits):
-            for blocking in waits[paused]:
-                below.setdefault(blocking, []).append(paused)
-        for root in sorted(below):
-            if root in waits:
-                continue
-            self.record.trees += 1
-            members, depth = _tree(root, below)
-            largest = self.record.largest
-            if largest is None or len(members) > len(largest.ports):
-                self.record.largest = Tree(now_ps, root, members, depth, _innocent(root, members, ports))
+        held_back = {p for p in paused if self.asked[p] and not ports[p].dark}
+        self.record.see(
+            _waits(ports, paused), held_back, self.pause.xon, now_ps, partial(_innocent, ports)
+        )  # fmt: skip
 
 
 def _waits(ports: Sequence[Port], paused: set[int]) -> dict[int, dict[int, int]]:
@@ -145,29 +97,5 @@ def _waits(ports: Sequence[Port], paused: set[int]) -> dict[int, dict[int, int]]
     return {number: held for number, held in found.items() if held}
 
 
-def _tree(root: int, below: dict[int, list[int]]) -> tuple[tuple[int, ...], int]:
-    """Return every port that waits for `root`, nearest first, and how far the farthest is."""
-    seen, layer, depth = [root], [root], 0
-    while layer:
-        layer = [each for port in layer for each in below.get(port, ()) if each not in seen]
-        layer = list(dict.fromkeys(layer))
-        seen += layer
-        depth += bool(layer)
-    return tuple(seen[1:]), depth
-
-
-def _innocent(root: int, members: Sequence[int], ports: Sequence[Port]) -> int:
+def _innocent(ports: Sequence[Port], root: int, members: Sequence[int]) -> int:
     return len({packet.pair for number in members for packet in ports[number].data if root not in packet.path})
-
-
-def _stuck(waits: dict[int, dict[int, int]], paused: set[int], xon: int) -> set[int]:
-    """Return the largest set of paused ports each of which has more than `xon` bytes behind others of the set.
-
-    None of them can ever be let go: that is a deadlock, and there is no other.
-    """
-    stuck = {number for number in paused if number in waits}
-    while True:
-        freed = {p for p in stuck if sum(size for q, size in waits[p].items() if q in stuck) <= xon}
-        if not freed:
-            return stuck
-        stuck -= freed

@@ -13,7 +13,7 @@ from weft.core.errors import LimitReachedError
 from weft.core.seeds import Seed, mix
 from weft.core.units import transfer_ps
 from weft.mrc.columns import DATA, NEVER
-from weft.netsim.faults import Change
+from weft.netsim.faults import Change, Reconvergence
 from weft.netsim.network import Network, order_keys
 from weft.netsim.reference.flows import FlowBoard
 from weft.netsim.reference.packets import Packet
@@ -21,7 +21,7 @@ from weft.netsim.reference.pauses import Pauses
 from weft.netsim.reference.ports import DROPPED, QUEUED, Port
 from weft.netsim.reference.records import FaultRecord, Records
 from weft.netsim.reference.uplinks import Uplinks
-from weft.netsim.transports.base import Endpoints, Outcome
+from weft.netsim.transports.base import Endpoints, Event, Outcome, in_order
 
 _MASK = 2**64 - 1
 _UID_BITS = 36
@@ -66,6 +66,7 @@ class World:
         self._phase = np.zeros(hosts, np.int64)
         """How far into this slot each NIC last learned something."""
         self._learned: list[int] = []
+        self._events: list[Event] = []
         self._backlog = np.zeros((hosts, network.shape.planes), np.int64)
         """Data bytes that wait in each NIC's ports."""
         self._grant = int(network.frames.full)
@@ -80,12 +81,7 @@ class World:
         self.pauses = None if switching.pause is None else Pauses(network, switching.pause)
         self.uplinks = Uplinks(network) if switching.adaptive else None
         self._ordered = switching.ordered
-        late_ps = switching.reconvergence_ps
-        self._news = [] if late_ps is None else [(c.at_ps + late_ps, c) for c in changes if c.effect == "down"]
-        """When routing learns of what."""
-        self._told = 0
-        self._known: dict[int, int] = {}
-        """Link to how many faults routing knows it to be down by."""
+        self._news = Reconvergence(switching.reconvergence_ps, changes)
         self._peaks = self.records.peaks
 
     def run(self, watch: Callable[["World"], None] | None = None) -> None:
@@ -110,6 +106,9 @@ class World:
         self.board.fail_all("PFC_DEADLOCK")
         return True
 
+    def finish(self) -> None:
+        """Close the run; there is nothing to be closed here."""
+
     def _time_is_up(self) -> bool:
         return self.until_ps is not None and self.slot * self.slot_ps >= self.until_ps
 
@@ -118,11 +117,15 @@ class World:
         start_ps = self.slot * self.slot_ps
         self._close_bins(start_ps)
         self._change(start_ps)
+        self.board.start(start_ps, self.endpoints)
+        self.board.repost(self.endpoints)
         self._arrive(self.calendar.pop(self.slot, []))
         self._send(start_ps)
         self._transmit()
         if self.pauses is not None:
             self.pauses.decide(self.slot)
+        self.board.on_events(in_order(self._events), self.endpoints)
+        self._events.clear()
         self.slot += 1
 
     # Step 1: what breaks and what is repaired.
@@ -141,20 +144,11 @@ class World:
                 if is_down != was_down and 2 * link in self._nic_port:
                     nic, plane = self._nic_port[2 * link]
                     self.endpoints.change_port(nic, plane, up=not is_down, now_ps=now_ps)
-        if self._told < len(self._news) and self._news[self._told][0] <= now_ps:
-            self._reconverge(now_ps)
-
-    def _reconverge(self, now_ps: int) -> None:
-        """Let routing learn of links that went down or came up long enough ago."""
-        while self._told < len(self._news) and self._news[self._told][0] <= now_ps:
-            change = self._news[self._told][1]
-            self._told += 1
-            for link in change.links:
-                self._known[link] = self._known.get(link, 0) + (1 if change.begins else -1)
-        dead = frozenset(link for link, faults in self._known.items() if faults)
-        self.endpoints.reconverge(dead)
-        if self.uplinks is not None:
-            self.uplinks.dead = dead
+        dead = self._news.dead(now_ps)
+        if dead is not None:
+            self.endpoints.reconverge(dead)
+            if self.uplinks is not None:
+                self.uplinks.dead = dead
 
     # Step 2: what arrives in this slot, at switches and at NICs.
 
@@ -237,8 +231,6 @@ class World:
     # Step 3: what NICs send.
 
     def _send(self, start_ps: int) -> None:
-        self.board.start(start_ps, self.endpoints)
-        self.board.repost(self.endpoints)
         room = np.maximum(self._grant - self._backlog, 0)
         # A NIC that is sending goes on at the slot's beginning; an idle one starts when it learned that it may.
         phase = np.where(self._last_sent == self.slot - 1, 0, self._phase)
@@ -253,8 +245,7 @@ class World:
         """Put what NICs send into the queues of their ports."""
         for sent in outcome.sent:
             self._launch(*sent)
-        if outcome.events:
-            self.board.on_events(outcome.events, self.endpoints)
+        self._events += outcome.events
 
     def _launch(self, row: int, pair: int, half: int, route: int, size: int, kind: int, nic: int, time_ps: int) -> None:
         uid = (nic << _UID_BITS) + self._sent_by[nic]
@@ -330,7 +321,7 @@ class World:
         slots = [min(self.calendar)] if self.calendar else []
         if self.pauses is not None and (due := self.pauses.pending_slot()) is not None:
             slots.append(due)
-        times = (self.board.next_start_ps(), self._next_change_ps(), self._next_news_ps(), self.endpoints.deadline_ps(),
+        times = (self.board.next_start_ps(), self._next_change_ps(), self._news.next_ps(), self.endpoints.deadline_ps(),
                  self.until_ps)  # fmt: skip
         slots += [-(-at_ps // self.slot_ps) for at_ps in times if at_ps is not None and at_ps < NEVER]
         if not slots:
@@ -339,9 +330,6 @@ class World:
 
     def _next_change_ps(self) -> int | None:
         return self._changes[self._changed].at_ps if self._changed < len(self._changes) else None
-
-    def _next_news_ps(self) -> int | None:
-        return self._news[self._told][0] if self._told < len(self._news) else None
 
     def _close_bins(self, now_ps: int) -> None:
         if self.pauses is not None and self._marks_end <= now_ps:
@@ -354,15 +342,13 @@ class World:
 
 def _make_ports(network: Network) -> list[Port]:
     rates = network.topology.links.rate_bps.tolist()
-    known = {
-        (first, last): network.limits(port)
-        for port, (first, last) in enumerate(zip(network.first_hop, network.last_hop, strict=True))
-    }
+    delays, stages = network.delay_ps.tolist(), network.stage.tolist()
+    ends = list(zip(network.first_hop.tolist(), network.last_hop.tolist(), strict=True))
+    known = {each: network.limits(port) for port, each in enumerate(ends)}
     return [
         Port(
-            number, rates[number // 2], network.delay_ps[number],
-            known[network.first_hop[number], network.last_hop[number]], network.frames.header,
-            stage=network.stage[number], last_hop=network.last_hop[number],
+            number, rates[number // 2], delays[number], known[ends[number]], network.frames.header,
+            stage=stages[number], last_hop=ends[number][1],
         )
         for number in range(network.ports)
     ]  # fmt: skip

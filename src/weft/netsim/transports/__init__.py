@@ -1,6 +1,7 @@
 """Transports by name, one file each behind the base in `base`."""
 
 from weft.core.errors import UsageError
+from weft.netsim.transports.adaptive import Adaptive
 from weft.netsim.transports.base import Transport
 from weft.netsim.transports.mrc import Mrc
 from weft.netsim.transports.random import RandomSpray
@@ -20,6 +21,8 @@ def transport_named(name: str, spec: TransportsSpec, denied: frozenset[int] = fr
         return Uet(spec.uet, spec.fit)
     if name == "random":
         return RandomSpray(spec.random, spec.fit)
+    if name == "adaptive":
+        return Adaptive(spec.adaptive, spec.fit)
     plain, _, count = name.partition(":")
     if plain == "roce":
         return Roce(spec.roce, _queue_pairs(name, count))

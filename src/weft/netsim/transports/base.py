@@ -4,7 +4,7 @@ A `Transport` says how its packets look and what it wants of switches, and opens
 simulator gives them what arrived, takes what they send, and moves packets between the two.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -44,6 +44,11 @@ class Event(NamedTuple):
     """When."""
 
 
+def in_order(events: Iterable[Event]) -> list[Event]:
+    """Return the events of one slot in the order in which flows are told of them."""
+    return sorted(events, key=lambda event: (event.time_ps, event.pair, event.kind))
+
+
 Arrival = tuple[int, int, int, int]
 """One packet at its NIC: where its header stands, whether it is marked, whether it is trimmed (1, or 2 where that was
 the last hop), and when the NIC acts on it."""
@@ -60,16 +65,8 @@ class Outcome(NamedTuple):
     """For every arrival, 1 where it brought new data."""
 
 
-class Endpoints(Protocol):
-    """All NICs of a run."""
-
-    def take_in(self, arrivals: Sequence[Arrival]) -> Outcome:
-        """Take in what arrived in one slot, in order."""
-        ...
-
-    def send_out(self, start_ps: int, phase: Any, room: Any) -> Outcome:
-        """Send what may go in the slot that begins at `start_ps`."""
-        ...
+class Carriers(Protocol):
+    """What flows ask of the endpoints."""
 
     def post(self, pair: int, length: int) -> bool:
         """Give a pair a message; return whether it had room for it."""
@@ -81,6 +78,22 @@ class Endpoints(Protocol):
 
     def reached(self, pair: int) -> tuple[int, int]:
         """Return how many packets have arrived without a gap, and for how many the sender knows it."""
+        ...
+
+    def failure(self, pair: int) -> str:
+        """Return the name of the error that a pair ended in, or nothing."""
+        ...
+
+
+class Endpoints(Carriers, Protocol):
+    """All NICs of a run."""
+
+    def take_in(self, arrivals: Sequence[Arrival]) -> Outcome:
+        """Take in what arrived in one slot, in order."""
+        ...
+
+    def send_out(self, start_ps: int, phase: Any, room: Any) -> Outcome:
+        """Send what may go in the slot that begins at `start_ps`."""
         ...
 
     def route(self, pair: int, half: int, route: int) -> tuple[int, ...]:
@@ -109,10 +122,6 @@ class Endpoints(Protocol):
 
     def received(self) -> Any:
         """Return the bytes that each pair has received so far."""
-        ...
-
-    def failure(self, pair: int) -> str:
-        """Return the name of the error that a pair ended in, or nothing."""
         ...
 
     def counters(self) -> Mapping[str, Any]:

@@ -20,11 +20,6 @@ _BODY = {DATA: 24, SACK: 36, NACK: 20, PROBE: 16, EV_PROBE: 16, PORT_STATUS: 16,
 """Bytes of MRC's own headers by kind (facts section 3): METH + TSETH + RETH = 24, SETH + CC_STATE = 36, and so on."""
 
 
-def path_as_given(_half: int, pair: Pair, way: int) -> int:
-    """Return the path number that an EV names: itself, or one of the few that the pair is held to."""
-    return pair.uplinks[way] if pair.uplinks else way
-
-
 @dataclass(frozen=True)
 class Mrc:
     """MRC over SRv6."""
@@ -58,6 +53,4 @@ class Mrc:
     def open(self, network: Network, pairs: Sequence[Pair], seed: Seed, *, fast: bool) -> Endpoints:
         """Return the endpoints of `pairs`."""
         spec = fitted(self.spec, network.round_trip_ps) if self.fit else self.spec
-        return SprayedEndpoints(
-            network, pairs, spec, seed, spray=TURN, ways=path_as_given, denied=self.denied, fast=fast
-        )
+        return SprayedEndpoints(network, pairs, spec, seed, spray=TURN, denied=self.denied, fast=fast)

@@ -4,18 +4,19 @@
 there are, and how packets find their way, is each transport's own.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
 
 from weft.mrc import columns
-from weft.mrc.compiled import compiled
+from weft.mrc.compiled import Swap, compiled
 from weft.mrc.sender import POSTED
 from weft.netsim import hosts
 from weft.netsim.network import Network
 from weft.netsim.transports.base import Arrival, Event, Outcome, Pair
+from weft.netsim.transports.routing import Routing
 
 _LEAST_POOL = 4096
 
@@ -33,7 +34,33 @@ class ColumnEndpoints:
     """The columns of these."""
     sheet: hosts.Sheet
     """The headers of packets under way, and what a slot brings forth."""
+    params: Any
+    """Their parameters, one row."""
+    routing: Routing
+    """How what packets name becomes a path."""
+    swap: ClassVar[Swap | None] = None
+    """Rules that take the place of those of `weft.netsim.hosts` in an engine."""
     _fast: bool
+
+    def reached(self, pair: int) -> tuple[int, int]:
+        """Return how many packets have arrived without a gap, and for how many the sender knows it."""
+        return int(self.halves.r.qp[pair]["expected"]), int(self.halves.s.qp[pair]["una"])
+
+    def received(self) -> Any:
+        """Return the bytes that each pair has received so far."""
+        return self.halves.r.qp["received_bytes"].copy()
+
+    def failure(self, pair: int) -> str:
+        """Return the name of the error that a pair ended in, or nothing."""
+        code = int(self.halves.s.qp[pair]["error"])
+        return columns.ERROR_NAMES[code] if code else ""
+
+    def reconverge(self, dead: frozenset[int]) -> None:
+        """Take in that routing now knows these links, and no others, to be dead: nobody here is told."""
+
+    def counters(self) -> Mapping[str, Any]:
+        """Return every counter as a column over pairs."""
+        raise NotImplementedError
 
     def warm_up(self) -> None:
         """Compile what is going to be used, which is no part of what a run takes: ask with nothing to answer."""

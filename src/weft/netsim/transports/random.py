@@ -8,7 +8,7 @@ from weft.netsim.hosts import DRAW
 from weft.netsim.network import Frames, Network
 from weft.netsim.switching import PLAIN, Switching
 from weft.netsim.transports.base import Endpoints, Pair
-from weft.netsim.transports.mrc import Mrc, path_as_given
+from weft.netsim.transports.mrc import Mrc
 from weft.netsim.transports.sprayed import SprayedEndpoints, fitted
 from weft.specs.rivals import RandomSpec
 from weft.specs.transport import CongestionSpec, EvSpec, MrcSpec
@@ -52,4 +52,4 @@ class RandomSpray:
             skip=False,
         )
         spec = fitted(base, network.round_trip_ps) if self.fit else base
-        return SprayedEndpoints(network, pairs, spec, seed, spray=DRAW, ways=path_as_given, fast=fast)
+        return SprayedEndpoints(network, pairs, spec, seed, spray=DRAW, fast=fast)

@@ -10,15 +10,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from weft.core.seeds import Seed, mix
 from weft.mrc import columns
 from weft.mrc.columns import NACK, SACK
-from weft.netsim import roce
+from weft.mrc.compiled import Swap
+from weft.netsim import hosts, roce
 from weft.netsim.network import Frames, Network, pause_lags
 from weft.netsim.switching import MARK_ONE, Marking, Pause, Switching
 from weft.netsim.transports.base import Endpoints, Pair
 from weft.netsim.transports.nics import ColumnEndpoints, make_sheet
+from weft.netsim.transports.routing import AS_GIVEN, routing
 from weft.specs.rivals import PfcSpec, RoceSpec
 
 _HASH_BITS = 32
@@ -93,6 +96,15 @@ class RoceEndpoints(ColumnEndpoints):
     """All NICs of a run, driven by the rules of `weft.netsim.roce`."""
 
     rules = roce
+    swap = Swap(
+        "roce",
+        {
+            hosts.take_one: roce.take_one,
+            hosts.set_deadline: roce.set_deadline,
+            hosts.send_control: roce.send_control,
+            hosts.send_data: roce.send_data,
+        },
+    )
 
     def __init__(self, network: Network, pairs: Sequence[Pair], spec: RoceSpec, seed: Seed, *, fast: bool) -> None:
         """Start every queue pair on the path that it is hashed to."""
@@ -100,6 +112,9 @@ class RoceEndpoints(ColumnEndpoints):
         self._paths: dict[tuple[int, int, int], tuple[int, ...]] = {}
         self._stride = network.shape.paths
         self.halves = make_halves(network, self.pairs, spec)
+        self.params = self.halves.s.params
+        free = [Pair(pair.source, pair.destination, pair.lane) for pair in self.pairs]
+        self.routing = routing(free, AS_GIVEN, self._stride, network.shape.paths)
         self.sheet = make_sheet(network, len(self.pairs))
         words = [seed.branch("pair", p.source, p.destination, p.lane).word() for p in self.pairs]
         self._hashes = [tuple(mix(word, n) >> _HASH_BITS for n in range(3)) for word in words]
@@ -129,10 +144,11 @@ class RoceEndpoints(ColumnEndpoints):
         ]
         return alive or ways
 
+    @override
     def reconverge(self, dead: frozenset[int]) -> None:
         """Hash every queue pair again over the paths that are left."""
         for i in range(len(self.pairs)):
-            _, self.halves.s[i]["route"], self.halves.s[i]["back_route"] = self._routes(i, dead)
+            _, self.halves.s.qp[i]["route"], self.halves.s.qp[i]["back_route"] = self._routes(i, dead)
 
     def route(self, pair: int, half: int, route: int) -> tuple[int, ...]:
         """Return the ports of the path that a packet's route names."""
@@ -144,22 +160,10 @@ class RoceEndpoints(ColumnEndpoints):
             found = self._paths[key] = self.network.path(source, destination, *divmod(route, self._stride))
         return found
 
-    def reached(self, pair: int) -> tuple[int, int]:
-        """Return how many packets have arrived without a gap, and for how many the sender knows it."""
-        return int(self.halves.r[pair]["expected"]), int(self.halves.s[pair]["una"])
-
-    def received(self) -> Any:
-        """Return the bytes that each pair has received so far."""
-        return self.halves.r["received_bytes"].copy()
-
-    def failure(self, pair: int) -> str:
-        """Return the name of the error that a pair ended in, or nothing."""
-        code = int(self.halves.s[pair]["error"])
-        return columns.ERROR_NAMES[code] if code else ""
-
+    @override
     def counters(self) -> Mapping[str, Any]:
         """Return every counter as a column over pairs; what RoCE has not is 0."""
-        sender, receiver = self.halves.s, self.halves.r
+        sender, receiver = self.halves.s.qp, self.halves.r.qp
         found = {name: sender[name].copy() for name in ("sent", "resent", "timeouts", "cnps", "rate_bps")}
         found |= {name: receiver[name].copy() for name in ("accepted", "duplicates", "outside", "acks", "naks")}
         return found | {name: np.zeros(len(self.pairs), np.int64) for name in _ZEROS}
@@ -168,20 +172,20 @@ class RoceEndpoints(ColumnEndpoints):
 def make_halves(network: Network, pairs: Sequence[Pair], spec: RoceSpec) -> roce.RoceHalves:
     """Return the columns of `pairs`."""
     count, hosts_count = len(pairs), network.shape.hosts
+    params = params_of(network, spec)
     nic = np.array([end for pair in pairs for end in (pair.source, pair.destination)], np.int64)
     order = np.argsort(nic, kind="stable")
     first = np.searchsorted(nic[order], np.arange(hosts_count + 1))
     place = np.empty(2 * count, np.int64)
     place[order] = np.arange(2 * count) - first[nic[order]]
-    words = np.concatenate(([0], np.cumsum(-(-np.diff(first) // roce.WORD_BITS))))
+    words = np.concatenate(([0], np.cumsum(-(-np.diff(first) // hosts.WORD_BITS))))
     sizes = np.zeros(roce.KINDS, np.int64)
     sizes[columns.DATA] = network.frames.header
     for kind, size in network.frames.control.items():
         sizes[kind] = size
     return roce.RoceHalves(
-        params_of(network, spec),
-        np.zeros(count, roce.SENDER),
-        np.zeros(count, roce.RECEIVER),
+        roce.Side(params, np.zeros(count, roce.SENDER)),
+        roce.Side(params, np.zeros(count, roce.RECEIVER)),
         np.zeros((count, _MESSAGES), roce.MESSAGE),
         nic,
         np.full(2 * count, columns.NEVER, np.int64),
@@ -220,6 +224,7 @@ def params_of(network: Network, spec: RoceSpec) -> np.ndarray:
         "rise_ps": control.rise_timer,
         "rise_bytes": control.rise_bytes,
         "fast": control.fast_rounds,
+        "window_max": 2 * network.plane_bdp,
     }
     row = np.zeros(1, roce.PARAMS)
     for name, value in figures.items():

@@ -1,25 +1,22 @@
 """Endpoints that run MRC's rules: MRC itself, and what differs from it in how it sprays and what it reacts to."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from weft.core.seeds import Seed
 from weft.core.units import Picoseconds
 from weft.mrc import columns
-from weft.mrc.receiver import start_receiver
-from weft.mrc.sender import start_sender
 from weft.mrc.settings import TIMEOUT_UNIT_PS, settings
 from weft.netsim import hosts
 from weft.netsim.network import Network
 from weft.netsim.transports.base import Pair
 from weft.netsim.transports.nics import ColumnEndpoints, make_sheet
+from weft.netsim.transports.routing import AS_GIVEN, routing, way_of
 from weft.specs.transport import MrcSpec
-
-Ways = Callable[[int, Pair, int], int]
-"""From a pair's number, the pair and the path bits of its EV to a path number of the fabric."""
 
 _WORD_MASK = 2**63 - 1
 _BACK_WINDOW = 32
@@ -74,13 +71,14 @@ class SprayedEndpoints(ColumnEndpoints):
         seed: Seed,
         *,
         spray: int,
-        ways: Ways,
+        route_by: int = AS_GIVEN,
+        route_word: int = 0,
         ev_paths: int | None = None,
         denied: frozenset[int] = frozenset(),
         fast: bool,
     ) -> None:
         """Start every pair; `ev_paths` is how many EVs a plane has where they are not paths."""
-        self.network, self.pairs, self._ways, self._fast = network, tuple(pairs), ways, fast
+        self.network, self.pairs, self._fast = network, tuple(pairs), fast
         self._paths: dict[tuple[int, int, int], tuple[int, ...]] = {}
         shape = network.shape
         self._stride = ev_paths or shape.paths
@@ -88,6 +86,8 @@ class SprayedEndpoints(ColumnEndpoints):
         spec = _with_floor(spec, self._stride, shape.planes)
         params = settings(spec, planes=shape.planes, rate_bps=network.fabric.nic_rate, payload=network.frames.payload)
         self.params = params
+        self.routing = routing(self.pairs, route_by, self._stride, shape.paths, route_word)
+        """How EVs become paths."""
         self.halves = _make_halves(network, self.pairs, params, spray)
         self.sheet = make_sheet(network, len(self.pairs))
         self._start(seed)
@@ -97,18 +97,17 @@ class SprayedEndpoints(ColumnEndpoints):
 
     def _start(self, seed: Seed) -> None:
         """Make every half ready, each with its own chance, which depends on nothing but its pair."""
-        start, start_back = self._rule(start_sender), self._rule(start_receiver)
-        h = self.halves
-        scratch = np.zeros(self._stride, np.int64)
+        shape = self.network.shape
+        words = np.empty((len(self.pairs), 3), np.int64)
+        paths = np.empty(len(self.pairs), np.int64)
         for i, pair in enumerate(self.pairs):
             branch = seed.branch("pair", pair.source, pair.destination, pair.lane)
-            words = [branch.branch(name).word() & _WORD_MASK for name in ("send", "back", "receive")]
+            words[i] = [branch.branch(name).word() & _WORD_MASK for name in ("send", "back", "receive")]
             # Two NICs at one T0 have one path in each plane, whatever uplink an EV names.
-            local = self.network.shape.t0_of(pair.source) == self.network.shape.t0_of(pair.destination)
-            paths = 1 if local else len(pair.uplinks) or self._stride
-            start(h.s, i, words[0], 0, paths, self._stride, scratch)
-            start(h.b, i, words[1], 0, paths, self._stride, scratch)
-            start_back(h.r, i, words[2], 0)
+            local = shape.t0_of(pair.source) == shape.t0_of(pair.destination)
+            paths[i] = 1 if local else len(pair.uplinks) or self._stride
+        scratch = np.zeros(self._stride, np.int64)
+        self._rule(hosts.start_pairs)(self.halves, words, paths, self._stride, scratch)
 
     def _deny(self, link: int) -> None:
         """Deny every EV whose path crosses a link."""
@@ -119,10 +118,6 @@ class SprayedEndpoints(ColumnEndpoints):
                     if value >= 0 and any(port // 2 == link for port in self.route(i, half, value)):
                         deny(self.halves, i, half, e)
 
-    def reached(self, pair: int) -> tuple[int, int]:
-        """Return how many packets have arrived without a gap, and for how many the sender knows it."""
-        return int(self.halves.r.qp[pair]["expected"]), int(self.halves.s.qp[pair]["una"])
-
     def route(self, pair: int, half: int, route: int) -> tuple[int, ...]:
         """Return the ports of the path that EV bits name."""
         key = (pair, half, route)
@@ -131,22 +126,11 @@ class SprayedEndpoints(ColumnEndpoints):
             ends = self.pairs[pair]
             source, destination = (ends.source, ends.destination) if half == 0 else (ends.destination, ends.source)
             plane, ev = divmod(route, self._stride)
-            found = self.network.path(source, destination, plane, self._ways(2 * pair + half, ends, ev))
+            found = self.network.path(source, destination, plane, int(way_of(self.routing, 2 * pair + half, ev)))
             self._paths[key] = found
         return found
 
-    def reconverge(self, dead: frozenset[int]) -> None:
-        """Take no notice: where routes are static nobody is told."""
-
-    def received(self) -> Any:
-        """Return the bytes that each pair has received so far."""
-        return self.halves.r.qp["received_bytes"].copy()
-
-    def failure(self, pair: int) -> str:
-        """Return the name of the error that a pair ended in, or nothing."""
-        code = int(self.halves.s.qp[pair]["error"])
-        return columns.ERROR_NAMES[code] if code else ""
-
+    @override
     def counters(self) -> Mapping[str, Any]:
         """Return every counter as a column over pairs."""
         sender, receiver = self.halves.s.qp, self.halves.r.qp
@@ -172,6 +156,9 @@ def _make_halves(network: Network, pairs: tuple[Pair, ...], params: np.ndarray, 
     nic = np.array([end for pair in pairs for end in (pair.source, pair.destination)], np.int64)
     order = np.argsort(nic, kind="stable")
     first = np.searchsorted(nic[order], np.arange(network.shape.hosts + 1))
+    place = np.empty(2 * count, np.int64)
+    place[order] = np.arange(2 * count) - first[nic[order]]
+    words = np.concatenate(([0], np.cumsum(-(-np.diff(first) // hosts.WORD_BITS))))
     sizes = np.zeros(hosts.KINDS, np.int64)
     sizes[columns.DATA] = network.frames.header
     for kind, size in network.frames.control.items():
@@ -187,8 +174,13 @@ def _make_halves(network: Network, pairs: tuple[Pair, ...], params: np.ndarray, 
         first.astype(np.int64),
         order.astype(np.int64),
         np.zeros(network.shape.hosts, np.int64),
-        np.full((count, ring), -1, np.int64),
-        np.zeros((count, 2), np.int64),
+        place,
+        np.zeros(int(words[-1]), np.int64),
+        words.astype(np.int64),
+        np.zeros(network.shape.hosts, np.int8),
+        np.full(network.shape.hosts, columns.NEVER, np.int64),
+        np.full((count, ring), -1, np.int16),
+        np.zeros((count, 2), np.int16),
         sizes,
         np.array([spray], np.int64),
     )

@@ -3,18 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from weft.core.seeds import Seed, mix
+from weft.core.seeds import Seed
 from weft.mrc.columns import EV_PROBE, NACK, PORT_STATUS, PROBE, SACK
 from weft.netsim.hosts import EV_ANSWER, PORT_ANSWER, RECYCLE, TURN
 from weft.netsim.network import Frames, Network
 from weft.netsim.switching import PLAIN, Switching
 from weft.netsim.transports.base import Endpoints, Pair
+from weft.netsim.transports.routing import HASHED
 from weft.netsim.transports.sprayed import SprayedEndpoints, fitted
 from weft.specs.rivals import UetSpec
 from weft.specs.transport import EvSpec, MrcSpec
 
 _CONTROL = (SACK, NACK, PROBE, EV_PROBE, PORT_STATUS, EV_ANSWER, PORT_ANSWER)
-_HASH_BITS = 32
 
 
 @dataclass(frozen=True)
@@ -58,16 +58,7 @@ class Uet:
             skip=self.spec.spray != "oblivious",
         )
         spec = fitted(base, network.round_trip_ps) if self.fit else base
-        word = seed.branch("hash").word()
-        paths = network.shape.paths
-
-        def hashed(half: int, pair: Pair, way: int) -> int:
-            """Return the path that switches hash an entropy value of one direction of a pair to."""
-            if pair.uplinks:
-                return pair.uplinks[(mix(word, (half << 16) + way) >> _HASH_BITS) * len(pair.uplinks) >> _HASH_BITS]
-            return (mix(word, (half << 16) + way) >> _HASH_BITS) * paths >> _HASH_BITS
-
         return SprayedEndpoints(
-            network, pairs, spec, seed, spray=RECYCLE if mixed else TURN, ways=hashed,
-            ev_paths=max(1, self.spec.evs // network.shape.planes), fast=fast,
+            network, pairs, spec, seed, spray=RECYCLE if mixed else TURN, route_by=HASHED,
+            route_word=seed.branch("hash").word(), ev_paths=max(1, self.spec.evs // network.shape.planes), fast=fast,
         )  # fmt: skip

@@ -10,10 +10,13 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 SAMPLE_S = 0.05
 """How often an agent says what it has carried."""
+
+_EAGERNESS = -10
 
 
 class Line:
@@ -21,6 +24,9 @@ class Line:
 
     def __init__(self) -> None:
         """Read what is asked."""
+        # A NIC does not wait for its turn behind other programs; nobody but root may ask for that.
+        with suppress(OSError):
+            os.nice(_EAGERNESS)
         self._rest = b""
         self.asked = self.wait()
         self._next_s = 0.0

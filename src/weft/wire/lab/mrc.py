@@ -9,11 +9,16 @@ import selectors
 import threading
 import time
 from collections import deque
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from weft.core.errors import WeftError
+from weft.core.units import Picoseconds
+from weft.mrc.columns import GOOD, SKIP
+from weft.specs.transport import MrcSpec
 from weft.wire.endpoint import Completion, Endpoint, QueuePair, Region
 from weft.wire.lab.agent import SAMPLE_S, Line
 from weft.wire.lab.ports import PortWatch
@@ -22,6 +27,28 @@ from weft.wire.worlds import Carriers, Place
 UNDER_WAY = 8
 """Writes that are posted and not yet acknowledged: enough that the transport never waits for the program."""
 _WATCH_S = 0.2
+_MPR = 32
+"""Receive window in units of 128 packets: what four planes of 200 Mb/s carry while a loss is made sure of, and more."""
+
+
+@dataclass(frozen=True)
+class LabCarriers(Carriers):
+    """Carriers through few spines and Linux queues.
+
+    Half of the paths of a plane carry packets and the others stand by: where one fails, another of its plane takes its
+    place and the planes stay equally loaded. Paths differ by as much as a queue holds, so patience grows only once.
+    """
+
+    @property
+    @override
+    def spec(self) -> MrcSpec:
+        """Return the protocol's parameters here."""
+        spec = super().spec
+        loss = spec.loss.model_copy(update={"spread_max": Picoseconds(2 * spec.loss.spread)})
+        active = self.planes * max(1, self.paths // 2)
+        ev = spec.ev.model_copy(update={"active": active, "backup": self.planes * self.paths - active})
+        window = spec.window.model_copy(update={"mpr": _MPR})
+        return spec.model_copy(update={"loss": loss, "ev": ev, "window": window})
 
 
 class Meeting:
@@ -38,13 +65,15 @@ class Meeting:
             del place
             return carriers[ev]
 
-        self.world = Carriers(
+        self.world = LabCarriers(
             planes=asked["planes"],
             paths=len(carriers) // asked["planes"],
             rate_bps=asked["rate_bps"],
             carrier=by_ev,
             where={},
             payload=asked["payload"],
+            rtt_us=asked["rtt_us"],
+            spread_us=asked["spread_us"],
         )
         self.endpoint = Endpoint(self.world, peers=1)
         memory = np.zeros(self.size * UNDER_WAY, np.uint8)
@@ -166,8 +195,16 @@ def statistics(meeting: Meeting) -> dict[str, Any]:
             row["sent"] += int(own[place]["sent"])
             row["resent"] += int(own[place]["resent"])
             row["bytes"] += int(own[place]["bytes"])
-            row["good"] += int(evs[place]["state"] == 0)
-    return {"planes": planes, "send_errors": int(wire.hub[0]["send_errors"])}
+            row["good"] += int(evs[place]["state"] in (GOOD, SKIP))
+    pair = wire.s.qp[meeting.pair.index]
+    counted = ("sent", "resent", "silent", "spurious", "retired", "readmitted", "refused")
+    return {
+        "planes": planes,
+        **{name: int(pair[name]) for name in counted},
+        "window_bytes": int(pair["cwnd"]),
+        "spread_us": int(pair["spread_ps"]) // 10**6,
+        "send_errors": int(wire.hub[0]["send_errors"]),
+    }
 
 
 if __name__ == "__main__":

@@ -41,6 +41,16 @@ def binned_bps(samples: Sequence[Sample], until_s: float, bin_s: float) -> list[
     return [mean_bps(samples, number * bin_s, (number + 1) * bin_s) for number in range(count)]
 
 
+def reached_bps(samples: Sequence[Sample], from_s: float, to_s: float, bin_s: float) -> float:
+    """Return the rate that a quarter of the bins between two times reach or exceed: what a busy machine lets through.
+
+    A mean says what was carried; this says what could be, where other programs take the processor now and then.
+    """
+    count = int((to_s - from_s) / bin_s + 1e-9)
+    rates = sorted(mean_bps(samples, from_s + n * bin_s, from_s + (n + 1) * bin_s) for n in range(count))
+    return rates[3 * count // 4] if rates else 0.0
+
+
 def longest_stall_s(samples: Sequence[Sample], from_s: float, to_s: float) -> float:
     """Return the longest time between two times in which nothing arrived, as far as samples can tell."""
     longest, since, last = 0.0, from_s, carried_until(samples, from_s)

@@ -1,0 +1,214 @@
+"""What stands where in the engine's columns: the six words of a packet, a port's row, a node's row, the counters.
+
+A packet is six 64-bit words. It is copied from the wire into a queue and from the queue onto the next wire, so what is
+read together lies together; nothing else in memory belongs to it.
+
+- `UID`: its number.
+- `PLACE`: 40 bits of picoseconds into the slot in which it arrives; above them the port that it crossed, or in a queue
+  the low 16 bits of the key with which it came, the die for marks.
+- `NAME`: 32 bits of EV; above them its half (2 x queue pair, + 1 from the destination).
+- `STATE`: PSN, kind, flags, hops so far, and one number (length of data, offset of a SACK, id of a probe).
+- `EXTRA`: the bitmap of a SACK, the reason of a NACK, a port status; of data in a queue, the port that it came over.
+- `GOAL`: destination NIC, uplink of the T0, uplink of the T1, and the offset of a SACK's bitmap.
+"""
+
+from typing import Any, NamedTuple
+
+from weft.mrc.compiled import rule
+
+WORDS = 6
+UID, PLACE, NAME, STATE, EXTRA, GOAL = range(WORDS)
+
+PLACE_BITS = 40
+PLACE_MASK = (1 << PLACE_BITS) - 1
+PORT_MASK = (1 << 24) - 1
+"""Ports and NICs have numbers of 24 bits."""
+HALF_SHIFT = 32
+LOW32 = 0xFFFFFFFF
+SIGN32 = 1 << 31
+UID_BITS = 36
+
+PSN_MASK = 0xFFFFFF
+KIND_SHIFT, KIND_MASK = 24, 15
+CONTROL = 1 << 28
+MARKED = 1 << 29
+TRIM_SHIFT, TRIM_MASK = 30, 3
+AGAIN = 1 << 32
+ASKS = 1 << 33
+VERDICT_SHIFT, VERDICT_MASK = 34, 3
+PROBED = 1 << 36
+HOP_SHIFT, HOP_MASK = 37, 7
+NUMBER_SHIFT, NUMBER_MASK = 40, 0xFFFF
+SIGN16 = 1 << 15
+
+UPLINK_SHIFT, UPLINK_MASK = 24, 4095
+SECOND_SHIFT = 36
+OFFSET_SHIFT = 48
+
+PORT_COLUMNS = 16
+CREDIT, CREDITED, DATA_BYTES, CONTROL_BYTES, DATA_FIRST, DATA_LAST, CONTROL_FIRST, CONTROL_LAST = range(8)
+GRADE, RATE, FAR, NUMBER, HARM = range(8, 13)
+"""Of a port: its grade (a row of `grades`), rate (a row of `rates`), the node at its far end, its number in the
+network, and what is wrong with it (a row of `harms`; 0 for nothing)."""
+
+GRADE_COLUMNS = 8
+DELAY, ECN_LOW, ECN_HIGH, DATA_LIMIT, CONTROL_LIMIT, STAGE, LAST_HOP, ECN_MOST = range(GRADE_COLUMNS)
+
+RATE_COLUMNS = 7
+BPS, PER_BYTE, WHOLE, PART, BASE, BLOCK, REST = range(RATE_COLUMNS)
+"""Of a rate: bits a second; picoseconds a byte where that is a whole number, else 0; whole bytes granted in a slot and
+the fraction `PART`/`BASE` on top; and that fraction of 2^19 slots, as whole bytes and a rest."""
+BLOCK_BITS = 19
+
+NODE_COLUMNS = 8
+TIER, PLANE, INDEX, FIRST_PORT, PORTS, FIRST_NIC, NICS, FIRST_WORD = range(NODE_COLUMNS)
+"""Of a node: its tier (-1 for NICs), plane, index in it (of a T1: its pod), its ports, the NICs below it (T0s and
+NICs), and where its words of busy ports begin."""
+AT_NICS = -1
+
+FIGURES = 26
+SLOT_PS, ORDER_WORD, LOSS_WORD, TRIMMING, HEADER, FULL, PLANES, DOWN, BUNDLE, POD_T0, SECONDS, TIERS, WATCHING = range(
+    13
+)
+PAUSING, XOFF, XON, ROOM, ORDERED, ADAPTIVE, UPS, T0S, T1S, POD_T1, FIRST_UPLINK, FIRST_SECOND = range(13, 25)
+"""Whether switches pause, from and to how many bytes, and with how many they drop; whether packets keep their order;
+whether switches choose uplinks, and what they need to name links: counts, and the first link of each stage."""
+
+HOLD_COLUMNS = 40
+HELD, ASKED, OVERRUN, LAG, NEXT_READ, NEXT_WRITTEN, PAUSED, PAUSED_SINCE, PAUSED_SLOTS, CHANGES = range(10)
+MOST_CHANGES = HOLD_COLUMNS - CHANGES
+"""Of a port, by its number: the data bytes that came over it and wait at its far end, whether a pause is asked for,
+whether there were too many when the last slot ended, the slots until a pause acts; where in the ring of changes the
+next one is read and written; whether it is paused, since when, and for how long it was; the ring: slots in which pauses
+and resumes act, in turn."""
+
+COUNTERS = 16
+INJECTED, DELIVERED, DROPPED, LOST, TRIMMED, MARKS, HOPS, TRACE, BUSY, LOSSES, SEEN, FAULTY, QUEUED, NEED, ASKS_SENT = (
+    range(15)
+)
+"""Of a part: totals; ports that hold packets; rows of the two logs; what ended it; packets waiting; what it lacks."""
+
+DARK = -1
+"""What stands in `harms` for a port that loses everything."""
+
+
+class Fabric(NamedTuple):
+    """All ports and nodes, and what is the same for everybody."""
+
+    figures: Any
+    """Single numbers."""
+    ports: Any
+    """One row for each port, those of a node one after the other."""
+    grades: Any
+    """Delay, limits and place of the ports that are alike."""
+    rates: Any
+    """What the rates grant."""
+    harms: Any
+    """Share of packets lost out of 2^32, or `DARK`."""
+    nodes: Any
+    """One row for each node."""
+    t0_of: Any
+    """Index of the T0 of every NIC."""
+    sent: Any
+    """Packets that each NIC has sent so far."""
+    last_sent: Any
+    """Slot in which each NIC last sent data."""
+    due: Any
+    """Of a node of NICs: a time before which none of them has anything to do by itself."""
+    awake: Any
+    """Of a node of NICs: whether one may have data to send."""
+    holds: Any
+    """What every port, by its number, has waiting at its far end, and its pauses; one row where nobody pauses."""
+    arrives: Any
+    """When the last packet of every port, by its number, arrives; one entry where order does not matter."""
+    dead: Any
+    """Links that are seen to be down (bit 0) and that routing knows to be (bit 1); one entry where nobody asks."""
+    watched: Any
+    """Lowest and highest packet of each pair that was lost and has not arrived; the first above the second for none."""
+
+
+class Wires(NamedTuple):
+    """Packets that have left a port: for each slot of a ring, each node and each part that sends, a list of chunks."""
+
+    rows: Any
+    """Packets, `CHUNK` in a chunk."""
+    after: Any
+    """Next chunk of the same list."""
+    heads: Any
+    """First chunk of every list, and how many packets the list holds (part, slot, node)."""
+    free: Any
+    """Of every part: its first free chunk, the first one that was never used, where those end, and how many are free
+    again."""
+    waiting: Any
+    """Packets in each slot of the ring, by part."""
+
+
+class Queues(NamedTuple):
+    """Packets that wait in ports."""
+
+    rows: Any
+    """Packets."""
+    after: Any
+    """Next packet of the same queue."""
+    free: Any
+    """Of every part: its first free row, the first one that was never used, where those end, and how many it has."""
+
+
+class Desk(NamedTuple):
+    """What one part works with."""
+
+    nodes: Any
+    """The nodes that it looks after."""
+    sheet: Any
+    """Headers and what NICs send (`weft.netsim.hosts`)."""
+    count: Any
+    """Counters."""
+    peaks: Any
+    """Deepest data queue of every stage."""
+    lost: Any
+    """Port, half, PSN (-1 for control) of packets lost to faults."""
+    seen: Any
+    """Pair, PSN and time of data that had been watched for."""
+    first: Any
+    """First arrival for every port or NIC of the node at hand."""
+    after: Any
+    """Next arrival for the same port or NIC."""
+    key: Any
+    """Keys of the arrivals."""
+    at: Any
+    """Where the arrivals stand on the wire."""
+    order: Any
+    """Arrivals of one port or NIC, being sorted."""
+    room: Any
+    """Bytes that each port of the NIC at hand can take."""
+    touched: Any
+    """Halves that something arrived for."""
+    grant: Any
+    """Bytes that each rate makes in this slot."""
+
+
+CHUNK = 32
+"""Packets in a chunk."""
+
+_GOLDEN = 0x9E3779B97F4A7C15 - 2**64
+_FIRST = 0xBF58476D1CE4E5B9 - 2**64
+_SECOND = 0x94D049BB133111EB - 2**64
+
+
+@rule
+def mixed(word: int, counter: int) -> int:
+    """Return what `weft.core.seeds.mix` returns, as a signed number; compiled only, where products wrap."""
+    z = word + _GOLDEN * (counter + 1)
+    z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * _FIRST
+    z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * _SECOND
+    return z ^ ((z >> 31) & 0x1FFFFFFFF)
+
+
+@rule
+def granted(f: Any, rate: int, slot: int) -> int:
+    """Return the whole bytes that a rate has been granted up to the end of `slot`."""
+    row = f.rates[rate]
+    slots = slot + 1
+    blocks = slots >> BLOCK_BITS
+    left = slots & ((1 << BLOCK_BITS) - 1)
+    return row[WHOLE] * slots + blocks * row[BLOCK] + (blocks * row[REST] + row[PART] * left) // row[BASE]

@@ -1,0 +1,271 @@
+"""What the NICs below one T0 do in one slot: take in, let time pass, send, transmit; each NIC for itself.
+
+The rules of `weft.netsim.hosts` decide; here packets are unpacked for them and packed again.
+"""
+
+from typing import Any
+
+from weft.mrc.columns import DATA, EV_PROBE, NACK, NEVER, PORT_STATUS, PROBE, SACK
+from weft.mrc.compiled import rule
+from weft.mrc.numbers import seq_near
+from weft.netsim.engine.layout import (
+    AGAIN,
+    ASKS,
+    BUSY,
+    CONTROL,
+    DATA_BYTES,
+    DELIVERED,
+    EXTRA,
+    FAULTY,
+    FIRST_NIC,
+    FIRST_PORT,
+    FIRST_WORD,
+    FULL,
+    GOAL,
+    HALF_SHIFT,
+    INJECTED,
+    KIND_MASK,
+    KIND_SHIFT,
+    LOW32,
+    MARKED,
+    MARKS,
+    NAME,
+    NICS,
+    NUMBER_MASK,
+    NUMBER_SHIFT,
+    OFFSET_SHIFT,
+    PLACE,
+    PLACE_MASK,
+    PLANES,
+    PROBED,
+    PSN_MASK,
+    SECOND_SHIFT,
+    SECONDS,
+    SEEN,
+    SIGN16,
+    SIGN32,
+    SLOT_PS,
+    STATE,
+    TRIM_MASK,
+    TRIM_SHIFT,
+    UID,
+    UID_BITS,
+    UPLINK_SHIFT,
+    VERDICT_MASK,
+    VERDICT_SHIFT,
+    WATCHING,
+)
+from weft.netsim.engine.queues import append, take_queue_row, transmit
+from weft.netsim.engine.switches import in_order, release_arrivals, take_arrivals
+from weft.netsim.engine.wires import OUT_OF_LOG
+from weft.netsim.hosts import (
+    HALF,
+    KIND,
+    PAIR,
+    ROUTE,
+    ROW,
+    SIZE,
+    TIME,
+    give_row,
+    send_control,
+    send_data,
+    set_deadline,
+    take_one,
+    take_row,
+)
+from weft.netsim.transports.routing import STRIDE, way_of
+
+
+@rule
+def unpack(h: Any, t: Any, packet: Any, head: Any) -> None:
+    """Write what a packet says into a header, as far as those who take it in look at it."""
+    state = packet[STATE]
+    half = packet[NAME] >> HALF_SHIFT
+    kind = (state >> KIND_SHIFT) & KIND_MASK
+    number = (state >> NUMBER_SHIFT) & NUMBER_MASK
+    head["pair"] = half >> 1
+    head["half"] = half & 1
+    head["kind"] = kind
+    head["value"] = ((packet[NAME] & LOW32) ^ SIGN32) - SIGN32
+    head["verdict"] = (state >> VERDICT_SHIFT) & VERDICT_MASK
+    if kind == DATA:
+        head["psn"] = state & PSN_MASK
+        head["length"] = number
+        head["immediate"] = -1
+        head["retransmission"] = 1 if state & AGAIN else 0
+        head["ack_request"] = 1 if state & ASKS else 0
+    elif kind == SACK:
+        head["cack_psn"] = state & PSN_MASK
+        head["ack_psn_offset"] = (number ^ SIGN16) - SIGN16
+        head["probe_response"] = 1 if state & PROBED else 0
+        head["mpr"] = h.r.params[0]["mpr"]
+        head["sack_offset"] = packet[GOAL] >> OFFSET_SHIFT
+        head["bitmap_low"] = packet[EXTRA] & LOW32
+        head["bitmap_high"] = (packet[EXTRA] >> HALF_SHIFT) & LOW32
+        head["penalty"] = 0
+    elif kind == NACK:
+        head["psn"] = state & PSN_MASK
+        head["reason"] = packet[EXTRA]
+    else:
+        head["id"] = number
+        head["port_status"] = packet[EXTRA]
+        head["plane"] = head["value"] // t.figures[STRIDE] if kind in (EV_PROBE, PORT_STATUS, PROBE) else 0
+
+
+@rule
+def pack(head: Any, kind: int, packet: Any) -> None:
+    """Write a header into the words of a packet; its number, place and goal are another's business."""
+    packet[NAME] = (head["value"] & LOW32) | ((2 * head["pair"] + head["half"]) << HALF_SHIFT)
+    packet[EXTRA] = 0
+    state = kind << KIND_SHIFT
+    if kind == DATA:
+        state |= head["psn"] | (head["length"] << NUMBER_SHIFT)
+        state |= (AGAIN if head["retransmission"] else 0) | (ASKS if head["ack_request"] else 0)
+    elif kind == SACK:
+        state |= CONTROL | head["cack_psn"] | ((head["ack_psn_offset"] & NUMBER_MASK) << NUMBER_SHIFT)
+        state |= (head["verdict"] << VERDICT_SHIFT) | (PROBED if head["probe_response"] else 0)
+        packet[EXTRA] = head["bitmap_low"] | (head["bitmap_high"] << HALF_SHIFT)
+    elif kind == NACK:
+        state |= CONTROL | head["psn"]
+        packet[EXTRA] = head["reason"]
+    else:
+        state |= CONTROL | (head["id"] << NUMBER_SHIFT) | ((head["verdict"] & VERDICT_MASK) << VERDICT_SHIFT)
+        packet[EXTRA] = head["port_status"]
+    packet[STATE] = state
+
+
+@rule
+def _goal(f: Any, h: Any, t: Any, half: int, route: int) -> int:
+    """Return the destination and the uplinks of a packet that a half sends with EV bits `route`."""
+    stride = t.figures[STRIDE]
+    way = way_of(t, half, route % stride)
+    seconds = f.figures[SECONDS]
+    first = way // seconds
+    return h.nic[half ^ 1] | (first << UPLINK_SHIFT) | ((way - first * seconds) << SECOND_SHIFT)
+
+
+@rule
+def launch(f: Any, q: Any, h: Any, t: Any, busy: Any, d: Any, part: int, number: int, nic: int) -> None:
+    """Put what a NIC sends into the queues of its ports."""
+    node = f.nodes[number]
+    sheet = d.sheet
+    word = node[FIRST_WORD] + nic - node[FIRST_NIC]
+    first_port = node[FIRST_PORT] + (nic - node[FIRST_NIC]) * f.figures[PLANES]
+    for k in range(sheet.count[0]):
+        out = sheet.out[k]
+        head = sheet.pool[out[ROW]]
+        kind = out[KIND]
+        plane = out[ROUTE] // t.figures[STRIDE]
+        row = take_queue_row(q, d, part)
+        packet = q.rows[row]
+        pack(head, kind, packet)
+        packet[UID] = (nic << UID_BITS) + f.sent[nic]
+        packet[PLACE] = out[TIME] % f.figures[SLOT_PS]
+        goal = _goal(f, h, t, 2 * out[PAIR] + out[HALF], out[ROUTE])
+        packet[GOAL] = goal | (head["sack_offset"] << OFFSET_SHIFT) if kind == SACK else goal
+        f.sent[nic] += 1
+        append(q, d, f.ports[first_port + plane], row, kind != DATA, out[SIZE])
+        busy[word] |= 1 << plane
+        give_row(sheet, out[ROW])
+    d.count[INJECTED] += sheet.count[0]
+    sheet.count[0] = 0
+
+
+@rule
+def take_in_nic(f: Any, w: Any, h: Any, t: Any, d: Any, local: int, slot: int) -> int:
+    """Take in what arrived at one NIC; return how far into the slot the last of it came."""
+    sheet = d.sheet
+    start_ps = slot * f.figures[SLOT_PS]
+    place_ps = 0
+    touched = 0
+    count = in_order(w, d, local, True)
+    row = take_row(sheet)
+    head = sheet.pool[row]
+    for k in range(count):
+        packet = w.rows[d.at[d.order[k]]]
+        state = packet[STATE]
+        unpack(h, t, packet, head)
+        place_ps = packet[PLACE] & PLACE_MASK
+        marked = 1 if state & MARKED else 0
+        d.count[MARKS] += marked
+        fresh = take_one(h, sheet, head, marked, (state >> TRIM_SHIFT) & TRIM_MASK, start_ps + place_ps)
+        half = 2 * head["pair"] + 1 - head["half"]
+        if fresh and f.figures[WATCHING]:
+            _note_seen(f, h, d, half >> 1, head["psn"], start_ps + place_ps)
+        known = False
+        for place in range(touched - 1, max(-1, touched - 3), -1):
+            known = known or d.touched[place] == half
+        if not known:
+            d.touched[touched] = half
+            touched += 1
+    give_row(sheet, row)
+    for place in range(touched):
+        set_deadline(h, d.touched[place])
+    d.count[DELIVERED] += count
+    return place_ps
+
+
+@rule
+def _note_seen(f: Any, h: Any, d: Any, pair: int, psn: int, time_ps: int) -> None:
+    """Note the arrival of data that may have been lost to a fault before."""
+    seq = seq_near(psn, h.r.qp[pair]["expected"])
+    if f.watched[pair, 0] <= seq <= f.watched[pair, 1]:
+        at = d.count[SEEN]
+        if at >= len(d.seen):
+            d.count[FAULTY] = OUT_OF_LOG
+            return
+        d.seen[at, 0] = pair
+        d.seen[at, 1] = seq
+        d.seen[at, 2] = time_ps
+        d.count[SEEN] = at + 1
+
+
+@rule
+def _send(f: Any, q: Any, h: Any, t: Any, busy: Any, d: Any, part: int, number: int, nic: int, now_ps: int) -> int:
+    """Let a NIC send data while its ports have room; return how many packets."""
+    node = f.nodes[number]
+    planes = f.figures[PLANES]
+    first_port = node[FIRST_PORT] + (nic - node[FIRST_NIC]) * planes
+    for plane in range(planes):
+        d.room[plane] = f.figures[FULL] - f.ports[first_port + plane, DATA_BYTES]
+    sent = send_data(h, d.sheet, nic, now_ps, d.room)
+    launch(f, q, h, t, busy, d, part, number, nic)
+    return sent
+
+
+@rule
+def nic_step(f: Any, w: Any, q: Any, h: Any, t: Any, busy: Any, d: Any, part: int, number: int, slot: int) -> None:
+    """Do what the NICs of one node do in one slot."""
+    node = f.nodes[number]
+    planes = f.figures[PLANES]
+    start_ps = slot * f.figures[SLOT_PS]
+    take_arrivals(f, w, busy, d, part, number, slot)
+    due_ps = NEVER
+    awake = 0
+    for local in range(node[NICS]):
+        nic = node[FIRST_NIC] + local
+        word = node[FIRST_WORD] + local
+        phase_ps = 0
+        if d.first[local] >= 0:
+            phase_ps = take_in_nic(f, w, h, t, d, local, slot)
+            launch(f, q, h, t, busy, d, part, number, nic)
+        if h.due[nic] <= start_ps:
+            send_control(h, d.sheet, nic, start_ps)
+            launch(f, q, h, t, busy, d, part, number, nic)
+        if h.awake[nic]:
+            if f.last_sent[nic] == slot - 1:
+                phase_ps = 0
+            if _send(f, q, h, t, busy, d, part, number, nic, start_ps + phase_ps):
+                f.last_sent[nic] = slot
+        if busy[word]:
+            first_port = node[FIRST_PORT] + local * planes
+            for plane in range(planes):
+                port = f.ports[first_port + plane]
+                if busy[word] >> plane & 1 and not transmit(f, w, q, h, d, part, port, slot):
+                    busy[word] &= ~(1 << plane)
+            d.count[BUSY] += 1 if busy[word] else 0
+        due_ps = min(due_ps, h.due[nic])
+        awake |= h.awake[nic]
+    f.due[number] = due_ps
+    f.awake[number] = awake
+    release_arrivals(w, part, number, slot)

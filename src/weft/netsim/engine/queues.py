@@ -1,0 +1,330 @@
+"""What one port does with packets: lets them in, trims or refuses them, marks them as they leave, and transmits.
+
+The same for the ports of switches and NICs; a NIC's own have no limits. What a port lets in and how it marks is decided
+by its grade, a row of numbers.
+"""
+
+from typing import Any
+
+from weft.mrc.columns import DATA, NEVER
+from weft.mrc.compiled import rule
+from weft.netsim.engine.layout import (
+    ASKED,
+    ASKS_SENT,
+    BPS,
+    CHANGES,
+    CONTROL,
+    CONTROL_BYTES,
+    CONTROL_FIRST,
+    CONTROL_LAST,
+    CONTROL_LIMIT,
+    CREDIT,
+    CREDITED,
+    DARK,
+    DATA_BYTES,
+    DATA_FIRST,
+    DATA_LAST,
+    DATA_LIMIT,
+    DELAY,
+    DROPPED,
+    ECN_HIGH,
+    ECN_LOW,
+    ECN_MOST,
+    EXTRA,
+    FAR,
+    FAULTY,
+    GOAL,
+    GRADE,
+    HALF_SHIFT,
+    HARM,
+    HEADER,
+    HELD,
+    HOP_MASK,
+    HOP_SHIFT,
+    KIND_MASK,
+    KIND_SHIFT,
+    LAG,
+    LAST_HOP,
+    LOSS_WORD,
+    LOSSES,
+    LOST,
+    LOW32,
+    MARKED,
+    MOST_CHANGES,
+    NAME,
+    NEXT_READ,
+    NEXT_WRITTEN,
+    NUMBER,
+    NUMBER_MASK,
+    NUMBER_SHIFT,
+    ORDERED,
+    OVERRUN,
+    PAUSED,
+    PAUSED_SINCE,
+    PAUSED_SLOTS,
+    PAUSING,
+    PER_BYTE,
+    PLACE,
+    PLACE_BITS,
+    PLACE_MASK,
+    PORT_MASK,
+    PSN_MASK,
+    QUEUED,
+    RATE,
+    ROOM,
+    SLOT_PS,
+    STAGE,
+    STATE,
+    TRIM_MASK,
+    TRIM_SHIFT,
+    TRIMMED,
+    TRIMMING,
+    UID,
+    WORDS,
+    XOFF,
+    XON,
+    granted,
+    mixed,
+)
+from weft.netsim.engine.wires import OUT_OF_LOG, OUT_OF_ROWS, place_on_wire
+
+_DIE_MASK = 0xFFFF
+_BITS = 8 * 10**12
+
+
+@rule
+def size_of(sizes: Any, state: int) -> int:
+    """Return the bytes of a packet on the wire."""
+    kind = (state >> KIND_SHIFT) & KIND_MASK
+    size = sizes[kind]
+    if kind == DATA and state & CONTROL == 0:
+        size += (state >> NUMBER_SHIFT) & NUMBER_MASK
+    return size
+
+
+@rule
+def take_queue_row(q: Any, d: Any, part: int) -> int:
+    """Take a free row of a part's queues."""
+    found = q.free[part, 0]
+    if found >= 0:
+        q.free[part, 0] = q.after[found]
+        return found
+    found = q.free[part, 1]
+    if found >= q.free[part, 2]:
+        d.count[FAULTY] = OUT_OF_ROWS
+        return found - 1
+    q.free[part, 1] = found + 1
+    return found
+
+
+@rule
+def append(q: Any, d: Any, port: Any, row: int, control: bool, size: int) -> None:
+    """Put the packet in `row` at the end of a port's control or data queue."""
+    q.after[row] = -1
+    d.count[QUEUED] += 1
+    if control:
+        if port[CONTROL_FIRST] < 0:
+            port[CONTROL_FIRST] = row
+        else:
+            q.after[port[CONTROL_LAST]] = row
+        port[CONTROL_LAST] = row
+        port[CONTROL_BYTES] += size
+    else:
+        if port[DATA_FIRST] < 0:
+            port[DATA_FIRST] = row
+        else:
+            q.after[port[DATA_LAST]] = row
+        port[DATA_LAST] = row
+        port[DATA_BYTES] += size
+
+
+@rule
+def admit(f: Any, q: Any, h: Any, d: Any, part: int, port: Any, packet: Any, key: int) -> None:
+    """Queue a packet that arrived at a switch, or trim it, or drop it."""
+    grade = f.grades[port[GRADE]]
+    state = packet[STATE]
+    size = size_of(h.sizes, state)
+    trimmed = False
+    came_over = (packet[PLACE] >> PLACE_BITS) & PORT_MASK
+    held = f.figures[PAUSING] != 0 and state & CONTROL == 0
+    if held:
+        if f.holds[came_over, OVERRUN]:
+            d.count[DROPPED] += 1
+            return
+        f.holds[came_over, HELD] += size
+    if state & CONTROL == 0 and port[DATA_BYTES] + size > grade[DATA_LIMIT]:
+        if f.figures[TRIMMING] == 0:
+            d.count[DROPPED] += 1
+            return
+        trimmed = True
+        d.count[TRIMMED] += 1
+        state |= CONTROL | ((2 if grade[LAST_HOP] else 1) << TRIM_SHIFT)
+        size = f.figures[HEADER]
+    control = state & CONTROL != 0
+    if control and port[CONTROL_BYTES] + size > grade[CONTROL_LIMIT]:
+        d.count[DROPPED] += 1
+        return
+    row = take_queue_row(q, d, part)
+    target = q.rows[row]
+    target[UID] = packet[UID]
+    target[PLACE] = (packet[PLACE] & PLACE_MASK) | ((key & _DIE_MASK) << PLACE_BITS)
+    target[NAME] = packet[NAME]
+    target[STATE] = state
+    target[EXTRA] = came_over if held else packet[EXTRA]
+    target[GOAL] = packet[GOAL]
+    append(q, d, port, row, control, size)
+    if not trimmed and port[DATA_BYTES] > d.peaks[grade[STAGE]]:
+        d.peaks[grade[STAGE]] = port[DATA_BYTES]
+
+
+@rule
+def catch_up(f: Any, port: Any, slot: int) -> None:
+    """Bring a port's credit to the end of the slot before: what it owed has shrunk, and it saved nothing."""
+    if port[CREDITED] < slot - 1:
+        if port[CREDIT] < 0:
+            rate = port[RATE]
+            since = granted(f, rate, slot - 1) - granted(f, rate, port[CREDITED])
+            port[CREDIT] = min(0, port[CREDIT] + since)
+        port[CREDITED] = slot - 1
+
+
+@rule
+def transmit(f: Any, w: Any, q: Any, h: Any, d: Any, part: int, port: Any, slot: int) -> bool:
+    """Let a port send what it may in a slot; return whether anything still waits."""
+    catch_up(f, port, slot)
+    credit = port[CREDIT] + d.grant[port[RATE]]
+    port[CREDITED] = slot
+    grade = f.grades[port[GRADE]]
+    pausing = f.figures[PAUSING] != 0
+    stopped = pausing and is_stopped(f, port, slot)
+    while credit > 0:
+        row = port[CONTROL_FIRST]
+        if row >= 0:
+            packet = q.rows[row]
+            size = size_of(h.sizes, packet[STATE])
+            port[CONTROL_FIRST] = q.after[row]
+            port[CONTROL_BYTES] -= size
+        else:
+            row = port[DATA_FIRST]
+            if row < 0 or stopped:
+                credit = min(0, credit)
+                break
+            packet = q.rows[row]
+            size = size_of(h.sizes, packet[STATE])
+            port[DATA_FIRST] = q.after[row]
+            port[DATA_BYTES] -= size
+            if pausing and (packet[STATE] >> HOP_SHIFT) & HOP_MASK:
+                f.holds[packet[EXTRA], HELD] -= size
+            if 0 <= grade[ECN_LOW] < port[DATA_BYTES] and _marks(grade, port, packet):
+                packet[STATE] |= MARKED
+        credit -= size
+        if port[HARM] == 0 or not _is_lost(f, d, port, packet):
+            _launch(f, w, d, part, port, packet, size, grade[DELAY], slot)
+        q.after[row] = q.free[part, 0]
+        q.free[part, 0] = row
+        d.count[QUEUED] -= 1
+    port[CREDIT] = credit
+    return port[CONTROL_FIRST] >= 0 or port[DATA_FIRST] >= 0
+
+
+@rule
+def is_stopped(f: Any, port: Any, slot: int) -> bool:
+    """Put pauses and resumes that act by now into force; return whether the port may start no data packet."""
+    row = f.holds[port[NUMBER]]
+    at = row[NEXT_READ]
+    while row[CHANGES + at] <= slot:
+        since = row[CHANGES + at]
+        # One entry is written by the switch and taken back here; nothing else tells the two of each other.
+        row[CHANGES + at] = NEVER
+        at = at + 1 if at + 1 < MOST_CHANGES else 0
+        row[PAUSED] ^= 1
+        if row[PAUSED]:
+            row[PAUSED_SINCE] = since
+        else:
+            row[PAUSED_SLOTS] += since - row[PAUSED_SINCE]
+    row[NEXT_READ] = at
+    return row[PAUSED] != 0 and (port[HARM] == 0 or f.harms[port[HARM]] != DARK)
+
+
+@rule
+def decide_pause(f: Any, d: Any, number: int, slot: int) -> None:
+    """Ask the port with this number for a pause, or take that back, by what this slot leaves of it."""
+    row = f.holds[number]
+    held = row[HELD]
+    row[OVERRUN] = 1 if held > f.figures[ROOM] else 0
+    wants = held > f.figures[XON] if row[ASKED] else held > f.figures[XOFF]
+    if wants == (row[ASKED] != 0):
+        return
+    row[ASKED] ^= 1
+    d.count[ASKS_SENT] += row[ASKED]
+    at = row[NEXT_WRITTEN]
+    row[CHANGES + at] = slot + row[LAG]
+    row[NEXT_WRITTEN] = at + 1 if at + 1 < MOST_CHANGES else 0
+
+
+@rule
+def _marks(grade: Any, port: Any, packet: Any) -> bool:
+    """Decide on a mark: the chance grows evenly between the two limits; the packet's key is the die."""
+    low, high = grade[ECN_LOW], grade[ECN_HIGH]
+    if port[DATA_BYTES] >= high:
+        return True
+    die = (packet[PLACE] >> PLACE_BITS) & _DIE_MASK
+    return die * (high - low) < (port[DATA_BYTES] - low) * grade[ECN_MOST]
+
+
+@rule
+def _launch(f: Any, w: Any, d: Any, part: int, port: Any, packet: Any, size: int, delay_ps: int, slot: int) -> None:
+    """Put a packet on the wire; its place within the slot stays what its delays made it."""
+    slot_ps = f.figures[SLOT_PS]
+    rate = f.rates[port[RATE]]
+    took_ps = size * rate[PER_BYTE]
+    if took_ps == 0:
+        took_ps = -(-size * _BITS // rate[BPS])
+    place_ps = (packet[PLACE] & PLACE_MASK) + took_ps + delay_ps
+    place_ps = max(place_ps, slot_ps)
+    if f.figures[ORDERED]:
+        # Nothing overtakes on a link, though a short packet behind a long one would in this arithmetic.
+        place_ps = max(place_ps, f.arrives[port[NUMBER]] + 1 - slot * slot_ps)
+        f.arrives[port[NUMBER]] = slot * slot_ps + place_ps
+    slots = min(place_ps // slot_ps, w.heads.shape[1] - 1)
+    row = place_on_wire(w, d, part, port[FAR], slot + slots)
+    target = w.rows[row]
+    target[UID] = packet[UID]
+    target[PLACE] = (place_ps - slots * slot_ps) | (port[NUMBER] << PLACE_BITS)
+    target[NAME] = packet[NAME]
+    target[STATE] = packet[STATE] + (1 << HOP_SHIFT)
+    target[EXTRA] = packet[EXTRA]
+    target[GOAL] = packet[GOAL]
+
+
+@rule
+def forward(f: Any, w: Any, d: Any, part: int, node: int, packet: Any, slot: int) -> None:
+    """Put a packet whose time has not come, because the ring was too short, on the wire again."""
+    slot_ps = f.figures[SLOT_PS]
+    slots = min((packet[PLACE] & PLACE_MASK) // slot_ps, w.heads.shape[1] - 1)
+    row = place_on_wire(w, d, part, node, slot + slots)
+    for word in range(WORDS):
+        w.rows[row, word] = packet[word]
+    w.rows[row, PLACE] -= slots * slot_ps
+
+
+@rule
+def _is_lost(f: Any, d: Any, port: Any, packet: Any) -> bool:
+    """Decide whether a port that is not well loses a packet, and note it."""
+    state = packet[STATE]
+    hop = (state >> HOP_SHIFT) & HOP_MASK
+    die = (mixed(f.figures[LOSS_WORD], (packet[UID] << 4) + hop) >> 32) & LOW32
+    harm = f.harms[port[HARM]]
+    if harm != DARK and die >= harm:
+        return False
+    d.count[LOST] += 1
+    at = d.count[LOSSES]
+    if at >= len(d.lost):
+        d.count[FAULTY] = OUT_OF_LOG
+        return True
+    d.lost[at, 0] = port[NUMBER]
+    d.lost[at, 1] = packet[NAME] >> HALF_SHIFT
+    data = state & CONTROL == 0 or (state >> TRIM_SHIFT) & TRIM_MASK != 0
+    d.lost[at, 2] = state & PSN_MASK if data else -1
+    d.count[LOSSES] = at + 1
+    return True

@@ -1,0 +1,159 @@
+"""Memory of a run: how much is planned, how it is cut into parts, and how it grows.
+
+What a run holds per packet under way lies in two stores, wires and queues. Both are reserved generously and touched
+only where used; should a slot need more than is left, they grow between two slots.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from weft.netsim import hosts
+from weft.netsim.engine import layout
+from weft.netsim.network import Network
+
+_LEAST_CHUNKS = 4096
+_LEAST_ROWS = 65_536
+_LEAST_SCRATCH = 4096
+_MOST_LOGGED = 1 << 20
+_ROUND_TRIPS = 3
+_PER_PORT = 16
+_PER_HALF = 6
+
+
+def ring_slots(network: Network) -> int:
+    """Return the slots of the ring: a power of two beyond the longest way over one link."""
+    slot_ps = int(network.slot_ps)
+    slowest = int(network.topology.links.rate_bps.min())
+    longest = int(network.delay_ps.max()) + network.frames.full * 8 * 10**12 // slowest + slot_ps
+    return 1 << (longest // slot_ps + 2).bit_length()
+
+
+def planned_packets(network: Network, pairs: int, window: int) -> int:
+    """Return how many packets may be under way at once: what windows allow, or what some round trips hold."""
+    by_window = pairs * (window // network.frames.payload + 4)
+    rate_bps = network.fabric.nic_rate
+    by_rate = rate_bps * _ROUND_TRIPS * int(network.round_trip_ps) // (8 * 10**12 * network.frames.full)
+    ports = network.shape.hosts * network.shape.planes
+    return min(by_window, network.shape.hosts * by_rate + _PER_PORT * ports) + _LEAST_ROWS
+
+
+def make_wires(packets: int, parts: int, ring: int, nodes: int) -> layout.Wires:
+    """Return wires for so many packets."""
+    each = _LEAST_CHUNKS + 2 * packets // (layout.CHUNK * parts) + 8 * nodes
+    chunks = parts * each
+    heads = np.zeros((parts, ring, nodes, 2), np.int32)
+    heads[..., 0] = -1
+    free = np.zeros((parts, 4), np.int64)
+    free[:, 0] = -1
+    free[:, 1] = np.arange(parts) * each
+    free[:, 2] = free[:, 1] + each
+    return layout.Wires(
+        np.empty((chunks * layout.CHUNK, layout.WORDS), np.int64),
+        np.empty(chunks, np.int32),
+        heads,
+        free,
+        np.zeros((parts, ring), np.int64),
+    )
+
+
+def make_queues(packets: int, parts: int) -> layout.Queues:
+    """Return queues for so many packets."""
+    each = _LEAST_ROWS + packets // parts
+    free = np.zeros((parts, 4), np.int64)
+    free[:, 0] = -1
+    free[:, 1] = np.arange(parts) * each
+    free[:, 2] = free[:, 1] + each
+    free[:, 3] = each
+    return layout.Queues(np.empty((parts * each, layout.WORDS), np.int64), np.empty(parts * each, np.int32), free)
+
+
+def grown_wires(wires: layout.Wires) -> layout.Wires:
+    """Return the wires with room for half as many packets again, shared evenly."""
+    parts = len(wires.free)
+    had = len(wires.after)
+    each = max(_LEAST_CHUNKS, had // (2 * parts))
+    after = np.concatenate((wires.after, np.empty(parts * each, np.int32)))
+    free = wires.free.copy()
+    _keep_rest(after, free, counted=True)
+    free[:, 1] = had + np.arange(parts) * each
+    free[:, 2] = free[:, 1] + each
+    rows = np.empty((len(after) * layout.CHUNK, layout.WORDS), np.int64)
+    rows[: len(wires.rows)] = wires.rows
+    return wires._replace(rows=rows, after=after, free=free)
+
+
+def grown_queues(queues: layout.Queues) -> layout.Queues:
+    """Return the queues with room for half as many packets again, shared evenly."""
+    parts = len(queues.free)
+    had = len(queues.after)
+    each = max(_LEAST_ROWS, had // (2 * parts))
+    after = np.concatenate((queues.after, np.empty(parts * each, np.int32)))
+    free = queues.free.copy()
+    _keep_rest(after, free, counted=False)
+    free[:, 1] = had + np.arange(parts) * each
+    free[:, 2] = free[:, 1] + each
+    free[:, 3] += each
+    rows = np.empty((len(after), layout.WORDS), np.int64)
+    rows[:had] = queues.rows
+    return layout.Queues(rows, after, free)
+
+
+def _keep_rest(after: Any, free: Any, *, counted: bool) -> None:
+    """Put what was never used into the lists of free ones, because the untouched range is about to move."""
+    for row in free:
+        first, end = int(row[1]), int(row[2])
+        if first == end:
+            continue
+        after[first : end - 1] = np.arange(first + 1, end)
+        after[end - 1] = row[0]
+        row[0] = first
+        if counted:
+            row[3] += end - first
+
+
+def make_desk(network: Network, nodes: Any, halves: Any, most_ports: int, rates: int) -> layout.Desk:
+    """Return what one part works with."""
+    widest = int(np.diff(halves.first).max(initial=1))
+    rows = _PER_HALF * widest + _LEAST_SCRATCH
+    free = np.arange(-1, rows, dtype=np.int64)
+    free[0] = rows
+    sheet = hosts.Sheet(
+        np.zeros(rows, hosts.HEADER),
+        free,
+        np.zeros((rows, hosts.OUT_COLUMNS), np.int64),
+        np.zeros((2 * len(halves.deadline) + 64, 3), np.int64),
+        np.zeros(2, np.int64),
+    )
+    return layout.Desk(
+        nodes,
+        sheet,
+        np.zeros(layout.COUNTERS, np.int64),
+        np.zeros(2 * network.shape.tiers, np.int64),
+        np.empty((_MOST_LOGGED, 3), np.int64),
+        np.empty((_MOST_LOGGED, 3), np.int64),
+        np.full(most_ports, -1, np.int64),
+        np.empty(_LEAST_SCRATCH, np.int64),
+        np.empty(_LEAST_SCRATCH, np.int64),
+        np.empty(_LEAST_SCRATCH, np.int64),
+        np.empty(_LEAST_SCRATCH, np.int64),
+        np.zeros(network.shape.planes, np.int64),
+        np.zeros(max(_LEAST_SCRATCH, 2 * widest), np.int64),
+        np.zeros(rates, np.int64),
+    )
+
+
+def with_scratch(desk: layout.Desk, count: int) -> layout.Desk:
+    """Return the desk with room for so many arrivals at one node."""
+    fresh = {name: np.empty(count, np.int64) for name in ("after", "key", "at", "order", "touched")}
+    return desk._replace(**fresh)
+
+
+def parts_of(nodes: Any, parts: int) -> list[Any]:
+    """Return the nodes of every part: of each tier an equal share, so that all parts have as much to do."""
+    shares: list[list[Any]] = [[] for _ in range(parts)]
+    for tier in np.unique(nodes[:, layout.TIER]).tolist():
+        members = np.flatnonzero(nodes[:, layout.TIER] == tier)
+        for part, share in enumerate(np.array_split(members, parts)):
+            shares[part].append(share)
+    return [np.concatenate(share).astype(np.int64) for share in shares]

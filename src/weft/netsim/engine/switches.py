@@ -1,0 +1,230 @@
+"""What one switch does in one slot: takes in what arrives, each port's in the order of keys, and lets its ports send.
+
+The next port of a packet follows from its destination and the uplinks that it names (`local_port`); that is the place
+for another way of choosing.
+"""
+
+from typing import Any
+
+from weft.mrc.compiled import rule
+from weft.mrc.numbers import lowest_bit
+from weft.netsim.engine.layout import (
+    ADAPTIVE,
+    AT_NICS,
+    BUNDLE,
+    BUSY,
+    CHUNK,
+    DOWN,
+    FIRST_NIC,
+    FIRST_PORT,
+    FIRST_WORD,
+    GOAL,
+    HOPS,
+    INDEX,
+    NICS,
+    NUMBER,
+    ORDER_WORD,
+    ORDERED,
+    PAUSING,
+    PLACE,
+    PLACE_BITS,
+    PLACE_MASK,
+    POD_T0,
+    PORT_MASK,
+    PORTS,
+    SECOND_SHIFT,
+    SLOT_PS,
+    TIER,
+    TIERS,
+    TRACE,
+    UID,
+    UPLINK_MASK,
+    UPLINK_SHIFT,
+    mixed,
+)
+from weft.netsim.engine.queues import admit, decide_pause, forward, transmit
+from weft.netsim.engine.uplinks import with_uplink
+from weft.netsim.engine.wires import clear_list
+
+WORD_BITS = 32
+"""Ports in one word of `busy`."""
+_WORD_SHIFT, _WORD_MASK = 5, 31
+_SLOT_SHIFT = 44
+_FLIP = -(2**63)
+_SHORT = 24
+_TWO_TIERS = 2
+
+
+@rule
+def local_port(f: Any, node: Any, goal: int) -> int:
+    """Return which port of a node a packet goes to next, or at NICs, which NIC it is for."""
+    to = goal & PORT_MASK
+    tier = node[TIER]
+    if tier <= 0:
+        below = to - node[FIRST_NIC]
+        if tier == AT_NICS or 0 <= below < node[NICS]:
+            return below
+        return f.figures[DOWN] + ((goal >> UPLINK_SHIFT) & UPLINK_MASK)
+    t0 = f.t0_of[to]
+    bundle = f.figures[BUNDLE]
+    first = (goal >> UPLINK_SHIFT) & UPLINK_MASK
+    if f.figures[TIERS] == _TWO_TIERS:
+        return t0 if bundle == 1 else t0 * bundle + first % bundle
+    second = (goal >> SECOND_SHIFT) & UPLINK_MASK
+    pod_t0 = f.figures[POD_T0]
+    pod = t0 // pod_t0
+    if tier > 1:
+        return pod * bundle + second % bundle
+    return t0 - pod * pod_t0 if pod == node[INDEX] else pod_t0 + second
+
+
+@rule
+def take_arrivals(f: Any, w: Any, busy: Any, d: Any, part: int, number: int, slot: int) -> None:
+    """Sort what arrives at a node in a slot by port, or by NIC, and note where it stands."""
+    node = f.nodes[number]
+    ring = slot & (w.heads.shape[1] - 1)
+    slot_ps = f.figures[SLOT_PS]
+    base = slot << _SLOT_SHIFT
+    chooses = f.figures[ADAPTIVE] != 0 and node[TIER] != AT_NICS
+    count = 0
+    for source in range(w.heads.shape[0]):
+        left = w.heads[source, ring, number, 1]
+        chunk = w.heads[source, ring, number, 0]
+        while chunk >= 0:
+            held = ((left - 1) & (CHUNK - 1)) + 1
+            left -= held
+            for row in range(chunk * CHUNK, chunk * CHUNK + held):
+                packet = w.rows[row]
+                place = packet[PLACE]
+                if place & PLACE_MASK >= slot_ps:
+                    forward(f, w, d, part, number, packet, slot)
+                    continue
+                key = mixed(f.figures[ORDER_WORD], packet[UID] + base)
+                d.count[TRACE] += key * (2 * ((place >> PLACE_BITS) & PORT_MASK) + 1)
+                # A switch that chooses uplinks takes all its arrivals in one order, and so one list.
+                to = 0 if chooses else local_port(f, node, packet[GOAL])
+                d.key[count] = key
+                d.at[count] = row
+                d.after[count] = d.first[to]
+                d.first[to] = count
+                if node[TIER] != AT_NICS and not chooses:
+                    busy[node[FIRST_WORD] + (to >> _WORD_SHIFT)] |= 1 << (to & _WORD_MASK)
+                count += 1
+            chunk = w.after[chunk]
+    d.count[HOPS] += count
+
+
+@rule
+def release_arrivals(w: Any, part: int, number: int, slot: int) -> None:
+    """Give back the room of what has been taken in."""
+    ring = slot & (w.heads.shape[1] - 1)
+    for source in range(w.heads.shape[0]):
+        if w.heads[source, ring, number, 1]:
+            clear_list(w, part, source, ring, number)
+
+
+@rule
+def in_order(w: Any, d: Any, to: int, by_time: bool) -> int:
+    """Put the arrivals for one port, or one NIC, into `order`: by key, or by time and key; return how many."""
+    count = 0
+    each = d.first[to]
+    d.first[to] = -1
+    while each >= 0:
+        d.order[count] = each
+        count += 1
+        each = d.after[each]
+    if count > _SHORT:
+        _sort_many(w, d, count, by_time)
+        return count
+    for k in range(1, count):
+        each = d.order[k]
+        at = k
+        while at > 0 and _comes_before(w, d, each, d.order[at - 1], by_time):
+            d.order[at] = d.order[at - 1]
+            at -= 1
+        d.order[at] = each
+    return count
+
+
+@rule
+def _comes_before(w: Any, d: Any, one: int, other: int, by_time: bool) -> bool:
+    """Return whether arrival `one` is taken in before `other`; keys are compared as numbers without a sign."""
+    if by_time:
+        first_ps = w.rows[d.at[one], PLACE] & PLACE_MASK
+        second_ps = w.rows[d.at[other], PLACE] & PLACE_MASK
+        if first_ps != second_ps:
+            return first_ps < second_ps
+    return d.key[one] ^ _FLIP < d.key[other] ^ _FLIP
+
+
+@rule
+def _sort_many(w: Any, d: Any, count: int, by_time: bool) -> None:
+    """Sort `order` as a heap, for the rare port that many packets reach at once."""
+    for k in range(count // 2 - 1, -1, -1):
+        _sink(w, d, k, count, by_time)
+    for k in range(count - 1, 0, -1):
+        d.order[0], d.order[k] = d.order[k], d.order[0]
+        _sink(w, d, 0, k, by_time)
+
+
+@rule
+def _sink(w: Any, d: Any, root: int, count: int, by_time: bool) -> None:
+    """Let the arrival at `root` sink to its place in the heap."""
+    while True:
+        child = 2 * root + 1
+        if child >= count:
+            return
+        if child + 1 < count and _comes_before(w, d, d.order[child], d.order[child + 1], by_time):
+            child += 1
+        if not _comes_before(w, d, d.order[root], d.order[child], by_time):
+            return
+        d.order[root], d.order[child] = d.order[child], d.order[root]
+        root = child
+
+
+@rule
+def switch_step(f: Any, w: Any, q: Any, h: Any, busy: Any, d: Any, part: int, number: int, slot: int) -> None:
+    """Do what one switch does in one slot."""
+    node = f.nodes[number]
+    take_arrivals(f, w, busy, d, part, number, slot)
+    if f.figures[ADAPTIVE]:
+        _admit_by_choice(f, w, q, h, busy, d, part, node)
+    by_time = f.figures[ORDERED] != 0
+    words = (node[PORTS] + WORD_BITS - 1) >> _WORD_SHIFT
+    waiting = 0
+    for word in range(words):
+        bits = busy[node[FIRST_WORD] + word]
+        left = bits
+        while left:
+            bit = lowest_bit(left)
+            left &= left - 1
+            local = (word << _WORD_SHIFT) + bit
+            port = f.ports[node[FIRST_PORT] + local]
+            if d.first[local] >= 0:
+                for k in range(in_order(w, d, local, by_time)):
+                    each = d.order[k]
+                    admit(f, q, h, d, part, port, w.rows[d.at[each]], d.key[each])
+            if transmit(f, w, q, h, d, part, port, slot):
+                waiting += 1
+            else:
+                bits &= ~(1 << bit)
+        busy[node[FIRST_WORD] + word] = bits
+    d.count[BUSY] += waiting
+    if f.figures[PAUSING]:
+        for local in range(node[PORTS]):
+            own = f.ports[node[FIRST_PORT] + local, NUMBER]
+            if own >= 0:
+                decide_pause(f, d, own ^ 1, slot)
+    release_arrivals(w, part, number, slot)
+
+
+@rule
+def _admit_by_choice(f: Any, w: Any, q: Any, h: Any, busy: Any, d: Any, part: int, node: Any) -> None:
+    """Queue all arrivals in the order of their keys, each on the uplink that is shortest then."""
+    for k in range(in_order(w, d, 0, False)):
+        each = d.order[k]
+        packet = w.rows[d.at[each]]
+        packet[GOAL] = with_uplink(f, node, packet[GOAL], d.key[each])
+        local = local_port(f, node, packet[GOAL])
+        admit(f, q, h, d, part, f.ports[node[FIRST_PORT] + local], packet, d.key[each])
+        busy[node[FIRST_WORD] + (local >> _WORD_SHIFT)] |= 1 << (local & _WORD_MASK)

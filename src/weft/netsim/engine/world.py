@@ -1,0 +1,293 @@
+"""One run on the compiled engine: what lies around the slots. Flows begin and end, faults come and go, bins close.
+
+The compiled part runs until somebody has to be told something: a flow is over, a packet was lost to a fault, the next
+fault or flow begins, a bin ends. Those are dealt with here, between two slots, as in the reference.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.core.errors import LimitReachedError
+from weft.core.seeds import Seed
+from weft.mrc.compiled import compiled
+from weft.mrc.numbers import seq_near
+from weft.netsim.engine import kernel, layout, stores
+from weft.netsim.engine.fabric import NO_PORT, build_fabric
+from weft.netsim.engine.harms import Harms
+from weft.netsim.engine.pauses import EnginePauses
+from weft.netsim.engine.threads import Crew
+from weft.netsim.faults import Change, Reconvergence
+from weft.netsim.network import Network
+from weft.netsim.reference.flows import FlowBoard
+from weft.netsim.reference.records import FaultRecord, Records
+from weft.netsim.transports.base import Event, in_order
+from weft.netsim.transports.nics import ColumnEndpoints
+
+_MASK = 2**64 - 1
+_MOST_SLOTS = 2**31 - 2
+_PORT_SLOTS_AT_ONCE = 4_000_000
+_MOST_SLOTS_AT_ONCE = 256
+_PARTS_PER_THREAD = 4
+
+
+class EngineWorld:
+    """One run of one transport."""
+
+    def __init__(
+        self,
+        network: Network,
+        endpoints: ColumnEndpoints,
+        board: FlowBoard,
+        seed: Seed,
+        *,
+        changes: Sequence[Change] = (),
+        faults: int = 0,
+        bin_ps: int,
+        until_ps: int | None = None,
+        threads: int = 1,
+    ) -> None:
+        self.network, self.endpoints, self.board = network, endpoints, board
+        self.slot, self.slot_ps = 0, int(network.slot_ps)
+        self.stop = 0
+        """The slot before which nothing has to be done from outside, as far as that is known."""
+        self.bin_ps, self.until_ps = bin_ps, until_ps
+        self.records = Records(2 * network.shape.tiers)
+        first = {change.fault: change.at_ps for change in reversed(changes)}
+        self.records.faults = [FaultRecord(first.get(n, 0)) for n in range(faults)]
+        self._bin_end_ps = bin_ps
+        self._crew = Crew(threads)
+        self._at_once = max(1, min(_MOST_SLOTS_AT_ONCE, _PORT_SLOTS_AT_ONCE // network.ports))
+        self._build(seed, 1 if threads == 1 else threads * _PARTS_PER_THREAD)
+        self._changes = tuple(changes)
+        self._changed = 0
+        self.swap = endpoints.swap
+        self._advance = compiled(kernel.advance, self.swap)
+        self.pauses = None if network.switching.pause is None else EnginePauses(self)
+        self._news = Reconvergence(network.switching.reconvergence_ps, changes)
+
+    def _build(self, seed: Seed, parts: int) -> None:
+        network, halves = self.network, self.endpoints.halves
+        self.fabric, (rates, words) = build_fabric(network, len(self.endpoints.pairs), seed)
+        self.busy = np.zeros(int(words), np.int64)
+        packets = stores.planned_packets(
+            network, len(self.endpoints.pairs), int(self.endpoints.params["window_max"][0])
+        )
+        nodes = self.fabric.nodes
+        self.wires = stores.make_wires(packets, parts, stores.ring_slots(network), len(nodes))
+        self.queues = stores.make_queues(packets, parts)
+        most = int(max(nodes[:, layout.PORTS].max(), nodes[:, layout.NICS].max()))
+        self.desks = [
+            stores.make_desk(network, share, halves, most, len(self.fabric.rates))
+            for share in stores.parts_of(nodes, parts)
+        ]
+        numbers = self.fabric.ports[:, layout.NUMBER]
+        self.row_of = np.full(network.ports, -1, np.int64)
+        used = np.flatnonzero(numbers != NO_PORT)
+        self.row_of[numbers[used]] = used
+        self.harms = Harms(self.fabric, self.row_of, int(rates), self.slot_ps)
+
+    # What the flows ask of the endpoints.
+
+    def post(self, pair: int, length: int) -> bool:
+        """Give a pair a message; return whether it had room for it."""
+        self._rouse(self.endpoints.pairs[pair].source)
+        return self.endpoints.post(pair, length)
+
+    def set_goals(self, pair: int, arrived: int, acknowledged: int) -> None:
+        """Say after how many packets an `ARRIVED` and an `ACKNOWLEDGED` are wanted; -1 for none."""
+        self.endpoints.set_goals(pair, arrived, acknowledged)
+
+    def reached(self, pair: int) -> tuple[int, int]:
+        """Return how many packets have arrived without a gap, and for how many the sender knows it."""
+        return self.endpoints.reached(pair)
+
+    def failure(self, pair: int) -> str:
+        """Return the name of the error that a pair ended in, or nothing."""
+        return self.endpoints.failure(pair)
+
+    def _rouse(self, nic: int) -> None:
+        """Let the node of a NIC be looked at in the next slot."""
+        self.fabric.awake[int(self.fabric.t0_of[nic])] = 1
+
+    # The run.
+
+    def run(self, watch: Callable[["EngineWorld"], None] | None = None) -> None:
+        """Run until every counted flow is over or time is up; `watch` is called now and then."""
+        while self.board.open and not self._time_is_up() and not self._deadlocked():
+            self._prepare()
+            self._go(self._stop())
+            if watch is not None:
+                watch(self)
+            if self.slot > _MOST_SLOTS:
+                raise LimitReachedError(f"the run passed {_MOST_SLOTS:,} slots without an end")
+        self._close_bins(self.slot * self.slot_ps + self.bin_ps if self.until_ps is None else self.until_ps)
+
+    def _deadlocked(self) -> bool:
+        """End every flow where ports wait for each other in a circle, and say whether they do."""
+        if self.pauses is None or not self.pauses.record.deadlock:
+            return False
+        self.board.fail_all("PFC_DEADLOCK")
+        return True
+
+    def _time_is_up(self) -> bool:
+        return self.until_ps is not None and self.slot * self.slot_ps >= self.until_ps
+
+    def _prepare(self) -> None:
+        """Do what comes before the NICs and ports of a slot: bins, faults, flows."""
+        start_ps = self.slot * self.slot_ps
+        self._close_bins(start_ps)
+        while self._changed < len(self._changes) and self._changes[self._changed].at_ps <= start_ps:
+            change = self._changes[self._changed]
+            self._changed += 1
+            for nic, plane, up in self.harms.change(change, self.slot):
+                self.endpoints.change_port(nic, plane, up=up, now_ps=start_ps)
+                node = int(self.fabric.t0_of[nic])
+                self.fabric.due[node] = min(int(self.fabric.due[node]), int(self.endpoints.halves.due[nic]))
+                self._rouse(nic)
+            if self.network.switching.adaptive:
+                self._note_down(change)
+        dead = self._news.dead(start_ps)
+        if dead is not None:
+            self.endpoints.reconverge(dead)
+            if self.network.switching.adaptive:
+                self.fabric.dead[:] &= 1
+                self.fabric.dead[sorted(dead)] |= 2
+        self.board.start(start_ps, self)
+        self.board.repost(self)
+
+    def _note_down(self, change: Change) -> None:
+        """Let switches see which of their own links are down."""
+        for link in change.links:
+            down = self.harms.is_down(2 * link)
+            self.fabric.dead[link] = (self.fabric.dead[link] & 2) | int(down)
+
+    def _stop(self) -> int:
+        """Return the slot before which nothing has to be done from outside, as far as that is known."""
+        times = [self._bin_end_ps]
+        if self._changed < len(self._changes):
+            times.append(self._changes[self._changed].at_ps)
+        outside = (self.board.next_start_ps(), self.until_ps, self._news.next_ps())
+        times += [at_ps for at_ps in outside if at_ps is not None]
+        return max(self.slot + 1, -(-min(times) // self.slot_ps))
+
+    def _go(self, stop: int) -> None:
+        """Run slots up to `stop`, or until something is to be told."""
+        ends = self.board.is_full or (self.pauses is not None and len(self.pauses.record.deadlock) > 0)
+        self.stop = self.slot + 1 if ends else min(stop, self.slot + self._at_once)
+        if len(self.desks) == 1:
+            before = self.slot
+            self.slot = self._advance(*self._columns(), self.desks[0], before, self.stop)
+            if self.slot == before:
+                self._grow()
+                return
+        else:
+            self._crew.slot(self)
+        self._take_notes()
+
+    def _columns(self) -> tuple[Any, ...]:
+        ends = self.endpoints
+        return self.fabric, self.wires, self.queues, ends.halves, ends.routing, self.busy
+
+    def _grow(self) -> None:
+        """Give a part what it lacks."""
+        lacking = 0
+        for place, desk in enumerate(self.desks):
+            need = int(desk.count[layout.NEED])
+            lacking |= need
+            if need & kernel.NEED_SCRATCH:
+                most = int(self.wires.heads[:, self.slot % self.wires.heads.shape[1], :, 1].sum(axis=0).max())
+                self.desks[place] = stores.with_scratch(desk, 2 * most)
+            desk.count[layout.NEED] = 0
+        if lacking & kernel.NEED_ROWS:
+            self.queues = stores.grown_queues(self.queues)
+        if lacking & kernel.NEED_CHUNKS:
+            self.wires = stores.grown_wires(self.wires)
+
+    def _take_notes(self) -> None:
+        """Take in what happened in the slot before: ends of flows, packets lost to faults, their replacements."""
+        events: list[Event] = []
+        for desk in self.desks:
+            found = int(desk.sheet.count[1])
+            if found:
+                events += [Event(*row) for row in desk.sheet.events[:found].tolist()]
+                desk.sheet.count[1] = 0
+        self._note_seen()
+        self._note_lost()
+        if events:
+            self.board.on_events(in_order(events), self)
+        if any(desk.count[layout.FAULTY] for desk in self.desks):
+            raise LimitReachedError("the engine ran out of room for packets within one slot; report this scenario")
+
+    def _note_seen(self) -> None:
+        for desk in self.desks:
+            found = int(desk.count[layout.SEEN])
+            if not found:
+                continue
+            for pair, sequence, time_ps in sorted(desk.seen[:found].tolist(), key=lambda row: row[2]):
+                for record in self.records.faults:
+                    record.arrive(pair, sequence, time_ps)
+            desk.count[layout.SEEN] = 0
+        if self.fabric.figures[layout.WATCHING] and not any(record.open for record in self.records.faults):
+            self.fabric.figures[layout.WATCHING] = 0
+            self.fabric.watched[:] = 0, -1
+
+    def _note_lost(self) -> None:
+        now_ps = (self.slot - 1) * self.slot_ps
+        for desk in self.desks:
+            found = int(desk.count[layout.LOSSES])
+            if not found:
+                continue
+            for port, half, psn in desk.lost[:found].tolist():
+                pair = half >> 1
+                for fault in self.harms.faults_of(port):
+                    record = self.records.faults[fault]
+                    record.lost += 1
+                    if psn >= 0:
+                        sequence = int(seq_near(psn, int(self.endpoints.halves.s.qp[pair]["una"])))
+                        record.lose(pair, sequence, now_ps)
+                        self._watch(pair, sequence)
+            desk.count[layout.LOSSES] = 0
+
+    def _watch(self, pair: int, sequence: int) -> None:
+        """Let the arrival of a packet that was lost be told."""
+        watched = self.fabric.watched[pair]
+        self.fabric.figures[layout.WATCHING] = 1
+        if watched[0] > watched[1]:
+            watched[:] = sequence
+        else:
+            watched[:] = min(watched[0], sequence), max(watched[1], sequence)
+
+    def _close_bins(self, now_ps: int) -> None:
+        if self.pauses is not None and self._bin_end_ps <= now_ps:
+            self.pauses.look(self._bin_end_ps)
+        while self._bin_end_ps <= now_ps:
+            self.records.peaks = np.max([desk.peaks for desk in self.desks], axis=0).tolist()
+            for desk in self.desks:
+                desk.peaks[:] = 0
+            self.records.close_bin(self._bin_end_ps, self.endpoints.received())
+            self._bin_end_ps += self.bin_ps
+
+    @property
+    def in_flight(self) -> int:
+        """Return how many packets are under way."""
+        total = self._totals()
+        gone = total[layout.DELIVERED] + total[layout.DROPPED] + total[layout.LOST]
+        return int(total[layout.INJECTED] - gone)
+
+    def _totals(self) -> Any:
+        with np.errstate(over="ignore"):
+            return np.sum([desk.count for desk in self.desks], axis=0)
+
+    def finish(self) -> None:
+        """Bring the totals into the records."""
+        total = self._totals()
+        records = self.records
+        records.injected, records.delivered = int(total[layout.INJECTED]), int(total[layout.DELIVERED])
+        records.dropped, records.lost = int(total[layout.DROPPED]), int(total[layout.LOST])
+        records.trimmed, records.marked = int(total[layout.TRIMMED]), int(total[layout.MARKS])
+        records.hops, records.trace = int(total[layout.HOPS]), int(total[layout.TRACE]) & _MASK
+        if self.pauses is not None:
+            self.pauses.finish(int(total[layout.ASKS_SENT]))
+        self._crew.close()

@@ -1,0 +1,56 @@
+"""From the bits of an EV to a path of the fabric: named by the EV itself (SRv6), or hashed by the switches (ECMP).
+
+One rule, so that every engine asks the same question. A pair that is held to a few uplinks has them in a list.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from weft.mrc.compiled import rule
+from weft.mrc.numbers import mix32
+from weft.netsim.transports.base import Pair
+
+AS_GIVEN, HASHED = 0, 1
+"""How an EV becomes a path: it is the path's number, or switches hash it together with the queue pair."""
+POLICY, STRIDE, PATHS, WORD = range(4)
+"""Entries of `Routing.figures`."""
+_HASH_BITS = 32
+_HALF_SHIFT = 16
+_SIGN = 2**63
+
+
+class Routing(NamedTuple):
+    """How all pairs of a run find their paths."""
+
+    figures: Any
+    """The policy, the EVs of a plane (an EV is plane x stride + number), the paths of a plane, the word to hash."""
+    first: Any
+    """Where the uplinks of a pair begin in `uplinks`; one more entry than pairs."""
+    uplinks: Any
+    """Paths that pairs are held to."""
+
+
+def routing(pairs: Sequence[Pair], policy: int, stride: int, paths: int, word: int = 0) -> Routing:
+    """Return the routing of `pairs`."""
+    counts = [len(pair.uplinks) for pair in pairs]
+    signed = (word + _SIGN) % (2 * _SIGN) - _SIGN
+    return Routing(
+        np.array([policy, stride, paths, signed], np.int64),
+        np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
+        np.array([uplink for pair in pairs for uplink in pair.uplinks] or [0], np.int64),
+    )
+
+
+@rule
+def way_of(t: Any, half: int, ev: int) -> int:
+    """Return the path number, within its plane, that EV number `ev` of a plane names for a half."""
+    first = t.first[half >> 1]
+    held = t.first[(half >> 1) + 1] - first
+    if t.figures[POLICY] == AS_GIVEN:
+        return t.uplinks[first + ev] if held else ev
+    drawn = mix32(t.figures[WORD], (half << _HALF_SHIFT) + ev)
+    if held:
+        return t.uplinks[first + ((drawn * held) >> _HASH_BITS)]
+    return (drawn * t.figures[PATHS]) >> _HASH_BITS
