@@ -254,7 +254,9 @@ class Engine:
             self._unfit.discard(job_id)
             entry = None
         if seen is not None and seen.body is None:
-            self._carrier.refuse(seen, now_ms)
+            # What runs goes on as it was asked for before it was spoilt.
+            if entry is None:
+                self._carrier.refuse(seen, now_ms)
             seen = None if entry is None else entry.seen
         if seen is not None:
             entry = self._meet(seen, entry, now_ms)
@@ -384,8 +386,8 @@ class Engine:
         nodes = sorted({self._know(pod.node) for pod in pods if pod.node and not pod.over})
         if nodes and max(nodes) >= self.book.pool.count:
             self._take_in_nodes({self.roll.names[number] for number in nodes}, now_ms)
-        if pods:
-            self._carrier.clear(job_id, pods)
+        there = self.world.jobs.items.get(job_id)
+        self._carrier.clear(job_id, [pod for pod in pods if there is None or pod.owner != there.uid])
         if not nodes:
             if ghost in self._ghosts:
                 del self._ghosts[ghost]
