@@ -84,7 +84,7 @@ def simulate(
     from weft.netsim.simulate import run, set_up, transports_of
 
     spec = load_scenario(scenario) if isinstance(scenario, str) else scenario
-    setup = set_up(spec, load_site(spec.site), seed)
+    setup = set_up(spec, load_site(spec.site), seed, None if spec.job is None else load_job(spec.job))
     reports: list[SimulationReport] = []
     for transport in transports_of(setup, tuple(transports)):
         reports.append(run(setup, transport, fast=fast, watch=watch, say=say))

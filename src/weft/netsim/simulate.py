@@ -17,17 +17,19 @@ from weft.netsim import compiling
 from weft.netsim.engine.world import EngineWorld
 from weft.netsim.faults import changes_of, named_links
 from weft.netsim.flow import Flow
+from weft.netsim.jobs import step_flows, step_of
 from weft.netsim.network import Network
 from weft.netsim.pausing import PauseRecord
 from weft.netsim.reference.flows import FlowBoard, Progress
 from weft.netsim.reference.world import World
 from weft.netsim.results import FaultResult, FlowResult, PauseResult, Report, Series
 from weft.netsim.switching import PLAIN
-from weft.netsim.traffic import cut, flows_of
+from weft.netsim.traffic import cut, flows_of, with_background
 from weft.netsim.transports import transport_named
 from weft.netsim.transports.base import Endpoints, Transport
 from weft.netsim.transports.nics import ColumnEndpoints
 from weft.specs.fabric import FabricSpec
+from weft.specs.job import JobSpec
 from weft.specs.scenario import ScenarioSpec
 from weft.specs.site import SiteSpec
 
@@ -57,8 +59,8 @@ class Setup:
     """Who sends what to whom."""
 
 
-def set_up(scenario: ScenarioSpec, site: SiteSpec, seed: int | None = None) -> Setup:
-    """Return the scenario on its site, or raise with what is wrong about it."""
+def set_up(scenario: ScenarioSpec, site: SiteSpec, seed: int | None = None, job: JobSpec | None = None) -> Setup:
+    """Return the scenario on its site, or raise with what is wrong about it; `job` is the one that it names."""
     fabric = site.fabric
     if scenario.gpus is not None:
         if scenario.gpus > fabric.gpus:
@@ -73,7 +75,13 @@ def set_up(scenario: ScenarioSpec, site: SiteSpec, seed: int | None = None) -> S
     if seed is not None and not 0 <= seed < 2**63:
         raise UsageError(f"a seed lies between 0 and 2^63 - 1, not {seed}")
     root = Seed(scenario.seed if seed is None else seed)
-    flows = flows_of(scenario, shape, fabric.nic_rate, root)
+    if job is None:
+        flows = flows_of(scenario, shape, fabric.nic_rate, root)
+    else:
+        part = site.model_copy(update={"fabric": fabric})
+        flows = with_background(
+            step_flows(step_of(job, part, scenario.job_share)), scenario, shape, fabric.nic_rate, root
+        )
     packets = sum(-(-flow.size // fabric.packet) for flow in flows)
     if scenario.measure.until is not None:
         most = scenario.measure.until * fabric.nic_rate // (8 * 10**12 * fabric.packet) + 1
@@ -316,6 +324,7 @@ def _chain_ps(network: Network, flows: Sequence[Flow]) -> int:
     """Return a bound on the end of flows that wait for each other: the longest chain, each alone in the network."""
     known: dict[tuple[int, int, int], tuple[int, int]] = {}
     arrived: list[int] = []
+    first_ps = min(flow.at_ps for flow in flows if flow.counted and not flow.after)
     last_ps = 0
     for flow in flows:
         key = flow.source, flow.destination, flow.size
@@ -325,4 +334,4 @@ def _chain_ps(network: Network, flows: Sequence[Flow]) -> int:
         arrived.append(begins_ps + known[key][0])
         if flow.counted:
             last_ps = max(last_ps, begins_ps + known[key][1])
-    return last_ps
+    return last_ps - first_ps
