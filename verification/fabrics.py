@@ -1,5 +1,6 @@
 """Many pairs: cold start, a black hole, a lost plane, balance, ablations, and one run of another simulator."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -174,7 +175,10 @@ def balance() -> Experiment:
     shared_ps = runs["skip on"].ideal_ps + packets * frames.acknowledgement * 8 * 10**12 // site.fabric.nic_rate
     middle = float(rates_gbps(runs["skip on"])[3:9].mean()) / 512 / 8
     found = (
-        within("slowest flow over ideal", on, 1, 1.15),
+        replace(
+            within("slowest flow over ideal", on, 1, 1.15),
+            why="the ideal counts data alone; see the next row, and below",
+        ),
         within("slowest flow over ideal with acknowledgements", slowest["skip on"] / shared_ps, 1, 1.15),
         above("off: slowest flow over ideal without skipping", off, 1.2),
         above("off: the same, over ideal with acknowledgements", slowest["off: no skipping"] / shared_ps, 1.2),

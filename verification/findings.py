@@ -33,6 +33,8 @@ class Finding:
     """What it is."""
     holds: bool
     """Whether they agree."""
+    why: str = ""
+    """Why they do not, where that is known."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +52,12 @@ class Experiment:
     draw: Callable[[Figure], None] | None = field(default=None, compare=False)
     """Draws it, where a picture says more."""
     remark: str = ""
-    """What does not match, and why."""
+    """What else there is to know."""
 
     @property
     def holds(self) -> bool:
-        """Return whether everything agrees."""
-        return all(finding.holds for finding in self.findings)
+        """Return whether everything agrees, or is known not to and why."""
+        return all(finding.holds or finding.why for finding in self.findings)
 
 
 def within(what: str, value: float, low: float, high: float, unit: str = "", source: str = "") -> Finding:

@@ -92,7 +92,8 @@ def simulate(
 
     spec = load_scenario(scenario) if isinstance(scenario, str) else scenario
     site = load_site(spec.site)
-    setup = set_up(spec, site, seed) if files is None else set_up_files(spec, site, files, seed)
+    job = None if spec.job is None else load_job(spec.job)
+    setup = set_up(spec, site, seed, job) if files is None else set_up_files(spec, site, files, seed)
     reports: list[SimulationReport] = []
     for transport in transports_of(setup, tuple(transports)):
         reports.append(

@@ -19,17 +19,19 @@ from weft.netsim.engine.world import EngineWorld
 from weft.netsim.faults import changes_of, named_links
 from weft.netsim.flow import Flow
 from weft.netsim.htsim import read_matrix, read_topology
+from weft.netsim.jobs import step_flows, step_of
 from weft.netsim.network import Network, Timing
 from weft.netsim.pausing import PauseRecord
 from weft.netsim.reference.flows import FlowBoard, Progress
 from weft.netsim.reference.world import World
 from weft.netsim.results import FaultResult, FlowResult, PauseResult, Report, Series
 from weft.netsim.switching import PLAIN
-from weft.netsim.traffic import cut, flows_of
+from weft.netsim.traffic import cut, flows_of, with_background
 from weft.netsim.transports import transport_named
 from weft.netsim.transports.base import Endpoints, Transport
 from weft.netsim.transports.nics import ColumnEndpoints
 from weft.specs.fabric import FabricSpec
+from weft.specs.job import JobSpec
 from weft.specs.scenario import ScenarioSpec
 from weft.specs.site import SiteSpec
 
@@ -63,8 +65,8 @@ class Setup:
     """Rates and delays by stage; the fabric's own where absent."""
 
 
-def set_up(scenario: ScenarioSpec, site: SiteSpec, seed: int | None = None) -> Setup:
-    """Return the scenario on its site, or raise with what is wrong about it."""
+def set_up(scenario: ScenarioSpec, site: SiteSpec, seed: int | None = None, job: JobSpec | None = None) -> Setup:
+    """Return the scenario on its site, or raise with what is wrong about it; `job` is the one that it names."""
     fabric = site.fabric
     if scenario.gpus is not None:
         if scenario.gpus > fabric.gpus:
@@ -72,7 +74,13 @@ def set_up(scenario: ScenarioSpec, site: SiteSpec, seed: int | None = None) -> S
         fabric = fabric.model_copy(update={"gpus": scenario.gpus})
     shape = shape_of(fabric)
     root = _root(scenario, seed)
-    flows = flows_of(scenario, shape, fabric.nic_rate, root)
+    if job is None:
+        flows = flows_of(scenario, shape, fabric.nic_rate, root)
+    else:
+        part = site.model_copy(update={"fabric": fabric})
+        flows = with_background(
+            step_flows(step_of(job, part, scenario.job_share)), scenario, shape, fabric.nic_rate, root
+        )
     return Setup(scenario, fabric, root, flows)
 
 
@@ -364,6 +372,7 @@ def _chain_ps(network: Network, flows: Sequence[Flow]) -> int:
     """Return a bound on the end of flows that wait for each other: the longest chain, each alone in the network."""
     known: dict[tuple[int, int, int], tuple[int, int]] = {}
     arrived: list[int] = []
+    first_ps = min(flow.at_ps for flow in flows if flow.counted and not flow.after)
     last_ps = 0
     for flow in flows:
         key = flow.source, flow.destination, flow.size
@@ -373,4 +382,4 @@ def _chain_ps(network: Network, flows: Sequence[Flow]) -> int:
         arrived.append(begins_ps + known[key][0])
         if flow.counted:
             last_ps = max(last_ps, begins_ps + known[key][1])
-    return last_ps
+    return last_ps - first_ps

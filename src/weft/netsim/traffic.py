@@ -42,6 +42,14 @@ def flows_of(scenario: ScenarioSpec, shape: Shape, nic_bps: int, seed: Seed) -> 
     if scenario.traffic is None:
         raise UsageError(f"{scenario.name} has no traffic; write a [traffic] table")
     flows = _flows(scenario.traffic, shape, nic_bps, seed.branch("traffic"))
+    return with_background(flows, scenario, shape, nic_bps, seed)
+
+
+def with_background(
+    counted: list[Flow], scenario: ScenarioSpec, shape: Shape, nic_bps: int, seed: Seed
+) -> tuple[Flow, ...]:
+    """Return the counted flows and, behind them, what is sent besides."""
+    flows = counted
     if scenario.background is not None:
         behind = _flows(scenario.background, shape, nic_bps, seed.branch("background"))
         offset = len(flows)

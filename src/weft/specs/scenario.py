@@ -233,6 +233,9 @@ class ScenarioSpec(Spec):
     """What is sent besides and not counted in the completion times."""
     job: str | None = None
     """Built-in name or path of a job whose step is sent instead."""
+    job_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of the step's bytes that is sent, and of its compute that is waited for, so that large jobs can be looked
+    at; latencies are not cut, so it is for steps whose messages stay long."""
     transport: TransportsSpec = TransportsSpec()
     """How it is sent."""
     network: NetworkSpec = NetworkSpec()
