@@ -15,9 +15,11 @@ from weft.fabric.shape import shape_of
 from weft.fabric.topology import build
 from weft.netsim import compiling
 from weft.netsim.engine.checkpoint import Keep
+from weft.netsim.engine.stores import planned_packets
 from weft.netsim.engine.world import EngineWorld
 from weft.netsim.faults import changes_of, named_links
 from weft.netsim.htsim import read_matrix, read_topology
+from weft.netsim.memory import check_memory, free_memory, planned_bytes
 from weft.netsim.network import Network, Timing
 from weft.netsim.reference.flows import FlowBoard
 from weft.netsim.reference.world import World
@@ -193,6 +195,12 @@ def prepare_engine(
     parts = _parts(setup, transport, fast=True)
     endpoints = parts.endpoints
     assert isinstance(endpoints, SprayedEndpoints), "every transport runs by the rules of weft.netsim.hosts"
+    packets = planned_packets(parts.network, len(endpoints.pairs), int(endpoints.params["window_max"][0]))
+    pair_bytes, packet_bytes = planned_bytes(endpoints.params, len(endpoints.pairs), packets)
+    free = free_memory()
+    plan = check_memory(pair_bytes, packet_bytes, None if free is None else free + pair_bytes)
+    if say is not None:
+        say(plan)
     world = EngineWorld(parts.network, endpoints, parts.board, parts.seed, threads=threads or 1, **parts.rest)
     return parts.network, world
 

@@ -14,7 +14,7 @@ from weft.specs.scenario import ScenarioSpec, TrafficSpec
 _BITS_PER_BYTE = 8
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Flow:
     """One write."""
 

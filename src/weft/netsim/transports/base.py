@@ -12,7 +12,7 @@ from weft.core.seeds import Seed
 from weft.netsim.network import Frames, Network
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Pair:
     """A queue pair that carries data from one NIC to another."""
 

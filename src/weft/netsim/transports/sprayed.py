@@ -13,6 +13,7 @@ from weft.mrc.sender import POSTED
 from weft.mrc.settings import TIMEOUT_UNIT_PS, settings, slots_mask
 from weft.netsim import hosts
 from weft.netsim.compiling import Fixed
+from weft.netsim.memory import check_memory, free_memory, planned_bytes
 from weft.netsim.network import Network
 from weft.netsim.transports.base import Arrival, Event, Outcome, Pair
 from weft.netsim.transports.routing import AS_GIVEN, routing, way_of
@@ -87,6 +88,7 @@ class SprayedEndpoints:
         # Nothing is written with an immediate here, and rings hold no more messages than there will be.
         most = min(int(params["messages"][0]), max((pair.posts for pair in self.pairs), default=1))
         params["messages"], params["message_mask"], params["immediates"] = most, slots_mask(most), 1
+        check_memory(*planned_bytes(params, len(self.pairs)), free_memory())
         self.params = params
         self.routing = routing(self.pairs, route_by, self._stride, shape.paths, route_word)
         """How EVs become paths."""
