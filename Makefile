@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml
 	    || { echo "setup: $(PYTHON) is older than 3.11; run make PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv --without-pip $(VENV)
 	@$(PYTHON) -m pip --disable-pip-version-check -qq --python $(BIN)/python install 'pip>=25.1'
-	@$(PIP) install --group test --group check --editable '.[train,sim]'
+	@$(PIP) install --group test --group check --editable '.[train,sim,cluster]'
 	@touch $@
 
 demo: $(STAMP)  ## Design a 131,072-GPU fabric; train a small GPT, kill and corrupt it, and get the same weights
@@ -37,6 +37,11 @@ demo: $(STAMP)  ## Design a 131,072-GPU fabric; train a small GPT, kill and corr
 	@$(BIN)/weft train tiny-gpt --folder build/demo --faults examples/faults.toml --set guard.digest_every=1
 	@$(BIN)/weft runs incidents tiny-gpt-2 --folder build/demo
 	@$(BIN)/weft runs compare tiny-gpt-1 tiny-gpt-2 --folder build/demo
+	@echo "demo: what this machine was expected to do, beside what it did"
+	@$(BIN)/weft site measure build/demo/here.toml --ranks 4 --seconds 0.1
+	@$(BIN)/weft rehearse build/demo/here.toml tiny-gpt --folder build/demo --html build/demo/here.html
+	@echo "demo: the same job on 131,072 GPUs"
+	@$(BIN)/weft rehearse gb200-8x100g-131k tiny-gpt --html build/demo/131k.html
 
 test: $(STAMP)  ## Run the tests (fast ones; under ten minutes on two cores)
 	@echo "test: the fast tests on $(WORKERS) workers"

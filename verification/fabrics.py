@@ -5,12 +5,23 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from verification.findings import Experiment, Finding, ends_us, scenario, simulate, site_of, within
+from verification.findings import (
+    COLOURS,
+    Experiment,
+    Finding,
+    above,
+    below,
+    ends_us,
+    network_of,
+    rates_gbps,
+    scenario,
+    simulate,
+    site_of,
+    within,
+)
 from weft.core.units import Bytes, Millimetres, Picoseconds
 from weft.netsim.results import Report
 from weft.specs.site import SiteSpec
-
-_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00")
 
 
 def _across(pairs: int, down: int, size: str, fan: int = 1) -> dict[str, Any]:
@@ -34,30 +45,38 @@ def s14() -> Experiment:
     traffic = _across(pairs, 256, "12 MiB")
     runs = {
         "no denylist": simulate(scenario(traffic, faults=faults), site),
+        "off: nothing is retired": simulate(
+            scenario(traffic, faults=faults, transport={"mrc": {"retire": False}}), site
+        ),
         "denylist": simulate(scenario(traffic, faults=faults, denied=dead), site),
-        "retirement off": simulate(scenario(traffic, faults=faults, transport={"mrc": {"retire": False}}), site),
     }
-    lost = {label: sum(fault.data_lost for fault in run.faults) for label, run in runs.items()}
-    late = {label: _late_losses(run) for label, run in runs.items()}
+    data = {label: sum(fault.data_lost for fault in run.faults) / pairs for label, run in runs.items()}
+    # Packets of all kinds lost in each bin of 10 us while everybody sends.
+    lost = {label: np.diff(run.series.lost, prepend=0)[:12] for label, run in runs.items()}
+    late = {label: int(bins[8:].sum()) / max(1, int(bins[:4].sum())) for label, bins in lost.items()}
     found = (
-        within("data packets lost per queue pair", lost["no denylist"] / pairs, 0.5, 5, "", "R1: below 5"),
-        within("last loss of a pair after its first", late["no denylist"], 0, 80, "us", "R1: they die away"),
-        within("with a denylist", lost["denylist"], 0, 0),
-        Finding("with retirement off", "they go on", f"{lost['retirement off'] / pairs:.0f} per pair",
-                lost["retirement off"] > 3 * lost["no denylist"]),
+        within("data packets lost per queue pair", data["no denylist"], 0.5, 5, "", "R1: below 5"),
+        within("packets lost from 80 to 120 us, for each one in the first 40 us", late["no denylist"], 0, 0.1, "",
+               "R1: they die away"),
+        within("data packets lost with a denylist", data["denylist"], 0, 0),
+        above("off: data packets lost per queue pair where nothing is retired", data["off: nothing is retired"], 5),
+        above("off: from 80 to 120 us, for each one in the first 40 us", late["off: nothing is retired"], 0.5),
     )  # fmt: skip
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        for colour, (label, bins) in zip(COLOURS, lost.items(), strict=False):
+            axes.step(ends_us(runs[label])[:12], bins, where="pre", label=label, color=colour)
+        axes.set(title="S14: packets lost to dead links after a cold start", xlabel="time, us", ylabel="lost in 10 us")
+        axes.legend()
+
     return Experiment(
         "S14", "Cold start with dead links",
-        f"{pairs} queue pairs across T1s, 256 EVs; {count} of 4,096 T0-T1 links (0.25 %) swallow everything from the start. "
-        "The paper's share of dead links and its minutes are not published; the time here is 140 us of sending.",
-        found,
+        f"{pairs} queue pairs across T1s, 256 EVs, 12 MiB each; {count} of 4,096 T0-T1 links (0.25 %) swallow everything from "
+        "the start. The paper's share of dead links is not published; its minutes are 120 us of sending here.",
+        found, draw,
         remark="A loss rate of 1 in 25 million can not be seen in a run of 98,000 packets; that losses end is shown instead.",
     )  # fmt: skip
-
-
-def _late_losses(report: Report) -> float:
-    """Return the longest time over which a queue pair kept losing packets, in microseconds."""
-    return max((max(fault.recovery_ps, default=0) for fault in report.faults), default=0) / 10**6
 
 
 def s15() -> Experiment:
@@ -82,17 +101,16 @@ def s15() -> Experiment:
         within("queue pairs touched, 128 EVs", touched[128], 22, 28, "%", "R4: about a quarter"),
         within("queue pairs touched, 256 EVs", touched[256], 45, 55, "%", "64 of 128 paths: a half"),
         within("recovery of a pair, median", float(np.median(recovery)), 10, 99, "us", "R4: tens of microseconds"),
-        within("recovery of a pair, slowest", float(recovery.max()), 10, 150, "us"),
+        within("recovery of a pair, 95th percentile", float(np.percentile(recovery, 95)), 10, 99, "us", "R4: the same"),
         within("data packets lost per pair touched", runs[128].faults[0].data_lost / runs[128].faults[0].pairs, 1, 8, "",
                "R4: 7.7 per NIC"),
-        Finding("median recovery by the timer alone", "hundreds of us", f"{float(np.median(by_timer)):.0f} us",
-                float(np.median(by_timer)) > 200),
+        above("off: median recovery by the timer alone", float(np.median(by_timer)), 200, "us"),
     )  # fmt: skip
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
         for colour, (label, values) in zip(
-            _COLOURS, (("silence inferred", recovery), ("timer alone", by_timer)), strict=False
+            COLOURS, (("silence inferred", recovery), ("timer alone", by_timer)), strict=False
         ):
             share = np.arange(1, len(values) + 1) / len(values)
             axes.step(np.sort(values), share, where="post", label=label, color=colour)
@@ -114,23 +132,30 @@ def s16() -> Experiment:
     """A synchronous step whose slowest node has lost a plane."""
     found: list[Finding] = []
     for planes, low, high in ((4, 0.73, 0.77), (8, 0.855, 0.895)):
-        site = site_of(planes, gpus=2 * 51_200 // (800 // planes) // 2)
-        down = site.fabric.radix // 2
-        flows = [{"source": a, "destination": down + a, "size": "24 MiB"} for a in range(4)]
-        flows += [{"source": down + a, "destination": (a + 1) % 4, "size": "24 MiB"} for a in range(4)]
-        traffic = {"pattern": "flows", "flows": flows}
-        down_port = [{"kind": "port-down", "target": "link0-p0-i0"}]
-        instant = {"mrc": {"port_remap_delay": "1 us"}}
-        well = simulate(scenario(traffic, transport=instant), site)
-        ill = simulate(scenario(traffic, faults=down_port, transport=instant), site)
-        ratio = float(well.completions_us().max() / ill.completions_us().max())
+        well, ill = (_step_us(planes, faults) for faults in ((), ({"kind": "port-down", "target": "link0-p0-i0"},)))
         said = "R3: -25 %" if planes == 4 else "one of eight: -12.5 %"
-        found.append(within(f"step rate with one of {planes} planes down at one node", ratio, low, high, "", said))
+        found.append(within(f"step rate with one of {planes} planes down at one node", well / ill, low, high, "", said))
+    flap = {"kind": "port-down", "target": "link0-p0-i0", "lasts": "1 ms"}
+    found.append(
+        below("off: the same with a single plane of 800G, down for 1 ms", _step_us(1, ()) / _step_us(1, (flap,)), 0.4)
+    )
     return Experiment(
         "S16", "One node loses a plane in a synchronous step",
-        "A ring over 8 NICs under two T0s, 24 MiB each; the step ends with its slowest flow. One port of one NIC is down.",
+        "A ring over 8 NICs under two T0s, 24 MiB each; the step ends with its slowest flow. One port of one NIC is down. "
+        "What is switched off is the split into planes: a NIC with one port stops, and the step with it.",
         tuple(found),
     )  # fmt: skip
+
+
+def _step_us(planes: int, faults: tuple[dict[str, Any], ...]) -> float:
+    """Return the time of a ring of writes over eight NICs."""
+    site = site_of(planes, gpus=2 * 51_200 // (800 // planes) // 2)
+    down = site.fabric.radix // 2
+    flows = [{"source": a, "destination": down + a, "size": "24 MiB"} for a in range(4)]
+    flows += [{"source": down + a, "destination": (a + 1) % 4, "size": "24 MiB"} for a in range(4)]
+    spec = scenario({"pattern": "flows", "flows": flows}, faults=list(faults),
+                    transport={"mrc": {"port_remap_delay": "1 us"}})  # fmt: skip
+    return float(simulate(spec, site).completions_us().max())
 
 
 def balance() -> Experiment:
@@ -139,19 +164,26 @@ def balance() -> Experiment:
     traffic = {"pattern": "permutation", "across": True, "size": "8 MiB"}
     runs = {
         "skip on": simulate(scenario(traffic), site),
-        "skip off": simulate(scenario(traffic, transport={"mrc": {"skip": False}}), site),
+        "off: no skipping": simulate(scenario(traffic, transport={"mrc": {"skip": False}}), site),
     }
-    ratio = {label: float(run.completions_us().max()) * 10**6 / run.ideal_ps for label, run in runs.items()}
-    middle = float(runs["skip on"].series.rates_bps()[3:9].mean()) / 512 / 8e9
+    slowest = {label: float(run.completions_us().max()) * 10**6 for label, run in runs.items()}
+    on, off = (slowest[label] / run.ideal_ps for label, run in runs.items())
+    # Every NIC sends what it receives, so that each frame of data shares its links with one acknowledgement.
+    frames = network_of(site).frames
+    packets = -(-8 * 2**20 // frames.payload)
+    shared_ps = runs["skip on"].ideal_ps + packets * frames.acknowledgement * 8 * 10**12 // site.fabric.nic_rate
+    middle = float(rates_gbps(runs["skip on"])[3:9].mean()) / 512 / 8
     found = (
-        within("slowest flow over ideal", ratio["skip on"], 1, 1.15),
-        Finding("the same with skipping off", "above 1.2", f"{ratio['skip off']:.3f}", ratio["skip off"] > 1.2),
-        within("payload per NIC in the middle", middle, 88, 93, "GB/s", "R14: up to 92"),
+        within("slowest flow over ideal", on, 1, 1.15),
+        within("slowest flow over ideal with acknowledgements", slowest["skip on"] / shared_ps, 1, 1.15),
+        above("off: slowest flow over ideal without skipping", off, 1.2),
+        above("off: the same, over ideal with acknowledgements", slowest["off: no skipping"] / shared_ps, 1.2),
+        within("payload per NIC in the middle", middle, 86, 93, "GB/s", "R14: up to 92 for messages of a gigabyte"),
     )
 
     def draw(figure: Figure) -> None:
         left, right = figure.subplots(1, 2)
-        for colour, (label, run) in zip(_COLOURS, runs.items(), strict=False):
+        for colour, (label, run) in zip(COLOURS, runs.items(), strict=False):
             times = run.completions_us()
             left.step(times, np.arange(1, len(times) + 1) / len(times), where="post", label=label, color=colour)
             right.step(ends_us(run), run.series.queue_peaks[:, 1] / 4262, where="pre", label=label, color=colour)
@@ -162,53 +194,109 @@ def balance() -> Experiment:
 
     return Experiment(
         "balance", "A permutation at full load", "512 NICs, 2 T0s of 256 uplinks in each of 8 planes, 8 MiB each, 256 EVs; "
-        "every NIC sends and receives, so that acknowledgements take 4 % of every link.", found, draw,
+        "every NIC sends and receives at line rate, so that every uplink is exactly full.", found, draw,
+        remark="The first row counts data alone. One acknowledgement of 178 bytes for each frame of 4,262 costs 3.6 % of it, "
+        "which no balance can win back; that is also the distance of the published 92 GB/s from line rate. What is left "
+        "is the queue that stands in the fullest of 4,096 uplinks when the last packet leaves: uncoordinated senders put "
+        "up to half as much again on some uplinks, and a mark takes a round trip to say so, of which a flow of 8 MiB has "
+        "six.",
     )  # fmt: skip
 
 
 def s18() -> Experiment:
     """What each mechanism is worth."""
-    site = site_of(gpus=64, radix=64)
-    small = {"ev": {"active": 128, "backup": 32, "min_active": 32}}
-    full = {"pattern": "permutation", "across": True, "size": "2 MiB"}
-    funnel = {"pattern": "incast", "across": True, "senders": 16, "destination": 40, "size": "1 MiB"}
-    dead = [{"kind": "black-hole", "target": f"link1-p0-i0-u{n}"} for n in range(24)]
-    rows: dict[str, Report] = {}
-    for label, change in (
-        ("all on", {}),
-        ("skip off", {"skip": False}),
-        ("rotation not shuffled", {"shuffle": False}),
-        *((f"{n} EVs", {"ev": {"active": n, "backup": n // 4, "min_active": n // 4}}) for n in (16, 64, 256)),
-    ):
-        rows[label] = simulate(scenario(full, transport={"mrc": {**small, **change}}), site)
-    for label, change in (("incast, trimming on", {}), ("incast, trimming off", {"trimming": False}),
-                          ("incast, no trimming, one loss retires",
-                           {"trimming": False, "ev": {**small["ev"], "losses_to_retire": 1}})):  # fmt: skip
-        rows[label] = simulate(scenario(funnel, transport={"mrc": {**small, **change}}), site)
-    for label, change in (("24 dead uplinks, same plane", {}), ("24 dead uplinks, any plane", {"same_plane": False})):
-        rows[label] = simulate(scenario(full, faults=dead, transport={"mrc": {**small, **change}}), site)
-    found = [
-        Finding(label, "", f"slowest {run.completions_us().max():.1f} us, {run.trimmed:,} trimmed, {run.dropped:,} dropped, "
-                f"{run.total('resent'):,} resent, {run.total('retired'):,} retired, {run.total('readmitted'):,} readmitted",
-                holds=True)
-        for label, run in rows.items()
-    ]  # fmt: skip
-    slow = {label: float(run.completions_us().max()) for label, run in rows.items()}
-    false_bad = rows["incast, no trimming, one loss retires"].total("retired")
-    found += [
-        Finding("few EVs are slower", "16 above 128", f"{slow['16 EVs']:.1f} and {slow['all on']:.1f} us",
-                slow["16 EVs"] > slow["all on"]),
-        Finding("paths blamed in an incast that trims", "none", str(rows["incast, trimming on"].total("retired")),
-                rows["incast, trimming on"].total("retired") == 0),
-        Finding("paths blamed where nothing is trimmed and one loss is enough", "many", str(false_bad), false_bad > 20),
-        Finding("paths blamed where nothing is trimmed, three losses in a row", "less than half",
-                str(rows["incast, trimming off"].total("retired")),
-                rows["incast, trimming off"].total("retired") < max(1, false_bad) / 2),
-    ]  # fmt: skip
     return Experiment(
-        "S18", "Ablations", "64 NICs under two T0s, 32 uplinks in each of 8 planes, 128 EVs unless said; permutation of 2 MiB "
-        "and a 16:1 incast of 1 MiB.", tuple(found),
+        "S18", "Ablations", "64 NICs under two T0s, 32 uplinks in each of 8 planes, 128 EVs unless said: a permutation of 2 "
+        "MiB, a 16:1 incast of 1 MiB, and four writers of 4 MiB to one NIC below a T0 that has lost 28 of 32 uplinks of "
+        "one plane.", (*_spraying(), *_incasts(), *_replacing()),
+        remark="Rows without an expectation are there to be compared. Where all NICs of a T0 send at full rate, replacement "
+        "in any plane is quicker instead, because one plane has lost most of its uplinks: the price that P1 section 4 "
+        "names.",
     )  # fmt: skip
+
+
+_SMALL = {"ev": {"active": 128, "backup": 32, "min_active": 32}}
+
+
+def _ablated(traffic: dict[str, Any], change: dict[str, Any], **more: Any) -> Report:
+    name = more.pop("transport_name", "mrc")
+    tables = {"mrc": {**_SMALL, **change}, **more.pop("tables", {})}
+    return simulate(scenario(traffic, transport=tables, **more), site_of(gpus=64, radix=64), name)
+
+
+def _row(label: str, run: Report) -> Finding:
+    return Finding(label, "", f"slowest {run.completions_us().max():.1f} us; {run.marked:,} marked, {run.trimmed:,} trimmed, "
+                   f"{run.dropped:,} dropped, {run.total('resent'):,} resent, {run.total('retired'):,} retired",
+                   holds=True)  # fmt: skip
+
+
+def _slowest(run: Report) -> float:
+    return float(run.completions_us().max())
+
+
+def _spraying() -> list[Finding]:
+    """Return what the number of EVs, their order and skipping are worth under a permutation."""
+    full = {"pattern": "permutation", "across": True, "size": "2 MiB"}
+    fixed = {"congestion": {"algorithm": "fixed"}, "skip": False, "retire": False}
+    rows = {
+        f"{n} EVs": _ablated(full, {"ev": {"active": n, "backup": n // 4, "min_active": n // 4}})
+        for n in (16, 64, 128, 256)
+    }
+    rows["128 EVs, skip off"] = _ablated(full, {"skip": False})
+    rows["128 EVs, not shuffled"] = _ablated(full, {"shuffle": False})
+    rows["128 EVs in rotation, fixed window"] = _ablated(full, fixed)
+    rows["128 EVs at random, fixed window"] = _ablated(
+        full, {}, transport_name="random", tables={"random": {"evs": 128}}
+    )
+    return [
+        *(_row(label, run) for label, run in rows.items()),
+        above("few EVs are slower: 16 over 256", _slowest(rows["16 EVs"]) / _slowest(rows["256 EVs"]), 1.05),
+        above("few EVs meet full queues: trims with 16", rows["16 EVs"].trimmed, 10 * (1 + rows["256 EVs"].trimmed)),
+        above("drawing at random trims more than a shuffled rotation", rows["128 EVs at random, fixed window"].trimmed,
+              rows["128 EVs in rotation, fixed window"].trimmed),
+    ]  # fmt: skip
+
+
+def _incasts() -> list[Finding]:
+    """Return what trimming, patience with paths and a last hop without ECN are worth under an incast."""
+    funnel = {"pattern": "incast", "across": True, "senders": 16, "destination": 40, "size": "1 MiB"}
+    hasty = {"trimming": False, "ev": {**_SMALL["ev"], "losses_to_retire": 1}}
+    rows = {
+        "incast, trimming on": _ablated(funnel, {}),
+        "incast, trimming off": _ablated(funnel, {"trimming": False}),
+        "incast, trimming off, one loss retires": _ablated(funnel, hasty),
+        "incast, ECN on the last hop too": _ablated(funnel, {"ecn_last_hop": True}),
+    }
+    on, off, blamed, marked = rows.values()
+    evs = 16 * (128 + 32)
+    return [
+        *(_row(label, run) for label, run in rows.items()),
+        within("paths blamed in an incast that trims", on.total("retired"), 0, 0),
+        within("without trimming, of 2,560", off.total("retired"), 0, 0.02 * evs),
+        above("off: without trimming, if one loss were enough", blamed.total("retired"), 0.5 * evs),
+        within("paths skipped for the receiver's sake", on.total("marks"), 0, 0),
+        above("off: the same with ECN on the last hop", marked.total("marks"), 100),
+        above("trimming ends an incast sooner: off over on", _slowest(off) / _slowest(on), 1.2),
+    ]  # fmt: skip
+
+
+def _replacing() -> list[Finding]:
+    """Return what replacement within the plane is worth: planes stay even where many write to one."""
+    dead = [{"kind": "black-hole", "target": f"link1-p0-i0-u{n}"} for n in range(28)]
+    few = {"pattern": "incast", "across": True, "senders": 4, "destination": 40, "size": "4 MiB"}
+    full = {"pattern": "permutation", "across": True, "size": "2 MiB"}
+    rows = {
+        f"{what}, {label} plane": _ablated(traffic, {"same_plane": label == "same"}, faults=dead)
+        for what, traffic in (("4:1", few), ("permutation", full))
+        for label in ("same", "any")
+    }
+    return [
+        *(_row(label, run) for label, run in rows.items()),
+        above("false incast: any plane over same plane, 4:1", _slowest(rows["4:1, any plane"]) / _slowest(rows["4:1, same plane"]),
+              1.03, "", "P1 section 4"),
+        above("its price: same plane over any plane, permutation",
+              _slowest(rows["permutation, same plane"]) / _slowest(rows["permutation, any plane"]), 1.2, "", "P1 section 4"),
+    ]  # fmt: skip
 
 
 def htsim() -> Experiment:

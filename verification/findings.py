@@ -7,14 +7,18 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from weft.core.units import BitsPerSecond, Picoseconds
+from weft.netsim.network import Network, network
 from weft.netsim.results import Report
 from weft.netsim.simulate import run, set_up, transports_of
+from weft.netsim.transports.mrc import Mrc
 from weft.specs import load_site
-from weft.specs.scenario import ScenarioSpec
+from weft.specs.scenario import NetworkSpec, ScenarioSpec
 from weft.specs.site import SiteSpec
+from weft.specs.transport import LossSpec, MrcSpec
 
 US = 10**6
 GBPS = 10**9
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00")
 
 
 @dataclass(frozen=True)
@@ -56,8 +60,20 @@ class Experiment:
 
 def within(what: str, value: float, low: float, high: float, unit: str = "", source: str = "") -> Finding:
     """Return the finding that a value lies in a range."""
-    said = f"{low:g} to {high:g}{unit and ' ' + unit}{source and ', ' + source}"
+    said = f"{low:.4g} to {high:.4g}{unit and ' ' + unit}{source and ', ' + source}"
     return Finding(what, said, f"{value:.4g}{unit and ' ' + unit}", low <= value <= high)
+
+
+def above(what: str, value: float, low: float, unit: str = "", source: str = "") -> Finding:
+    """Return the finding that a value is larger than a bound."""
+    said = f"above {low:.4g}{unit and ' ' + unit}{source and ', ' + source}"
+    return Finding(what, said, f"{value:.4g}{unit and ' ' + unit}", value > low)
+
+
+def below(what: str, value: float, high: float, unit: str = "", source: str = "") -> Finding:
+    """Return the finding that a value is smaller than a bound."""
+    said = f"below {high:.4g}{unit and ' ' + unit}{source and ', ' + source}"
+    return Finding(what, said, f"{value:.4g}{unit and ' ' + unit}", value < high)
 
 
 def site_of(planes: int = 8, *, gpus: int = 260, radix: int | None = None, rate_gbps: int | None = None) -> SiteSpec:
@@ -76,6 +92,18 @@ def site_of(planes: int = 8, *, gpus: int = 260, radix: int | None = None, rate_
     return site.model_copy(update={"fabric": fabric})
 
 
+def network_of(site: SiteSpec) -> Network:
+    """Return the network of a site for MRC's packets."""
+    frames = Mrc(MrcSpec()).frames(site.fabric.packet)
+    return network(site.fabric, NetworkSpec(), frames, trimming=True, ecn_last_hop=False)
+
+
+def detection_us(site: SiteSpec) -> tuple[float, float]:
+    """Return the round trip and the spread after which a passed packet counts as lost, both of this fabric."""
+    round_trip = network_of(site).round_trip_ps
+    return round_trip / US, LossSpec().spread * round_trip / MrcSpec().congestion.base_rtt / US
+
+
 def scenario(
     traffic: dict[str, Any], *, until_us: float | None = None, bin_us: float = 10, **more: Any
 ) -> ScenarioSpec:
@@ -87,11 +115,19 @@ def scenario(
     return ScenarioSpec.model_validate(table)
 
 
+def use(engine: str) -> None:
+    """Let everything from now on run on `engine`: "engine", the compiled one, or "reference"; both find the same."""
+    _ENGINE[:] = [engine]
+
+
+_ENGINE = ["engine"]
+
+
 def simulate(spec: ScenarioSpec, site: SiteSpec, transport: str = "mrc", seed: int = 1) -> Report:
     """Run one transport with compiled rules."""
     setup = set_up(spec, site, seed)
     (chosen,) = transports_of(setup, (transport,))
-    return run(setup, chosen, fast=True)
+    return run(setup, chosen, engine=_ENGINE[0], fast=True)
 
 
 def rates_gbps(report: Report, pairs: list[int] | None = None) -> Any:

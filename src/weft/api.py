@@ -49,14 +49,15 @@ def plan(
     *,
     top: int = 10,
     fixed: Mapping[str, str] | None = None,
-    precision: Literal["bf16", "fp8"] = "bf16",
+    precision: Literal["fp32", "bf16", "fp8"] | None = None,
     what_if: str | None = None,
 ) -> "Report":
     """Return the best plans of a job on a site and what the chosen one takes.
 
-    `fixed` holds choices ({"tp": "8"}); `what_if` changes the site or the job first ("planes=4").
+    `fixed` holds choices ({"tp": "8"}); `what_if` changes the site or the job first ("planes=4"). The precision is
+    that of the job's own plan where none is given, and otherwise what the GPUs are made for.
     """
-    from weft.planning.plans import Practice
+    from weft.planning.plans import practice_of
     from weft.planning.report import plan_job
     from weft.planning.what_if import changed
 
@@ -64,7 +65,7 @@ def plan(
     task = load_job(job) if isinstance(job, str) else job
     if what_if is not None:
         place, task = changed(place, task, what_if)
-    return plan_job(place, task, practice=Practice(fp8=precision == "fp8"), fixed=fixed, top=top)
+    return plan_job(place, task, practice=practice_of(task, place, precision), fixed=fixed, top=top)
 
 
 def simulate(

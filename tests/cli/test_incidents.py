@@ -49,7 +49,8 @@ def test_a_faults_file_breaks_a_run_and_its_incidents_can_be_read(
     assert set(result["recoveries"][0]) == {"step", "cause", "rank", "seconds", "restored_from"}
     assert result["goodput"]["wall_s"] == pytest.approx(sum(result["goodput"]["seconds"].values()))
     assert main(["runs", "incidents", "tiny-1", "--folder", folder, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"run": "tiny-1", "incidents": result["incidents"]}
+    shown = json.loads(capsys.readouterr().out)
+    assert shown == {"run": "tiny-1", "incidents": result["incidents"], "provenance": result["provenance"]}
     assert main(["runs", "incidents", "tiny-1", "--folder", folder]) == 0
     assert "killed" in capsys.readouterr().out
 

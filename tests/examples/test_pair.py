@@ -22,7 +22,10 @@ COMMANDS: dict[str, list[list[str]]] = {
     "rehearse": [["rehearse", SITE, JOB], ["rehearse", SITE, JOB, "--json"]],
     "site": [["site", "show", SITE]],
 }
-WITHOUT_FILES = {"completion", "schema", "train", "runs", "simulate"}
+WITHOUT_FILES = {
+    "cancel", "cluster", "completion", "drain", "jobs", "lab", "logs", "nodes", "runs", "scale", "schema", "simulate",
+    "submit", "train", "undrain", "why",
+}  # fmt: skip
 """Commands that take neither (a scenario names its site), and training, which has a test of its own."""
 
 

@@ -96,6 +96,17 @@ def test_small_packets_share_a_sack_and_large_ones_do_not() -> None:
     assert receiver.take_sack(r, 0, out) == SACK
 
 
+def test_the_packet_that_closes_the_last_gap_is_answered_at_once() -> None:
+    r, out = made()
+    for seq in (0, 2):
+        take(r, seq, length=100)
+    while receiver.take_sack(r, 0, out) != NOTHING:
+        pass
+    take(r, 1, length=100)
+    assert receiver.take_sack(r, 0, out) == SACK
+    assert out["cack_psn"] == 2
+
+
 def test_marks_requests_retransmissions_and_duplicates_are_answered_at_once() -> None:
     for change in ({"marked": 1}, {"again": 1}, {"ask": 1}):
         r, out = made()

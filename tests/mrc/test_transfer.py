@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.mrc.channel import FINE, LATE, LOSE, MARK, STRIDE, TRIM, TRIM_LAST, TWICE, US, Channel, Script, small_spec
 
-from weft.mrc.columns import ERROR_NAMES, NEVER
+from weft.mrc.columns import ERROR_NAMES, EV_STATE_NAMES, NEVER
 
 FATES = st.sampled_from([FINE, FINE, FINE, LATE, LOSE, LOSE, TWICE, MARK, TRIM, TRIM_LAST])
 REPLY_FATES = st.sampled_from([FINE, FINE, FINE, LATE, LOSE, TWICE])
@@ -164,6 +164,27 @@ def test_loss_by_congestion_without_trimming_retires_no_healthy_path() -> None:
     q = channel.s.qp[0]
     assert q["silent"] > 50
     assert q["retired"] <= 2
+
+
+def test_a_full_queue_without_trimming_retires_no_healthy_path() -> None:
+    fates = [FINE if k % 2 else LOSE for k in range(900)]
+    spec = small_spec(trimming=False)
+    patient = spec.model_copy(update={"loss": spec.loss.model_copy(update={"exponential_retries": 20})})
+    channel = Channel(patient, Script(data=fates), [(64 * 1500, -1)])
+    assert channel.run() == 0
+    q = channel.s.qp[0]
+    assert q["silent"] > 200
+    assert q["retired"] <= 1
+
+
+def test_a_dead_path_is_retired_without_trimming_too() -> None:
+    channel = Channel(small_spec(trimming=False), Script(pace_ps=100_000), [(64 * 1500, -1)])
+    dead = int(channel.s.evs[0, channel.s.rotation[0, 0]]["value"])
+    channel.script.dead[dead] = (20 * US, NEVER)
+    assert channel.run() == 0
+    (row,) = [ev for ev in channel.s.evs[0] if ev["value"] == dead]
+    assert EV_STATE_NAMES[row["state"]] == "ASSUMED_BAD"
+    assert channel.s.qp[0]["retired"] == 1
 
 
 def test_a_port_that_goes_down_takes_its_plane_and_comes_back() -> None:

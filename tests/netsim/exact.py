@@ -80,6 +80,9 @@ class Script:
             return NEVER
         return self.shots[self.order[self.sent]].at_ps // self.slot_ps * self.slot_ps
 
+    def reconverge(self, dead):
+        pass
+
     def reached(self, pair):
         return (10**9, 10**9)
 

@@ -8,7 +8,7 @@ from tests.training.ranks import MIXTURE, job_of
 
 from weft.core.errors import UsageError
 from weft.specs.job import PlanSpec
-from weft.training.mesh import Layout, automatic, check
+from weft.training.mesh import Layout, check
 from weft.training.sharing import Sharing
 
 few = st.integers(1, 3)
@@ -117,9 +117,3 @@ def test_the_wrong_number_of_ranks_names_the_dp_that_fits(tmp_path: Path):
     assert job.plan != "auto"
     with pytest.raises(UsageError, match="write dp = 3"):
         check(job, job.plan, ranks=6)
-
-
-def test_an_open_plan_becomes_data_parallel_ranks(tmp_path: Path):
-    job = job_of(tmp_path, batch={"sequences": 6, "micro": 2, "length": 32})
-    assert automatic(job, 2).dp == 2
-    assert automatic(job, 64).dp == 3

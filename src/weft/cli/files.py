@@ -1,5 +1,6 @@
 """`weft site`, `weft schema`, `weft check`, `weft completion`: commands about files and the command line."""
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
@@ -12,7 +13,7 @@ from weft.core.specfile import schema as describe
 from weft.specs import SITES, load_site
 from weft.specs.files import KINDS, load_any
 
-Kind = Literal["site", "job", "scenario"]
+Kind = Literal["site", "job", "scenario", "faults"]
 
 
 def list_sites(*, json: JsonFlag = False) -> None:
@@ -48,7 +49,7 @@ def show_site(site: str, /, *, json: JsonFlag = False) -> None:
 
 
 def schema(kind: Kind, /, *, json: JsonFlag = False) -> None:  # noqa: ARG001 - it is JSON either way
-    """Print the JSON schema of site, job or scenario files; it is JSON with --json and without.
+    """Print the JSON schema of site, job, scenario or faults files; it is JSON with --json and without.
 
     Parameters
     ----------
@@ -65,7 +66,7 @@ def check(*files: str, json: JsonFlag = False) -> None:
     Parameters
     ----------
     files
-        Site, job or scenario files, or built-in names; the kind is told by what is in them.
+        Site, job, scenario or faults files, or built-in names; the kind is told by what is in them.
 
     """
     if not files:
@@ -75,7 +76,7 @@ def check(*files: str, json: JsonFlag = False) -> None:
     for file in files:
         try:
             kind, spec = load_any(file)
-            found.append({"file": file, "kind": kind, "name": str(spec.as_written()["name"])})
+            found.append({"file": file, "kind": kind, "name": str(spec.as_written().get("name", Path(file).stem))})
         except SpecError as error:
             mistakes += error.mistakes
         except UsageError as error:
@@ -89,7 +90,8 @@ def check(*files: str, json: JsonFlag = False) -> None:
         print_json(found)
         return
     for row in found:
-        console().print(f"{row['file']}: a {row['kind']} called {row['name']}, no mistakes", markup=False)
+        article = "" if row["kind"] == "faults" else "a "
+        console().print(f"{row['file']}: {article}{row['kind']} called {row['name']}, no mistakes", markup=False)
 
 
 def completion(

@@ -52,9 +52,30 @@ fabric.command(
 site = _group("site", "Look at sites.")
 site.command("weft.cli.files:list_sites", name="list", help="List the built-in sites.")
 site.command("weft.cli.files:show_site", name="show", help="Print a site with everything it inherits.")
+site.command("weft.cli.measure:measure", name="measure", help="Measure this machine and write it as a site.")
+
+app.command("weft.cli.lab:app", name="lab", help="Build a real SRv6 fabric on this machine, break it, send over it.")
 
 app.command("weft.cli.train:train", name="train", help="Train a job on this machine, from one plan.")
 app.command("weft.cli.runs:app", name="runs", help="List, show and compare what trainings have left behind.")
+cluster = _group("cluster", "Run a cluster on this machine, or replay one in simulated time.")
+cluster.command("weft.cli.cluster_local:up", name="up", help="Start the cluster of this machine.")
+cluster.command("weft.cli.cluster_local:down", name="down", help="Stop its daemon; jobs that run go on.")
+cluster.command("weft.cli.cluster_local:status", name="status", help="Show nodes, teams and jobs.")
+app.command("weft.cli.submit:submit", name="submit", help="Hand a training, a command or a sweep to the cluster.")
+app.command("weft.cli.queue:jobs", name="jobs", help="List jobs, show one, or compare the jobs of a sweep.")
+app.command("weft.cli.queue:logs", name="logs", help="Print the output of a job.")
+app.command("weft.cli.queue:cancel", name="cancel", help="Call off jobs or sweeps.")
+app.command(
+    "weft.cli.queue:why", name="why", help="Say why a job waits, when it starts, and what would make it sooner."
+)
+app.command("weft.cli.health:nodes_app", name="nodes", help="List the cluster's nodes, or test this machine.")
+app.command("weft.cli.queue:drain", name="drain", help="Give a node no more work.")
+app.command("weft.cli.queue:undrain", name="undrain", help="Give a node back.")
+
+app.command("weft.cli.scale:app", name="scale", help="Predict the loss of a large run from small ones.")
+cluster.command("weft.cli.cluster:replay", name="replay", help="Replay a trace through the real decisions.")
+cluster.command("weft.cli.cluster:generate", name="generate", help="Make a trace from a seed.")
 
 app.command("weft.cli.files:schema", name="schema", help="Print the JSON schema of site, job or scenario files.")
 app.command("weft.cli.files:check", name="check", help="Check site, job and scenario files and name every mistake.")

@@ -24,7 +24,10 @@ Changes = Annotated[
         name="--what-if", negative="", help="Plan again after a change, as planes=4, nodes=-8 or 'link_rate=400 Gb/s'."
     ),
 ]
-Precision = Annotated[Literal["bf16", "fp8"], Parameter(help="Arithmetic of the matrices.")]
+Precision = Annotated[
+    Literal["fp32", "bf16", "fp8"] | None,
+    Parameter(help="Arithmetic of the matrices; the job's own plan says it, or else bf16, fp32 on CPUs."),
+]
 
 
 @app.default
@@ -36,7 +39,7 @@ def plan(
     top: Annotated[int, Parameter(help="Plans to show.")] = 10,
     fix: Pairs = None,
     what_if: Changes = None,
-    precision: Precision = "bf16",
+    precision: Precision = None,
     json: JsonFlag = False,
     plot: PlotFile = None,
 ) -> None:

@@ -11,6 +11,8 @@ from weft.planning.timeline import timeline
 
 _GIB = 2**30
 _SHOWN_STAGES, _SHOWN_ROUNDS, _SHOWN_STEPS = 8, 16, 3
+_FAR = 10
+"""A limit that lies this many times above what is drawn is named, not drawn: it would flatten the rest."""
 _KINDS = {"forward": COLOURS[0], "backward": COLOURS[1], "weights": COLOURS[2]}
 
 
@@ -36,12 +38,20 @@ def _memory(axes: Axes, found: Report) -> None:
         heights = [float(value) / _GIB for value in getattr(best.memory, part)]
         axes.bar(range(len(best)), heights, bottom=bottom, color=colour, label=part)
         bottom = [below + height for below, height in zip(bottom, heights, strict=True)]
-    axes.axhline(found.machine.memory_bytes / _GIB, color="#333333", linestyle="--", linewidth=1, label="GPU memory")
+    _limit(axes, found.machine.memory_bytes / _GIB, max(bottom), "GPU memory", "GiB")
     axes.set_xticks(range(len(best)), names, rotation=45, ha="right", fontsize=7)
     axes.set_ylabel("GiB on the fullest GPU")
     axes.set_title("memory of the best plans (dp x tp x pp x cp)", fontsize=10)
     axes.margins(y=0.25)
     axes.legend(fontsize=7, ncols=3, loc="upper right")
+
+
+def _limit(axes: Axes, limit: float, drawn: float, what: str, unit: str) -> None:
+    """Draw a limit as a line, or name it in the legend where it is far above what is drawn."""
+    if limit > _FAR * drawn:
+        axes.plot([], [], linestyle="none", label=f"{what}: {limit:,.3g} {unit}")
+    else:
+        axes.axhline(limit, color="#333333", linestyle="--", linewidth=1, label=what)
 
 
 def _gantt(axes: Axes, found: Report) -> None:
@@ -73,12 +83,12 @@ def _gantt(axes: Axes, found: Report) -> None:
 
 
 def _power(axes: Axes, found: Report) -> None:
-    count = round(_SHOWN_STEPS * float(found.chosen.step_s[0]) * found.per_second)
+    count = max(2, round(_SHOWN_STEPS * float(found.chosen.step_s[0]) * found.per_second))
     wave = found.meter.at(found.wave[:count]) / 1e6
     axes.plot([number / found.per_second for number in range(len(wave))], wave, color=COLOURS[5], linewidth=1)
     limit = found.site.power.limit
     if limit is not None:
-        axes.axhline(limit / 1e9, color="#333333", linestyle="--", linewidth=1, label="contract")
+        _limit(axes, limit / 1e9, float(wave.max()), "contract", "MW")
         axes.legend(fontsize=7)
     axes.set_ylim(bottom=0)
     axes.set_xlabel("s")
@@ -89,15 +99,18 @@ def _power(axes: Axes, found: Report) -> None:
 def _goodput(axes: Axes, found: Report) -> None:
     good = found.goodput
     nodes = int(found.chosen.plans.ranks[0]) / found.site.node.gpus
-    rates = [0.25 * 1.2**power for power in range(26)]
-    for restart, colour in ((30.0, COLOURS[2]), (180.0, COLOURS[0]), (600.0, COLOURS[1])):
+    own = 1000 * DAY_S / (good.mttf_s * nodes)
+    lowest = min(0.25, own / 10) if own > 0 else 0.25
+    rates = [lowest * 1.2**power for power in range(80)]
+    rates = [rate for rate in rates if rate <= max(24, 10 * own)]
+    for share, colour in ((1 / 3, COLOURS[2]), (1, COLOURS[0]), (3, COLOURS[1])):
+        restart = share * good.restart_s
         shares: list[float] = []
         for rate in rates:
             mttf = 1000 * DAY_S / (rate * nodes)
             interval = max(float(found.chosen.step_s[0]), daly_interval_s(mttf, good.write_s))
             shares.append(daly_share(mttf, restart, good.write_s, interval))
-        axes.plot(rates, shares, color=colour, label=f"restart {restart:.0f} s")
-    own = 1000 * DAY_S / (good.mttf_s * nodes)
+        axes.plot(rates, shares, color=colour, label=f"restart {restart:.3g} s")
     axes.plot(
         [own], [good.share], "o", color="#333333", label=f"this site: {good.mttf_s / HOUR_S:.2g} h between failures"
     )

@@ -17,7 +17,7 @@ from weft.core.errors import FailedError, UsageError
 from weft.core.provenance import provenance
 from weft.core.quantity import ENERGY, POWER, RATE, SIZE, TIME, significant
 from weft.planning.power import JOULES_PER_KWH
-from weft.planning.rehearsal import Line, rehearse
+from weft.planning.rehearsal import Line, rehearse, simulated_figures
 from weft.planning.report import Report
 from weft.specs import JobSpec, load_job
 from weft.training.runs import Record, records
@@ -32,6 +32,9 @@ def rehearse_job(
     *,
     folder: Annotated[Path, Parameter(name="--folder", help="Runs to take measured figures from.")] = _RUNS,
     begin: Annotated[str | None, Parameter(name="--start", help="First day of the run, as 2027-01-31.")] = None,
+    simulate: Annotated[
+        bool, Parameter(negative="", help="Send the step's exchanges through the simulator too.")
+    ] = False,
     page: Annotated[Path | None, Parameter(name="--html", help="Write the page with its pictures to FILE.")] = None,
     json: JsonFlag = False,
     plot: PlotFile = None,
@@ -51,7 +54,8 @@ def rehearse_job(
     spec = load_job(job)
     report = api.plan(spec, site)
     record = _measured(folder, spec)
-    lines = [*rehearse(report, measured={} if record is None else figures(record, spec.steps))]
+    simulated = _simulated(report) if simulate else {}
+    lines = [*rehearse(report, simulated=simulated, measured={} if record is None else figures(record, spec.steps))]
     if begin is not None:
         lines.append(_finish(report, begin))
     if plot is not None:
@@ -66,7 +70,18 @@ def rehearse_job(
             "provenance": provenance(asked).as_json(),
         })  # fmt: skip
         return
-    _print(report, lines, record)
+    _print(report, lines, record, simulated=simulate)
+
+
+def _simulated(report: Report) -> dict[str, float]:
+    """Return what the step's exchanges come to packet by packet."""
+    from rich.console import Console
+
+    from weft.netsim.step_table import step_tables
+
+    with Console(stderr=True).status("simulating") as shown:
+        tables = step_tables(report.site, say=lambda text: shown.update(f"simulating: {text}"))
+    return simulated_figures(report, tables.healthy, tables.spine_lost)
 
 
 def _finish(report: Report, begin: str) -> Line:
@@ -106,23 +121,29 @@ def figures(record: Record, steps_asked: int) -> dict[str, float]:
 
 
 def _measured(folder: Path, job: JobSpec) -> Record | None:
-    """Return the newest finished run of a job with this name, where there is one."""
+    """Return the newest finished run of the same training: name, model, batch and plan; none where there is none."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"--folder {folder} is not a folder; name a folder of runs")
     if not folder.is_dir():
         return None
-    own = [record for record in records(folder) if record.job().name == job.name and record.state() == "finished"]
+    own = [record for record in records(folder) if record.state() == "finished" and _same(record.job(), job)]
     return own[-1] if own else None
 
 
-def _print(report: Report, lines: Sequence[Line], record: Record | None) -> None:
+def _same(one: JobSpec, other: JobSpec) -> bool:
+    """Return whether two jobs train the same in the same way, for however many steps."""
+    return all(getattr(one, key) == getattr(other, key) for key in ("name", "model", "batch", "plan"))
+
+
+def _print(report: Report, lines: Sequence[Line], record: Record | None, *, simulated: bool) -> None:
     console().print(f"{report.job.name} on {report.site.name}: {report.site.description}", markup=False, soft_wrap=True)
     for section in dict.fromkeys(line.section for line in lines):
         own = [line for line in lines if line.section == section]
         rows = [(line.what, *cells(line)) for line in own]
         print_table(section, ("what", "predicted", "simulated", "measured"), rows)
     source = "none finished yet; run `weft train`" if record is None else record.name
-    console().print(f"measured: {source}; simulated: not run here", markup=False, soft_wrap=True)
+    beside = "permutations of a ring's step on a part of the fabric" if simulated else "add --simulate"
+    console().print(f"measured: {source}; simulated: {beside}", markup=False, soft_wrap=True)
 
 
 def cells(line: Line) -> tuple[str, str, str]:

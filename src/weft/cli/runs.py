@@ -88,7 +88,14 @@ def compare_runs(left: str, right: str, /, *, folder: Folder = _RUNS, json: Json
     one, other = find(folder, left), find(folder, right)
     found = compare(one, other)
     if json:
-        print_json({"left": one.name, "right": other.name, **found.as_json()})
+        print_json(
+            {
+                "left": one.name,
+                "right": other.name,
+                **found.as_json(),
+                "provenance": [one.provenance(), other.provenance()],
+            }
+        )
     if not found.equal:
         raise FailedError(_difference(one.name, other.name, found))
     if not json:
@@ -113,7 +120,7 @@ def incidents(run: str, /, *, folder: Folder = _RUNS, json: JsonFlag = False) ->
     record = find(folder, run)
     lines = record.incidents()
     if json:
-        print_json({"run": record.name, "incidents": lines})
+        print_json({"run": record.name, "incidents": lines, "provenance": record.provenance()})
         return
     if not lines:
         console().print(f"{record.name}: no incidents", markup=False, soft_wrap=True)

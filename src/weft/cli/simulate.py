@@ -32,8 +32,19 @@ def simulate(
     /,
     *,
     transport: Annotated[
-        str | None, Parameter(help="Transports to run, by comma: mrc, uet, random; the scenario's where absent.")
+        str | None,
+        Parameter(
+            help="Transports to run, by comma: mrc, uet, random, roce (roce:8 has 8 queue pairs for a flow), reps, "
+            "adaptive; the scenario's where absent."
+        ),
     ] = None,
+    collective: Annotated[
+        str | None,
+        Parameter(help="Instead of a scenario: compare transports on ring, reduce-scatter, all-gather or all-to-all."),
+    ] = None,
+    size: Annotated[str, Parameter(help="Collective: bytes of the buffer, or several sizes by comma.")] = "64MiB",
+    ranks: Annotated[int, Parameter(help="Collective: how many take part.")] = 64,
+    site: Annotated[str, Parameter(help="Collective: built-in name or path of the site.")] = "bed-64x400g",
     seed: Annotated[int | None, Parameter(help="Root of everything random; the scenario's where absent.")] = None,
     engine: Annotated[
         Literal["engine", "reference"] | None,
@@ -57,7 +68,8 @@ def simulate(
     Parameters
     ----------
     scenario
-        Built-in name or path of a scenario file; `htsim-permutation`'s settings where --matrix names the traffic.
+        Built-in name or path of a scenario file; `htsim-permutation`'s settings where --matrix names the traffic;
+        nothing where --collective is given.
     sweep
         Path of a sweep file, after the word `sweep`.
 
@@ -67,8 +79,15 @@ def simulate(
 
         run_sweep(sweep, out, json=json, plot=plot)
         return
-    files = _files(scenario, sweep, matrix, topology)
     names = tuple(name.strip() for name in transport.split(",")) if transport else ()
+    if collective is not None:
+        if scenario is not None or matrix is not None:
+            raise UsageError("name either a scenario or a collective: weft simulate pair, or --collective ring")
+        from weft.cli.collective import run_collective
+
+        run_collective(collective, size, ranks, site, names, seed=seed or 0, json=json, plot=plot)
+        return
+    files = _files(scenario, sweep, matrix, topology)
     if flows is not None and flows.suffix not in (".parquet", ".csv"):
         raise UsageError(f"--flows {flows}: write a name that ends in .parquet or .csv")
     with _progress() as (watch, say):
@@ -159,7 +178,8 @@ def _row(report: Report) -> tuple[str, ...]:
     times = found["fct_us"]
     known = times["max"] is not None
     us = [TIME.about(times[name] * 10**6, 4) if known else "-" for name in ("mean", "p99", "max")]
-    ratio = f"{times['max'] * 10**6 / report.ideal_ps:.3f}" if known else "-"
+    over = report.over_ideal()
+    ratio = "-" if over is None else f"{over:.3f}"
     return (
         report.transport, f"{found['completed']:,} of {found['flows']:,}", *us, ratio,
         RATE.about(found["goodput_bps_per_nic"]), f"{found['retransmitted']:,}", f"{found['trimmed']:,}",

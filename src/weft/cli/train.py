@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,12 +14,15 @@ from weft.cli.output import JsonFlag, console, print_json, print_table
 from weft.core import quantity
 from weft.core.errors import UsageError
 from weft.core.specfile import read_table, validate
+from weft.core.toml import value_of
 from weft.engines.supervisor import Supervisor
 from weft.planning.arithmetic import parameters
-from weft.specs import JobSpec, load_job
+from weft.planning.machine import machine_of
+from weft.specs import JobSpec, load_job, load_site
 from weft.specs.faults import FaultsSpec
-from weft.training.mesh import automatic, check
-from weft.training.runs import check_root
+from weft.training.choice import automatic
+from weft.training.mesh import check
+from weft.training.runs import check_root, find
 
 _LINES = 10
 _WEIGHT_BYTES = 4
@@ -33,6 +35,7 @@ def train(
     resume: Annotated[bool, Parameter(negative="", help="Go on with the newest run of this job.")] = False,
     set: Annotated[tuple[str, ...], Parameter(name="--set", negative="", help="Change a key: KEY=VALUE.")] = (),
     folder: Annotated[Path, Parameter(name="--folder", help="The folder of runs.")] = _RUNS,
+    site: Annotated[str | None, Parameter(help="Site for which an open plan is chosen; this machine.")] = None,
     faults: Annotated[str | None, Parameter(name="--faults", help="Break it on purpose as FILE says.")] = None,
     json: JsonFlag = False,
 ) -> None:  # fmt: skip
@@ -47,7 +50,7 @@ def train(
         Built-in name or path of a job file.
 
     """
-    spec = planned(changed(load_job(job), set, job))
+    spec = planned(changed(load_job(job), set, job), site)
     check_memory(spec, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     with _shown(spec, quiet=json) as show:
         broken = None if faults is None else validate(read_table(faults), FaultsSpec, faults)
@@ -55,7 +58,7 @@ def train(
         check_root(folder)
         result = supervisor.run()
     if json:
-        print_json(result)
+        print_json({**result, "provenance": find(folder, result["run"]).provenance()})
     else:
         _print_result(result, job)
     if result["state"] != "finished":
@@ -69,7 +72,7 @@ def changed(job: JobSpec, changes: tuple[str, ...], name: str) -> JobSpec:
         key, equals, text = change.partition("=")
         if not equals or not key.strip():
             raise UsageError(f"--set {change}: write KEY=VALUE, such as --set steps=100 or --set plan.dp=4")
-        _put(table, key.strip().split("."), _value(text.strip()))
+        _put(table, key.strip().split("."), value_of(text.strip()))
     return validate(table, JobSpec, f"{name} with --set") if changes else job
 
 
@@ -81,18 +84,12 @@ def _put(table: dict[str, Any], path: list[str], value: Any) -> None:
     table[path[-1]] = value
 
 
-def _value(text: str) -> Any:
-    """Return `text` read as a TOML value, or as it stands where it is none: words need no quotes here."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
-
-
-def planned(job: JobSpec) -> JobSpec:
+def planned(job: JobSpec, site: str | None = None) -> JobSpec:
     """Return `job` with a plan that fits: its own, or one for this machine where it leaves that open."""
     if job.plan == "auto":
-        job = job.model_copy(update={"plan": automatic(job, os.cpu_count() or 1)})
+        machine = None if site is None else machine_of(load_site(site))
+        ranks = os.cpu_count() or 1 if machine is None else machine.gpus
+        job = job.model_copy(update={"plan": automatic(job, ranks, machine)})
     assert job.plan != "auto"
     check(job, job.plan)
     return job

@@ -1,6 +1,7 @@
-"""Writes plain values as TOML; the standard library only reads it."""
+"""Writes plain values as TOML, which the standard library only reads, and reads single values."""
 
 import json
+import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,14 @@ def written(table: Mapping[str, Any], prefix: str = "") -> str:
             has_plain = any(not isinstance(below, Mapping) for below in value.values())
             lines += ["", f"[{name}]", inner] if has_plain or not value else [inner]
     return "\n".join(lines)
+
+
+def value_of(text: str) -> Any:
+    """Return `text` read as a TOML value, or as it stands where it is none: words on a command line need no quotes."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
 
 
 def _value(value: Any) -> str:

@@ -118,6 +118,12 @@ def device_of(topology: Topology, node: int, port: int) -> str:
     return f"{'p' if node < topology.nics else 'e'}{port}"
 
 
+def addresses_at(topology: Topology, node: int, port: int) -> tuple[str, str]:
+    """Return the link-local addresses at a port: its own, and that of the other end of its link."""
+    link = int(topology.ports.of(node)[port])
+    return (_LOWER, _UPPER) if topology.links.lower[link] == node else (_UPPER, _LOWER)
+
+
 def nic_address(nic: int) -> str:
     """Return the address of a NIC itself, which its packets carry as their source."""
     return srv6.to_text(NIC_NETWORK + nic + 1)
@@ -128,7 +134,7 @@ def _settings(namespace: str, *, switch: bool) -> Command:
 
 
 def _wire(topology: Topology, names: tuple[str, ...], link: int) -> Command:
-    (lower, lower_port), (upper, upper_port) = _ends(topology, link)
+    (lower, lower_port), (upper, upper_port) = ends_of(topology, link)
     near = ("name", device_of(topology, lower, lower_port), "netns", names[lower])
     far = ("name", device_of(topology, upper, upper_port), "netns", names[upper])
     return Command(("link", "add", *near, "type", "veth", "peer", *far))
@@ -138,7 +144,7 @@ def link_down(topology: Topology, link: int, prefix: str = "w") -> tuple[Command
     """Return the commands that fail a link: both ends go down."""
     return tuple(
         Command(("link", "set", "dev", device_of(topology, node, port), "down"), namespace_of(topology, node, prefix))
-        for node, port in _ends(topology, link)
+        for node, port in ends_of(topology, link)
     )
 
 
@@ -146,12 +152,13 @@ def link_up(tables: Tables, link: int, prefix: str = "w") -> tuple[Command, ...]
     """Return the commands that bring a failed link back, with the addresses and routes that Linux drops with it."""
     return tuple(
         Command(words, namespace_of(tables.topology, node, prefix))
-        for node, port in _ends(tables.topology, link)
+        for node, port in ends_of(tables.topology, link)
         for words in _port(tables, node, port, _by_port(tables, node))
     )
 
 
-def _ends(topology: Topology, link: int) -> tuple[tuple[int, int], tuple[int, int]]:
+def ends_of(topology: Topology, link: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return node and port at the lower end of a link, and at its upper end."""
     links = topology.links
     return (
         (int(links.lower[link]), int(links.lower_port[link])),
@@ -196,8 +203,7 @@ def _own(entry: Entry, block: int) -> tuple[str, ...]:
 def _port(tables: Tables, node: int, port: int, by_port: Mapping[int, Sequence[Entry]]) -> list[tuple[str, ...]]:
     """Return what brings one port to life: its device, its address and the routes through it."""
     topology = tables.topology
-    device, link = device_of(topology, node, port), int(topology.ports.of(node)[port])
-    own, gateway = (_LOWER, _UPPER) if topology.links.lower[link] == node else (_UPPER, _LOWER)
+    device, (own, gateway) = device_of(topology, node, port), addresses_at(topology, node, port)
     matches = [entry.match(tables.plan.block) for entry in by_port[port]]
     return [
         # No automatic link-local address: both ends are known, so that routes can name the other one.

@@ -10,7 +10,7 @@ from typing import Any
 from weft.mrc.columns import ACKED, ERROR_PEER, ERROR_RETRIES, FREE, IN_FLIGHT, LOST, RETURNED
 from weft.mrc.compiled import rule
 from weft.mrc.congestion import cc_ack, cc_penalty, cc_trim
-from weft.mrc.evs import ALWAYS_SKIP, MARK, TRIM, ev_clear, ev_event
+from weft.mrc.evs import ALWAYS_SKIP, MARK, TRIM, ev_clear, ev_event, note_fate
 from weft.mrc.numbers import LOW32, lowest_bit, seq_near
 from weft.mrc.recovery import (
     count_retry,
@@ -139,6 +139,7 @@ def _acknowledge(s: Any, i: int, seq: int, now_ps: int) -> int:
     else:
         return 0
     p["state"] = ACKED
+    note_fate(q, 0)
     s.arrived[i, slot >> _WORD_SHIFT] |= 1 << (slot & _WORD_MASK)
     q["delivered_bytes"] += p["bytes"] - params["overhead"]
     return p["bytes"]

@@ -74,12 +74,14 @@ SENDER = np.dtype(
         *("probe_id", "probe_sent_ps", "probe_order", "probe_open", "probe_misses"),
         # Messages: oldest, next to send, end; immediates under way; next message number.
         *("msg_first", "msg_next", "msg_end", "immediates", "msn"),
-        # EVs: place in the round, EVs in rotation, planes that have any (bits); the probe of a retired one.
+        # EVs: place in the round, EVs in rotation, planes that have any (bits); of what was sent lately, the
+        # share lost; the probe of a retired one.
         *(
             "cursor",
             "active",
             "reach",
             "bad",
+            "loss_share",
             "ev_probe_id",
             "ev_probe_ev",
             "ev_probe_sent_ps",

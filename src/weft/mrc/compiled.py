@@ -9,14 +9,14 @@ into floats; rules are imported by name, never called through a module; what cou
 This is the only module that imports numba.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import FunctionType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 RuleT = TypeVar("RuleT", bound=Callable[..., Any])
 
 _RULES: dict[str, FunctionType] = {}
-_COMPILED: dict[tuple[FunctionType, bool], Any] = {}
+_COMPILED: dict[tuple[FunctionType, str, bool], Any] = {}
 _KEPT: list[str] = []
 _TWINS: dict[FunctionType, FunctionType] = {}
 
@@ -52,12 +52,21 @@ def keep_compiled(folder: str) -> None:
     _KEPT.append(folder)
 
 
-def compiled(function: Callable[..., Any]) -> Any:
+class Swap(NamedTuple):
+    """Rules that take the place of others wherever those are called."""
+
+    name: str
+    """What the copies that are made with it are called after."""
+    instead: Mapping[Callable[..., Any], Callable[..., Any]]
+    """From a rule to the one that takes its place."""
+
+
+def compiled(function: Callable[..., Any], swap: Swap | None = None) -> Any:
     """Return the compiled form of a rule; it takes the same arguments and leaves the same state behind."""
-    return _compiled(function, entry=True)
+    return _compiled(function, swap, entry=True)
 
 
-def _compiled(function: Callable[..., Any], *, entry: bool) -> Any:
+def _compiled(function: Callable[..., Any], swap: Swap | None, *, entry: bool) -> Any:
     """Return a rule compiled to be called from outside, or by other compiled rules only.
 
     The latter take no part in what Python needs, the unpacking of arguments and the keeping of code, which costs far
@@ -65,14 +74,21 @@ def _compiled(function: Callable[..., Any], *, entry: bool) -> Any:
     """
     assert isinstance(function, FunctionType), "only rules can be compiled"
     assert _is_rule(function), f"{function.__qualname__} is not a rule; decorate it with @rule"
-    known = _COMPILED.get((function, entry))
+    if swap is not None:
+        function = swap.instead.get(function, function)
+        assert isinstance(function, FunctionType), "only rules take the place of rules"
+        if not _reaches(function, swap, set()):
+            swap = None
+    suffix = "" if swap is None else f"_{swap.name}"
+    known = _COMPILED.get((function, suffix, entry))
     if known is not None:
         return known
     import numba
 
     names = dict(function.__globals__)
     copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__)
-    copy.__module__, copy.__qualname__ = function.__module__, function.__qualname__
+    # The compiler keeps what it made by this name, so that copies which call other rules must not share it.
+    copy.__module__, copy.__qualname__ = function.__module__, function.__qualname__ + suffix
     # Rules make no arrays, so nothing is to be counted or freed; counting references would cost more than the rules do.
     # They divide by nothing that could be zero, so no check for it is wanted either.
     options: dict[str, Any] = {"nogil": True, "_nrt": False, "error_model": "numpy"}
@@ -81,12 +97,42 @@ def _compiled(function: Callable[..., Any], *, entry: bool) -> Any:
     else:
         options |= {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "forceinline": True}
     made: Any = numba.njit(copy, **options)
-    _COMPILED[function, entry] = made
+    _take_wide(made)
+    _COMPILED[function, suffix, entry] = made
     for name in function.__code__.co_names:
         called = names.get(name)
         if isinstance(called, FunctionType) and _is_rule(called):
-            names[name] = _compiled(_TWINS.get(called, called), entry=False)
+            names[name] = _compiled(_TWINS.get(called, called), swap, entry=False)
     return made
+
+
+def _reaches(function: FunctionType, swap: Swap, seen: set[FunctionType]) -> bool:
+    """Return whether a rule calls, itself or through others, one that another takes the place of."""
+    seen.add(function)
+    called = [function.__globals__.get(name) for name in function.__code__.co_names]
+    rules_called = [each for each in called if isinstance(each, FunctionType) and _is_rule(each)]
+    if any(each in swap.instead for each in rules_called):
+        return True
+    return any(_reaches(each, swap, seen) for each in rules_called if each not in seen)
+
+
+def _take_wide(made: Any) -> None:
+    """Let compiled code call `made` with whole numbers of any width, and compile it for the widest alone.
+
+    Constants and numbers from narrow columns would otherwise make a copy of a rule for every constant and every mixture
+    of widths that it is called with, which takes several times as long to compile and computes the same.
+    """
+    from numba import types as known
+
+    types: Any = known
+    template = made.get_call_template
+
+    def wide(arguments: Any, named: Any) -> Any:
+        plain = [types.unliteral(one) for one in arguments]
+        narrow = [isinstance(one, types.Integer) and one.bitwidth < types.int64.bitwidth for one in plain]
+        return template(tuple(types.int64 if less else one for one, less in zip(plain, narrow, strict=True)), named)
+
+    made.get_call_template = wide
 
 
 def _is_rule(function: FunctionType) -> bool:

@@ -5,13 +5,19 @@ some ready (`SPARE`); a retired or denied one is `OUT`. Only GOOD EVs carry data
 leave open is chosen here:
 
 - The shuffle is lazy: at each place of the round one of the EVs not yet used is drawn, which gives every order of a
-  round the same chance at the cost of one draw for each packet.
+  round the same chance at the cost of a few draws for each packet.
+- An EV whose port is busy keeps its turn for later in the round. Were it lost, three of five turns would be, at eight
+  ports in step, and what is left is as uneven as chance: queues then grow as under random spraying.
 - A SKIP EV that the cursor meets turns GOOD and the packet moves on; one packet revives at most one EV, and the others
   that it meets stay in SKIP.
-- The first mark skips an EV once. Each further one, with no unmarked packet between, doubles the rounds for which it is
-  passed over after every packet that it carries, up to `most_skips`; each unmarked packet halves them. So a path that
-  is always full is left to others, where skipping once would still send every other packet of its turn there.
-- A retired EV whose plane has no spare leaves a gap, unless `min_active` would be undercut: then it stays, in SKIP.
+- A mark skips an EV once. From the fourth in a row, with no unmarked packet between, each further one doubles the
+  rounds for which it is passed over after every packet that it carries, up to `most_skips`; each unmarked packet takes
+  one mark off. So a path that is always full is left to others, where skipping once would still send every other packet
+  of its turn there. Sooner is too soon: marks come a round trip late, and paths that have long emptied would stay so.
+- A retired EV whose plane has no spare leaves a gap, unless `min_active` would be undercut: then it stays, in SKIP. A
+  pair with few paths has few EVs, and its floor is the same share of them.
+- Where switches do not trim, an EV is blamed for as many losses in a row as chance alone would hardly bring: where one
+  packet in ten is lost three are enough, where every second one is it takes ten. So a full queue retires no path.
 - A readmitted EV fills the gap of its plane, or waits as a spare.
 """
 
@@ -45,9 +51,14 @@ TRANSITIONS = np.array(
 )
 """Next state by state (GOOD, SKIP, ASSUMED_BAD, DENIED) and input; the cursor never meets the last two states."""
 
+_DRAWS_FOR_A_PLANE = 2
 _MOST_COUNTED = 100
-_ONE_MARK = 2
-"""What the first mark makes of an EV's patience: it is skipped once and then used as before."""
+_ONE = 1024
+_SHARE_OVER = 32
+"""Transmissions over which the share of lost ones is averaged: few, so that a full queue is known before it is blamed
+on paths."""
+_PATIENCE_SHIFT = 3
+"""Marks in a row, doublings of `patience`, that only skip an EV once each; those after them double the rounds."""
 
 
 @rule
@@ -120,20 +131,49 @@ def _note_reach(s: Any, i: int, plane: int) -> None:
 
 
 @rule
-def _next_in_round(s: Any, i: int) -> int:
-    """Return the next EV of the rotation, drawing its place in this round."""
+def _next_in_round(s: Any, i: int, room: int) -> int:
+    """Return the next EV of the rotation whose port can take a packet, or -1 where there is none.
+
+    What stands before the cursor has had its turn in this round, what stands behind it has not. The round ends early
+    where nothing that is left of it can be used.
+    """
     q = s.qp[i]
     if q["cursor"] >= q["active"]:
         q["cursor"] = 0
-    at = q["cursor"]
-    q["cursor"] = at + 1
+    at = _find_usable(s, i, q["cursor"], room)
+    if at < 0 and q["cursor"] > 0:
+        q["cursor"] = 0
+        at = _find_usable(s, i, 0, room)
+    if at < 0:
+        return -1
+    found = s.rotation[i, at]
     if s.params[0]["shuffle"]:
-        other = at + draw(q["word"], q["draws"], q["active"] - at)
-        q["draws"] += 1
-        found = s.rotation[i, other]
-        s.rotation[i, other] = s.rotation[i, at]
-        s.rotation[i, at] = found
-    return s.rotation[i, at]
+        s.rotation[i, at] = s.rotation[i, q["cursor"]]
+        s.rotation[i, q["cursor"]] = found
+        q["cursor"] += 1
+    else:
+        q["cursor"] = at + 1
+    return found
+
+
+@rule
+def _find_usable(s: Any, i: int, first: int, room: int) -> int:
+    """Return the place, from `first` on, of an EV whose port can take a packet, drawn or the next one; -1 for none."""
+    q = s.qp[i]
+    left = q["active"] - first
+    start = 0
+    if s.params[0]["shuffle"]:
+        # Drawing again where the port is busy gives all others the same chance; it ends in a search, for a limit.
+        for _ in range(_DRAWS_FOR_A_PLANE * s.params[0]["planes"]):
+            start = draw(q["word"], q["draws"], left)
+            q["draws"] += 1
+            if usable(s, i, s.evs[i, s.rotation[i, first + start]]["plane"], room):
+                return first + start
+    for k in range(left):
+        at = first + (start + k) % left
+        if usable(s, i, s.evs[i, s.rotation[i, at]]["plane"], room):
+            return at
+    return -1
 
 
 @rule
@@ -149,10 +189,10 @@ def pick_ev(s: Any, i: int, avoid: int, room: int) -> int:
     fallback = -1
     passed = -1
     for _ in range(2 * q["active"]):
-        e = _next_in_round(s, i)
+        e = _next_in_round(s, i, room)
+        if e < 0:
+            break
         ev = s.evs[i, e]
-        if not usable(s, i, ev["plane"], room):
-            continue
         if ev["state"] == SKIP:
             revived = _pass_over(ev, revived)
             passed = e if passed < 0 or passed == avoid else passed
@@ -183,9 +223,10 @@ def _pass_over(ev: Any, revived: bool) -> bool:
 @rule
 def _pace(ev: Any) -> None:
     """Let an EV that is marked again and again carry one packet, and then be passed over as long as it has to."""
-    if ev["patience"] > _ONE_MARK:
+    rounds = ev["patience"] >> _PATIENCE_SHIFT
+    if rounds > 1:
         ev["state"] = SKIP
-        ev["skips"] = ev["patience"]
+        ev["skips"] = rounds
 
 
 @rule
@@ -203,9 +244,9 @@ def ev_event(s: Any, i: int, e: int, event: int) -> int:
     if new == ASSUMED_BAD and old != ASSUMED_BAD and not params["retire"]:
         return old
     if new == SKIP:
+        ev["patience"] = min(2 * max(ev["patience"], 1), params["most_skips"] << _PATIENCE_SHIFT)
         if old == GOOD:
-            ev["skips"] = max(ev["patience"], 1)
-        ev["patience"] = min(2 * max(ev["patience"], 1), params["most_skips"])
+            ev["skips"] = max(ev["patience"] >> _PATIENCE_SHIFT, 1)
     if old <= SKIP and new > SKIP:
         if ev["role"] == ACTIVE and not _leave_rotation(s, i, e, event == DENY):
             s.qp[i]["refused"] += 1
@@ -241,15 +282,35 @@ def deny(s: Any, i: int, value: int, denied: int) -> int:
 def ev_silent(s: Any, i: int, e: int) -> int:
     """Blame EV `e` for a packet that vanished, and return its new state.
 
-    Where switches do not trim, a loss may be a full queue: the EV is skipped once, and retired only after several
-    losses with nothing delivered between.
+    Where switches do not trim, a loss may be a full queue: the EV is skipped once, and retired only after more losses,
+    with nothing delivered between, than the share that is lost on all paths explains.
     """
     params = s.params[0]
     ev = s.evs[i, e]
     ev["losses"] = min(ev["losses"] + 1, _MOST_COUNTED)
-    if ev["losses"] >= params["losses_to_retire"]:
+    needed = params["losses_to_retire"]
+    if needed > 1:
+        needed = max(needed, _losses_in_a_row(s.qp[i]["loss_share"]))
+    if ev["losses"] >= needed:
         return ev_event(s, i, e, SILENCE)
     return ev_event(s, i, e, MARK)
+
+
+@rule
+def note_fate(q: Any, lost: int) -> None:
+    """Move the share of transmissions that are lost, in 1/1024, by one whose fate is known now."""
+    q["loss_share"] += (lost * _ONE - q["loss_share"]) // _SHARE_OVER
+
+
+@rule
+def _losses_in_a_row(share: int) -> int:
+    """Return how many losses in a row have a chance below 1/1024 where `share`/1024 of all packets are lost."""
+    chance = share
+    count = 1
+    while chance > 1 and count < _MOST_COUNTED:
+        chance = chance * share // _ONE
+        count += 1
+    return count
 
 
 @rule
@@ -270,7 +331,6 @@ def _leave(s: Any, i: int, e: int, new: int) -> None:
 def _leave_rotation(s: Any, i: int, e: int, forced: bool) -> bool:
     """Give the place of EV `e` to a spare, or close the gap; return whether that was possible."""
     q = s.qp[i]
-    params = s.params[0]
     plane = s.evs[i, e]["plane"]
     at = 0
     while s.rotation[i, at] != e:
@@ -283,7 +343,7 @@ def _leave_rotation(s: Any, i: int, e: int, forced: bool) -> bool:
         s.planes[i, taken["plane"]]["spare"] -= 1
         s.planes[i, taken["plane"]]["active"] += 1
         _note_reach(s, i, taken["plane"])
-    elif forced or q["active"] > params["min_active"]:
+    elif forced or q["active"] > _floor(s, i):
         _close_gap(s, i, at)
     else:
         return False
@@ -292,6 +352,14 @@ def _leave_rotation(s: Any, i: int, e: int, forced: bool) -> bool:
     # It is neither in rotation nor a spare now; `_leave` or `_return` says what it becomes.
     s.evs[i, e]["role"] = OUT
     return True
+
+
+@rule
+def _floor(s: Any, i: int) -> int:
+    """Return below how many EVs in rotation silence retires no more: the same share for a pair that has few paths."""
+    params = s.params[0]
+    began = s.planes[i, 0]["target"] * params["planes"]
+    return max(1, params["min_active"] * began // params["active"])
 
 
 @rule

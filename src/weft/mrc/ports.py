@@ -1,15 +1,16 @@
 """A NIC port that goes down takes its plane with it: the one exception to replacement within the plane.
 
-The EVs of the plane keep their states; the rotation passes over them while the plane is down here or at the peer, so
-that they are back at once when it comes up. A change takes effect after a remap delay. The peer is told by a port
-status operation until it answers (the specification's way; the paper speaks of a bitmap in SACKs, facts section 4.3).
-Losses on a plane that is known to be down blame no EV.
+The rotation passes over the plane's EVs while it is down here or at the peer, and takes them back at once when it comes
+up. A change takes effect after a remap delay. The peer is told by a port status operation until it answers (the
+specification's way; the paper speaks of a bitmap in SACKs, facts section 4.3). Losses on a plane that is known to be
+down blame no EV; those blamed before the peer had told are good again with their plane, whose port explains it.
 """
 
 from typing import Any
 
-from weft.mrc.columns import NEVER
+from weft.mrc.columns import ASSUMED_BAD, NEVER
 from weft.mrc.compiled import rule
+from weft.mrc.evs import ARRIVED, ev_event
 
 _ID_MASK = 0x7FFF
 
@@ -37,6 +38,7 @@ def apply_ports(s: Any, i: int, now_ps: int) -> None:
             mask = mask | (1 << plane) if row["up"] else mask & ~(1 << plane)
         q["ports_due_ps"] = min(q["ports_due_ps"], row["due_ps"])
     if mask != q["local_up"]:
+        _take_back(s, i, mask & ~q["local_up"])
         q["local_up"] = mask
         q["tell_id"] = (q["tell_id"] + 1) & _ID_MASK
         q["tell_sent_ps"] = -NEVER
@@ -54,5 +56,19 @@ def on_port_answer(s: Any, i: int, number: int) -> None:
 @rule
 def on_port_status(s: Any, i: int, mask: int) -> None:
     """Take in the peer's port status: planes that are down there are passed over."""
-    s.qp[i]["peer_up"] = mask & ((1 << s.params[0]["planes"]) - 1)
-    s.qp[i]["stalled_ps"] = NEVER
+    q = s.qp[i]
+    known = mask & ((1 << s.params[0]["planes"]) - 1)
+    _take_back(s, i, known & ~q["peer_up"])
+    q["peer_up"] = known
+    q["stalled_ps"] = NEVER
+
+
+@rule
+def _take_back(s: Any, i: int, planes: int) -> None:
+    """Take back the EVs that were blamed for silence on `planes`, bits, which have just come up."""
+    if planes == 0:
+        return
+    for e in range(s.params[0]["evs"]):
+        ev = s.evs[i, e]
+        if ev["state"] == ASSUMED_BAD and planes >> ev["plane"] & 1:
+            ev_event(s, i, e, ARRIVED)

@@ -5,7 +5,8 @@ answers what to do with a packet, `take_sack` gives the SACKs that are due, `tak
 delivered: in order, and only after everything before them has landed.
 
 A SACK's bitmap covers the 64 PSNs (aligned) around what it reports. It is due when enough bytes came, and at once for a
-packet that asks for it, is marked, was sent again or came twice, and for a reliability probe (facts section 4.3).
+packet that asks for it, is marked, was sent again or came twice, and for a reliability probe (facts section 4.3); and,
+ours, for one that closes the last gap, so that coalescing never leaves the end of a message unanswered.
 """
 
 from typing import Any
@@ -65,6 +66,7 @@ def receive(
         q["error"] = ERROR_IMMEDIATES
         return REFUSED
     q["heard_ps"] = now_ps
+    gap = q["highest"] >= q["expected"]
     if fresh:
         q["accepted"] += 1
         q["received_bytes"] += length
@@ -73,7 +75,9 @@ def receive(
         _advance(r, i)
     else:
         q["duplicates"] += 1
-    _report(r, i, seq, length, not fresh or marked != 0 or retransmission != 0 or ack_request != 0)
+    # Where the last gap closes nothing more may come for a while, and the sender waits for this.
+    closed = gap and q["expected"] > q["highest"]
+    _report(r, i, seq, length, not fresh or closed or marked != 0 or retransmission != 0 or ack_request != 0)
     if q["verdict"] == 0:
         # A mark that has not been told yet keeps its place: it must not be laid on another path.
         q["trigger"] = seq

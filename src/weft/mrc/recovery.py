@@ -21,7 +21,7 @@ from typing import Any
 from weft.mrc.columns import ERROR_NO_PATH, ERROR_RETRIES, IN_FLIGHT, KEPT, LOST, NEVER, VANISHED
 from weft.mrc.compiled import rule
 from weft.mrc.congestion import cc_loss
-from weft.mrc.evs import ARRIVED, ev_event, ev_silent, usable
+from weft.mrc.evs import ARRIVED, ev_event, ev_silent, note_fate, usable
 
 LONGEST_TIMEOUT_PS = 1_024_000 << 24
 """The timeout of t = 24, the longest there is."""
@@ -116,13 +116,15 @@ def declare_lost(s: Any, i: int, slot: int, why: int) -> None:
 
 @rule
 def presume_lost(s: Any, i: int, slot: int, blame: bool) -> None:
-    """Treat a packet under way as vanished; blame its EV unless its plane is known to be down."""
+    """Treat a packet under way as vanished; blame its EV unless its plane's port is known to be down, here or there."""
     q = s.qp[i]
     p = s.packets[i, slot]
     e = p["ev"]
     declare_lost(s, i, slot, VANISHED)
     q["silent"] += 1
-    if blame and usable(s, i, s.evs[i, e]["plane"], -1):
+    note_fate(q, 1)
+    plane = s.evs[i, e]["plane"]
+    if blame and s.planes[i, plane]["up"] and usable(s, i, plane, -1):
         ev_silent(s, i, e)
     cc_loss(s.params[0], q, p["bytes"])
 

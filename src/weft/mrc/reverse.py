@@ -17,6 +17,7 @@ REVERSE_ID = 0x8000
 """The bit that tells ids of reverse probes from those of the sending half."""
 _ID_MASK = 0x7FFF
 _RECENT_ROUND_TRIPS = 8
+_MOST_DRAWS = 16
 
 
 @rule
@@ -43,11 +44,17 @@ def next_reverse_probe(s: Any, r: Any, i: int, now_ps: int, room: int, out: Any)
     if not quiet or not receiving or now_ps < q["reverse_probe_ps"]:
         return NOTHING
     q["reverse_probe_ps"] = now_ps + params["base_rtt_ps"]
-    e = draw(q["word"], q["reverse_draws"], params["evs"])
-    q["reverse_draws"] += 1
-    ev = s.evs[i, e]
-    if ev["state"] == DENIED or not usable(s, i, ev["plane"], room):
+    e = -1
+    for _ in range(_MOST_DRAWS):
+        # A pair with few paths has places without an EV, which stand as denied.
+        drawn = draw(q["word"], q["reverse_draws"], params["evs"])
+        q["reverse_draws"] += 1
+        if s.evs[i, drawn]["state"] != DENIED and usable(s, i, s.evs[i, drawn]["plane"], room):
+            e = drawn
+            break
+    if e < 0:
         return NOTHING
+    ev = s.evs[i, e]
     q["reverse_probe_id"] = (q["reverse_probe_id"] + 1) & _ID_MASK
     q["reverse_probe_ev"] = e
     out["kind"] = EV_PROBE

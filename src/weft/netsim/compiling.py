@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.errors import UsageError
-from weft.mrc.compiled import compiled, keep_compiled
+from weft.mrc.compiled import Swap, compiled, keep_compiled
 
 _RULES = (
     "mrc",
     "netsim/hosts.py",
+    "netsim/reps.py",
+    "netsim/roce.py",
     "netsim/transports/routing.py",
     *(f"netsim/engine/{name}.py" for name in ("kernel", "layout", "nics", "queues", "switches", "wires")),
 )
@@ -46,8 +48,8 @@ class Fixed:
     To tell the types of some seventy columns takes longer than most calls do.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
+    def __init__(self, function: Callable[..., Any], swap: Swap | None = None) -> None:
+        self._function, self._swap = function, swap
         self._entry: Any = None
 
     def __call__(self, *arguments: Any) -> Any:
@@ -56,7 +58,7 @@ class Fixed:
             return self._entry(*arguments)
         from numba import typeof
 
-        made = compiled(self._function)
+        made = compiled(self._function, self._swap)
         found = made(*arguments)
         self._entry = made.overloads[tuple(typeof(each) for each in arguments)].entry_point
         return found

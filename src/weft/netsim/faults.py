@@ -3,6 +3,7 @@
 Names are resolved against the fabric once, before anything runs; a name that does not exist is reported with what does.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -49,6 +50,30 @@ class Change:
     """Whether it begins or ends."""
     amount: int = 0
     """Share of packets lost out of `LOSS_ONE`, or of the rate left out of `SLOW_ONE`."""
+
+
+class Reconvergence:
+    """What routing knows of dead links: everything, but late, or nothing ever."""
+
+    def __init__(self, late_ps: int | None, changes: Sequence[Change]) -> None:
+        seen = () if late_ps is None else (change for change in changes if change.effect == "down")
+        self._news = [((late_ps or 0) + change.at_ps, change) for change in seen]
+        self._told = 0
+        self._faults: dict[int, int] = {}
+
+    def next_ps(self) -> int | None:
+        """Return when routing learns something next."""
+        return self._news[self._told][0] if self._told < len(self._news) else None
+
+    def dead(self, now_ps: int) -> frozenset[int] | None:
+        """Return all links that routing now knows to be dead, or nothing where that is no news."""
+        before = self._told
+        while self._told < len(self._news) and self._news[self._told][0] <= now_ps:
+            change = self._news[self._told][1]
+            self._told += 1
+            for link in change.links:
+                self._faults[link] = self._faults.get(link, 0) + (1 if change.begins else -1)
+        return None if self._told == before else frozenset(link for link, faults in self._faults.items() if faults)
 
 
 def changes_of(faults: tuple[FaultSpec, ...], topology: Topology) -> tuple[Change, ...]:

@@ -42,12 +42,14 @@ from weft.mrc.receiver import (
 )
 from weft.mrc.reverse import next_reverse_probe, on_reverse_answer, reverse_ev
 from weft.mrc.sender import next_data_on, post, sendable, start_sender
+from weft.netsim.reps import freeze, remember, used, wished
 
 EV_ANSWER, PORT_ANSWER = 7, 8
 """Kinds of packets besides those of `weft.mrc.columns`: the answers to endpoint operations."""
 KINDS = 9
-TURN, RECYCLE, DRAW = 0, 1, 2
-"""How a sending half chooses EVs: in turn (MRC, UET oblivious and bitmap), unmarked ones again first, or at random."""
+TURN, RECYCLE, DRAW, REPS = 0, 1, 2, 3
+"""How a sending half chooses EVs: in turn (MRC, UET oblivious and bitmap), unmarked ones again first, at random, or by
+the rules of `weft.netsim.reps`."""
 TRIMMED_LAST_HOP = 2
 """What stands in an arrival whose payload was cut off on the last hop; 1 for any other hop."""
 ARRIVED, ACKNOWLEDGED, FAILED = 0, 1, 2
@@ -103,8 +105,10 @@ class Halves(NamedTuple):
     """Where the ring of a pair begins and how many it holds."""
     sizes: Any
     """Bytes of every kind of control packet; of a data packet, its header."""
+    frozen: Any
+    """For `REPS`: until when nothing new is tried, and how much of the ring has been written; one row a pair."""
     spray: Any
-    """How EVs are chosen, one number."""
+    """How EVs are chosen, and for how long `REPS` freezes."""
 
 
 class Sheet(NamedTuple):
@@ -139,7 +143,7 @@ def give_row(sheet: Any, row: int) -> None:
 
 
 @rule
-def _emit(h: Any, sheet: Any, row: int, i: int, half: int, route: int, size: int, time_ps: int) -> None:
+def emit(h: Any, sheet: Any, row: int, i: int, half: int, route: int, size: int, time_ps: int) -> None:
     """Put the packet whose header stands in `row` on the wire, on the path that EV bits `route` name."""
     at = sheet.count[0]
     out = sheet.out
@@ -157,7 +161,7 @@ def _emit(h: Any, sheet: Any, row: int, i: int, half: int, route: int, size: int
 
 
 @rule
-def _event(sheet: Any, kind: int, i: int, time_ps: int) -> None:
+def tell(sheet: Any, kind: int, i: int, time_ps: int) -> None:
     """Note what was completed."""
     at = sheet.count[1]
     sheet.events[at, 0] = kind
@@ -182,7 +186,7 @@ def _answer(h: Any, sheet: Any, row: int, i: int, half: int, plane: int, time_ps
     if route < 0:
         give_row(sheet, row)
         return
-    _emit(h, sheet, row, i, half, route, h.sizes[sheet.pool[row]["kind"]], time_ps)
+    emit(h, sheet, row, i, half, route, h.sizes[sheet.pool[row]["kind"]], time_ps)
 
 
 @rule
@@ -214,7 +218,7 @@ def wake(h: Any, half: int) -> None:
 
 
 @rule
-def _next_ready(h: Any, nic: int, at: int) -> int:
+def next_ready(h: Any, nic: int, at: int) -> int:
     """Return the place of the first half from `at` on, in a circle, that may have data to send, or -1."""
     first = h.first_word[nic]
     words = h.first_word[nic + 1] - first
@@ -287,7 +291,7 @@ def _take_data(h: Any, sheet: Any, head: Any, marked: int, trimmed: int, time_ps
     _send_sacks(h, sheet, i, time_ps)
     if h.r.qp[i]["expected"] >= h.goal[i, 0]:
         h.goal[i, 0] = NEVER
-        _event(sheet, ARRIVED, i, time_ps)
+        tell(sheet, ARRIVED, i, time_ps)
     return fresh
 
 
@@ -310,14 +314,18 @@ def _take_reply(h: Any, sheet: Any, head: Any, time_ps: int) -> None:
     if head["kind"] == NACK:
         on_nack(h.s, i, head, time_ps)
     else:
-        if h.spray[0] == RECYCLE and head["verdict"] == 0 and head["probe_response"] == 0:
+        recycles = h.spray[0] == RECYCLE or h.spray[0] == REPS
+        if recycles and head["verdict"] == 0 and head["probe_response"] == 0:
             _recycle(h, i, seq_near(head["cack_psn"], q["una"]) + head["ack_psn_offset"], head["value"])
+        silent = q["silent"]
         on_sack(h.s, i, head, time_ps)
+        if h.spray[0] == REPS and q["silent"] > silent:
+            freeze(h, i, time_ps)
         if q["una"] >= h.goal[i, 1]:
             h.goal[i, 1] = NEVER
-            _event(sheet, ACKNOWLEDGED, i, time_ps)
+            tell(sheet, ACKNOWLEDGED, i, time_ps)
     if q["error"] != 0 and not failed:
-        _event(sheet, FAILED, i, time_ps)
+        tell(sheet, FAILED, i, time_ps)
     wake(h, 2 * i)
 
 
@@ -327,7 +335,10 @@ def _recycle(h: Any, i: int, seq: int, value: int) -> None:
     room = h.ring.shape[1]
     held = h.ring_at[i, 1]
     e = transmission(h.s, i, seq, value)
-    if held < room and e >= 0:
+    if h.spray[0] == REPS:
+        if e >= 0:
+            remember(h, i, e)
+    elif held < room and e >= 0:
         at = h.ring_at[i, 0] + held
         h.ring[i, at if at < room else at - room] = e
         h.ring_at[i, 1] = held + 1
@@ -395,15 +406,18 @@ def _pass_time(h: Any, sheet: Any, half: int, now_ps: int) -> None:
     side = half & 1
     if side == 0:
         failed = h.s.qp[i]["error"] != 0
+        missed = h.s.qp[i]["silent"] + h.s.qp[i]["timeouts"]
         on_timer(h.s, i, now_ps)
+        if h.spray[0] == REPS and h.s.qp[i]["silent"] + h.s.qp[i]["timeouts"] > missed:
+            freeze(h, i, now_ps)
         if h.s.qp[i]["error"] != 0 and not failed:
-            _event(sheet, FAILED, i, now_ps)
+            tell(sheet, FAILED, i, now_ps)
     else:
         on_timer(h.b, i, now_ps)
     row = take_row(sheet)
     while _next_control(h, i, side, now_ps, sheet.pool[row]) != NOTHING:
         head = sheet.pool[row]
-        _emit(h, sheet, row, i, side, head["value"], h.sizes[head["kind"]], now_ps)
+        emit(h, sheet, row, i, side, head["value"], h.sizes[head["kind"]], now_ps)
         row = take_row(sheet)
     give_row(sheet, row)
     set_deadline(h, half)
@@ -437,7 +451,7 @@ def send_data(h: Any, sheet: Any, nic: int, now_ps: int, room: Any) -> int:
     # Place of the first half that could send but for its ports; having come round to it, the NIC is done.
     held = -1
     while free != 0:
-        place = _next_ready(h, nic, at)
+        place = next_ready(h, nic, at)
         if place < 0:
             h.awake[nic] = 0
             break
@@ -482,7 +496,7 @@ def _send_one(h: Any, sheet: Any, i: int, now_ps: int, free: int, room: Any) -> 
         return -1
     size = head["length"] + h.sizes[DATA]
     plane = head["plane"]
-    _emit(h, sheet, row, i, 0, head["value"], size, now_ps)
+    emit(h, sheet, row, i, 0, head["value"], size, now_ps)
     room[plane] -= size
     return free & ~(1 << plane) if room[plane] <= 0 else free
 
@@ -497,9 +511,16 @@ def _next_packet(h: Any, i: int, now_ps: int, free: int, head: Any) -> int:
         s.qp[i]["cursor"] = 0
     elif h.spray[0] == RECYCLE and h.ring_at[i, 1] > 0:
         wish = h.ring[i, h.ring_at[i, 0]]
+    elif h.spray[0] == REPS:
+        wish = wished(h, i, now_ps)
+        if wish < 0:
+            s.qp[i]["cursor"] = 0
     found = next_data_on(s, i, wish, now_ps, free, head)
     if wish >= 0 and found != NOTHING:
-        _drop_recycled(h, i)
+        if h.spray[0] == REPS:
+            used(h, i)
+        else:
+            _drop_recycled(h, i)
     return found
 
 

@@ -19,10 +19,12 @@ from weft.fabric.paths import links_on_path
 from weft.fabric.shape import Shape
 from weft.fabric.topology import Topology, build
 from weft.mrc.columns import SACK
+from weft.netsim.switching import MARK_ONE, PAUSE_FRAME, PLAIN, Pause, Switching
 from weft.specs.fabric import FabricSpec
 from weft.specs.scenario import NetworkSpec
 
 _BITS_PER_BYTE = 8
+_NO_LIMIT = 2**62
 Column = NDArray[Any]
 
 
@@ -60,6 +62,8 @@ class Limits:
     """Most that the data queue holds."""
     control: int
     """Most that the control queue holds."""
+    ecn_most: int = MARK_ONE
+    """Share of packets marked just below `ecn_high`, out of `MARK_ONE`."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,8 @@ class Network:
     """Whether the last hop to a NIC marks."""
     timing: Timing | None = None
     """Rates and delays by stage; the fabric's own where absent."""
+    switching: Switching = PLAIN
+    """What else switches do."""
 
     @cached_property
     def rate_bps(self) -> Column:
@@ -132,6 +138,24 @@ class Network:
         return _both(cable + into_switch, cable + below)
 
     @cached_property
+    def cable_ps(self) -> tuple[int, ...]:
+        """Return, for every port, the time of a bit on its cable."""
+        lengths = self.topology.links.length_mm.tolist()
+        return tuple(round(length * PICOSECONDS_PER_MILLIMETRE) for length in lengths for _ in range(2))
+
+    def port_name(self, port: int) -> str:
+        """Return what a port is called: the node that it belongs to, and the one that it leads to."""
+        topology = self.topology
+        ends = (int(topology.links.lower[port // 2]), int(topology.links.upper[port // 2]))
+        names = [
+            topology.names.of("nic", node)
+            if node < topology.nics
+            else topology.names.of("switch", node - topology.nics)
+            for node in (ends if port % 2 == 0 else reversed(ends))
+        ]
+        return " to ".join(names)
+
+    @cached_property
     def last_hop(self) -> Column:
         """Return, for every port, whether it leads to a NIC."""
         at_nic = self.topology.links.lower < self.topology.nics
@@ -159,14 +183,19 @@ class Network:
         queues, bdp = self.spec.queues, self.plane_bdp
         last = self.last_hop[port]
         if self.first_hop[port]:
-            return Limits(-1, -1, 2**62, 2**62)
+            return Limits(-1, -1, _NO_LIMIT, _NO_LIMIT)
         marks = self.ecn_last_hop or not last
+        own, control = self.switching.marking, round(queues.control * bdp)
+        if self.switching.pause is not None:
+            # Nothing is dropped for want of room in a queue; what came over a port is limited instead.
+            low, high, most = (own.low, own.high, own.most) if own is not None and marks else (-1, -1, MARK_ONE)
+            return Limits(low, high, _NO_LIMIT, _NO_LIMIT, most)
         holds = queues.drop if not self.trimming else queues.trim_last_hop if last else queues.trim
         return Limits(
             round(queues.ecn_low * bdp) if marks else -1,
             round(queues.ecn_high * bdp) if marks else -1,
             round(holds * bdp),
-            round(queues.control * bdp),
+            control,
         )
 
     def path(self, source: int, destination: int, plane: int, way: int) -> tuple[int, ...]:
@@ -189,13 +218,18 @@ class Network:
     def ideal_ps(self, source: int, destination: int, size: int) -> int:
         """Return the least time from the first bit of a flow to its last acknowledgement with the network to itself."""
         path = self.path(source, destination, 0, 0)
+        return self.arrival_ps(source, destination, size) + self.one_way_ps(path, self.frames.acknowledgement)
+
+    def arrival_ps(self, source: int, destination: int, size: int) -> int:
+        """Return the least time from the first bit of a flow to the arrival of its last one."""
+        path = self.path(source, destination, 0, 0)
         packets = -(-size // self.frames.payload)
         wire_bytes = size + packets * self.frames.header
         nic_bps = self.fabric.planes * int(self.rate_bps[0])
         last = min(size, self.frames.payload) + self.frames.header
         # The last packet of each plane leaves when all bytes have been spread evenly over the planes.
         leave_ps = max(0, int(transfer_ps(wire_bytes, nic_bps)) - int(transfer_ps(last, int(self.rate_bps[0]))))
-        return leave_ps + self.one_way_ps(path, last) + self.one_way_ps(path, self.frames.acknowledgement)
+        return leave_ps + self.one_way_ps(path, last)
 
 
 def _both(up: Column, down: Column) -> Column:
@@ -206,6 +240,19 @@ def _both(up: Column, down: Column) -> Column:
 def network(fabric: FabricSpec, spec: NetworkSpec, frames: Frames, *, trimming: bool, ecn_last_hop: bool) -> Network:
     """Return the fabric of `fabric` for packets of these frames."""
     return Network(build(fabric), fabric, spec, frames, trimming, ecn_last_hop)
+
+
+def pause_lags(network: Network, pause: Pause) -> list[int]:
+    """Return, for every port, the slots from the decision to pause it to the pause being in force.
+
+    The frame waits for a full one that is on the wire, travels back over the same link, and the port needs a moment.
+    """
+    slot_ps, full = int(network.slot_ps), network.frames.full
+    rates = network.topology.links.rate_bps.tolist()
+    return [
+        1 + (int(transfer_ps(full + PAUSE_FRAME, rates[port // 2])) + cable_ps + pause.reaction_ps) // slot_ps
+        for port, cable_ps in enumerate(network.cable_ps)
+    ]
 
 
 def grants(rate_bps: int, slot_ps: int, slot: int) -> int:

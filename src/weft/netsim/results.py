@@ -69,6 +69,38 @@ class FaultResult:
     """Data packets lost that had not arrived when the run ended."""
 
 
+@dataclass(frozen=True)
+class PauseResult:
+    """What pausing ports instead of dropping packets did."""
+
+    pauses: int
+    """Pause frames sent."""
+    paused_ps: tuple[int, ...]
+    """Time for which ports were paused, added up for every stage of the way."""
+    paused_ports: int
+    """Ports that were paused at all."""
+    longest_ps: int
+    """Time for which the port that was paused longest was."""
+    longest: str
+    """Which that was."""
+    trees: int
+    """Trees of paused ports seen at the ends of bins, added up."""
+    tree_root: str
+    """The port that the largest tree waited for."""
+    tree_ports: tuple[str, ...]
+    """The ports of the largest tree, nearest to the root first."""
+    tree_depth: int
+    """Pauses between its root and its farthest port."""
+    tree_innocent: int
+    """Queue pairs that waited in it though their packets do not cross its root."""
+    tree_at_ps: int
+    """When it was seen; -1 where there was none."""
+    deadlock: tuple[str, ...]
+    """Ports that waited for each other in a circle; the run ended there."""
+    deadlock_at_ps: int
+    """When that was seen; -1 where it was not."""
+
+
 @dataclass(frozen=True, eq=False)
 class Series:
     """What was recorded over time."""
@@ -79,6 +111,8 @@ class Series:
     """Bytes that each queue pair had received by the end of each bin (bins x pairs)."""
     queue_peaks: Any
     """Deepest data queue of every stage in each bin, bytes (bins x stages)."""
+    lost: Any
+    """Packets that faults had taken by the end of each bin."""
 
     def rates_bps(self, pairs: slice | list[int] | None = None) -> Any:
         """Return the rate of new payload in each bin, over all queue pairs or those numbered in `pairs`."""
@@ -137,6 +171,10 @@ class Report:
     """When the run ended."""
     provenance: Provenance
     """Where it comes from."""
+    pausing: PauseResult | None = None
+    """What pausing did, where switches pause."""
+    chained: bool = False
+    """Whether flows waited for others; the ideal is then that of all of them together."""
     interrupted: bool = False
     """Whether it was stopped before its end."""
     wall_s: float = field(default=0.0, compare=False)
@@ -148,6 +186,19 @@ class Report:
         """Return the completion times of the counted flows that completed."""
         times = [f.completion_ps for f in self.flows if f.counted and f.completion_ps is not None]
         return np.array(sorted(times), np.float64) / _PS_PER_US
+
+    def makespan_ps(self) -> int | None:
+        """Return the time from the first beginning to the last acknowledgement, where every counted flow completed."""
+        counted = [f for f in self.flows if f.counted]
+        if not counted or any(f.acknowledged_ps < 0 for f in counted):
+            return None
+        return max(f.acknowledged_ps for f in counted) - min(f.began_ps for f in counted)
+
+    def over_ideal(self) -> float | None:
+        """Return by how much the slowest flow, or all of a chain together, took longer than the least time."""
+        times = self.completions_us()
+        took_ps = self.makespan_ps() if self.chained else times[-1] * _PS_PER_US if len(times) else None
+        return None if took_ps is None or self.ideal_ps == 0 else float(took_ps / self.ideal_ps)
 
     def total(self, counter: str) -> int:
         """Return a counter summed over all queue pairs."""
@@ -181,6 +232,8 @@ class Report:
             digest.update(f"{flow.began_ps} {flow.arrived_ps} {flow.acknowledged_ps} {flow.failure};".encode())
         for name in sorted(self.counters):
             digest.update(name.encode() + np.ascontiguousarray(self.counters[name], np.int64).tobytes())
+        if self.pausing is not None:
+            digest.update(repr(self.pausing).encode())
         return digest.hexdigest()
 
     def as_json(self) -> dict[str, Any]:
@@ -195,6 +248,7 @@ class Report:
             "completed": sum(f.counted and f.completion_ps is not None for f in self.flows),
             "failed": sum(f.counted and f.failure != "" for f in self.flows),
             "fct_us": statistics(self.completions_us()),
+            "makespan_us": _us(self.makespan_ps()),
             "ideal_us": round(self.ideal_ps / _PS_PER_US, _DIGITS),
             "goodput_bps_per_nic": round(self.goodput_bps_per_nic()),
             "slowest_flow": None if slowest is None else slowest.name,
@@ -208,6 +262,7 @@ class Report:
             "qps_touched": max((fault.pairs for fault in self.faults), default=0),
             "recovery_us": [_us(max(fault.recovery_ps, default=None)) for fault in self.faults],
             "faults": [_fault_json(fault) for fault in self.faults],
+            "pausing": None if self.pausing is None else _pausing_json(self.pausing),
             "queue_peak_bytes": [int(peak) for peak in self.series.queue_peaks.max(axis=0)],
             "packet_hops": self.packet_hops,
             "interrupted": self.interrupted,
@@ -232,6 +287,26 @@ def _fault_json(fault: FaultResult) -> dict[str, Any]:
         "unrecovered": fault.unrecovered,
         "qps": fault.pairs,
         "recovery_us": statistics(np.array(sorted(fault.recovery_ps), np.float64) / _PS_PER_US),
+    }
+
+
+def _pausing_json(pausing: PauseResult) -> dict[str, Any]:
+    tree = {
+        "root": pausing.tree_root,
+        "ports": list(pausing.tree_ports),
+        "depth": pausing.tree_depth,
+        "innocent_qps": pausing.tree_innocent,
+        "at_us": _us(pausing.tree_at_ps),
+    }
+    deadlock = {"ports": list(pausing.deadlock), "at_us": _us(pausing.deadlock_at_ps)}
+    return {
+        "pauses": pausing.pauses,
+        "paused_us_by_stage": [_us(time_ps) for time_ps in pausing.paused_ps],
+        "paused_ports": pausing.paused_ports,
+        "longest_paused": {"port": pausing.longest, "us": _us(pausing.longest_ps)} if pausing.longest else None,
+        "trees": pausing.trees,
+        "largest_tree": None if pausing.tree_at_ps < 0 else tree,
+        "deadlock": None if pausing.deadlock_at_ps < 0 else deadlock,
     }
 
 

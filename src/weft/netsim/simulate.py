@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +18,19 @@ from weft.netsim.engine.checkpoint import Keep
 from weft.netsim.engine.stores import planned_packets
 from weft.netsim.engine.world import EngineWorld
 from weft.netsim.faults import changes_of, named_links
+from weft.netsim.flow import Flow
 from weft.netsim.htsim import read_matrix, read_topology
 from weft.netsim.memory import check_memory, free_memory, planned_bytes
 from weft.netsim.network import Network, Timing
-from weft.netsim.reference.flows import FlowBoard
+from weft.netsim.pausing import PauseRecord
+from weft.netsim.reference.flows import FlowBoard, Progress
 from weft.netsim.reference.world import World
-from weft.netsim.results import FaultResult, FlowResult, Report, Series
-from weft.netsim.traffic import Flow, flows_of
+from weft.netsim.results import FaultResult, FlowResult, PauseResult, Report, Series
+from weft.netsim.switching import PLAIN
+from weft.netsim.traffic import cut, flows_of
 from weft.netsim.transports import transport_named
 from weft.netsim.transports.base import Endpoints, Transport
+from weft.netsim.transports.nics import ColumnEndpoints
 from weft.netsim.transports.sprayed import SprayedEndpoints
 from weft.specs.fabric import FabricSpec
 from weft.specs.scenario import ScenarioSpec
@@ -177,7 +181,7 @@ def prepare(
     if fast:
         compiling.prepare(cache, say)
     parts = _parts(setup, transport, fast=fast)
-    if fast and isinstance(parts.endpoints, SprayedEndpoints):
+    if fast and isinstance(parts.endpoints, ColumnEndpoints):
         parts.endpoints.warm_up()
     return parts.network, World(parts.network, parts.endpoints, parts.board, parts.seed, **parts.rest)
 
@@ -194,15 +198,21 @@ def prepare_engine(
     compiling.prepare(cache, say)
     parts = _parts(setup, transport, fast=True)
     endpoints = parts.endpoints
-    assert isinstance(endpoints, SprayedEndpoints), "every transport runs by the rules of weft.netsim.hosts"
-    packets = planned_packets(parts.network, len(endpoints.pairs), int(endpoints.params["window_max"][0]))
+    assert isinstance(endpoints, ColumnEndpoints), "every transport keeps its queue pairs as columns"
+    if isinstance(endpoints, SprayedEndpoints):
+        _plan_memory(parts.network, endpoints, say)
+    world = EngineWorld(parts.network, endpoints, parts.board, parts.seed, threads=threads or 1, **parts.rest)
+    return parts.network, world
+
+
+def _plan_memory(network: Network, endpoints: SprayedEndpoints, say: Callable[[str], None] | None) -> None:
+    """Say how much memory a run will use, or raise where it does not fit."""
+    packets = planned_packets(network, len(endpoints.pairs), int(endpoints.params["window_max"][0]))
     pair_bytes, packet_bytes = planned_bytes(endpoints.params, len(endpoints.pairs), packets)
     free = free_memory()
     plan = check_memory(pair_bytes, packet_bytes, None if free is None else free + pair_bytes)
     if say is not None:
         say(plan)
-    world = EngineWorld(parts.network, endpoints, parts.board, parts.seed, threads=threads or 1, **parts.rest)
-    return parts.network, world
 
 
 @dataclass(frozen=True)
@@ -228,7 +238,9 @@ def _parts(setup: Setup, transport: Transport, *, fast: bool) -> _Parts:
         transport.ecn_last_hop,
         setup.timing,
     )
-    board = FlowBoard(setup.flows, fabric.packet)
+    if (switching := transport.switching(network)) != PLAIN:
+        network = replace(network, switching=switching)
+    board = FlowBoard(cut(setup.flows, transport.queue_pairs), fabric.packet)
     endpoints = transport.open(network, board.pairs, setup.seed.branch("transport"), fast=fast)
     rest: dict[str, Any] = {
         "changes": changes_of(scenario.faults, topology),
@@ -259,11 +271,8 @@ def _report(
     took: tuple[float, float],
 ) -> Report:
     board, records = world.board, world.records
-    flows = tuple(
-        FlowResult(flow.name, flow.source, flow.destination, flow.size, p.began_ps, p.arrived_ps, p.acknowledged_ps,
-                   p.failure, flow.counted)
-        for flow, p in zip(setup.flows, board.progress, strict=True)
-    )  # fmt: skip
+    parts = transport.queue_pairs
+    flows = tuple(_flow_result(flow, board.progress[i * parts : (i + 1) * parts]) for i, flow in enumerate(setup.flows))
     faults = tuple(
         FaultResult(
             spec.kind, spec.target, spec.at, found.lost, found.data_lost, len(found.first_ps),
@@ -294,6 +303,7 @@ def _report(
             tuple(records.bin_ends_ps),
             np.array(records.received).reshape(-1, len(board.pairs)),
             np.array(records.queue_peaks).reshape(-1, records.stages),
+            np.array(records.lost_by, np.int64),
         ),
         trace=records.trace,
         end_ps=world.slot * world.slot_ps,
@@ -301,9 +311,46 @@ def _report(
             {"scenario": setup.scenario.as_written(), "fabric": setup.fabric.as_written(), "transport": transport.name},
             setup.seed.root,
         ),
+        pausing=None if world.pauses is None else _pausing(network, world.pauses.record),
+        chained=any(flow.after for flow in setup.flows if flow.counted),
         interrupted=interrupted,
         wall_s=took[0],
         cpu_s=took[1],
+    )
+
+
+def _pausing(network: Network, record: PauseRecord) -> PauseResult:
+    """Return what pausing did, with the names of ports."""
+    by_stage = [0] * (2 * network.shape.tiers)
+    for port, slots in enumerate(record.paused_slots):
+        by_stage[int(network.stage[port])] += slots * int(network.slot_ps)
+    most = max(range(len(record.paused_slots)), key=lambda port: record.paused_slots[port])
+    slots, tree = record.paused_slots[most], record.largest
+    return PauseResult(
+        pauses=record.pauses,
+        paused_ps=tuple(by_stage),
+        paused_ports=sum(slots > 0 for slots in record.paused_slots),
+        longest_ps=slots * int(network.slot_ps),
+        longest=network.port_name(most) if slots else "",
+        trees=record.trees,
+        tree_root="" if tree is None else network.port_name(tree.root),
+        tree_ports=() if tree is None else tuple(network.port_name(port) for port in tree.ports),
+        tree_depth=0 if tree is None else tree.depth,
+        tree_innocent=0 if tree is None else tree.innocent,
+        tree_at_ps=-1 if tree is None else tree.at_ps,
+        deadlock=tuple(network.port_name(port) for port in record.deadlock),
+        deadlock_at_ps=record.deadlock_ps,
+    )
+
+
+def _flow_result(flow: Flow, parts: Sequence[Progress]) -> FlowResult:
+    """Return how a flow went, which is over when the last of its parts is."""
+    ends = [[part.arrived_ps for part in parts], [part.acknowledged_ps for part in parts]]
+    arrived, acknowledged = (max(times) if min(times) >= 0 else -1 for times in ends)
+    failure = next((part.failure for part in parts if part.failure), "")
+    began = min(part.began_ps for part in parts)
+    return FlowResult(
+        flow.name, flow.source, flow.destination, flow.size, began, arrived, acknowledged, failure, flow.counted
     )
 
 
@@ -312,8 +359,10 @@ def ideal_ps(network: Network, flows: Sequence[Flow]) -> int:
     counted = [flow for flow in flows if flow.counted]
     if not counted:
         return 0
+    if any(flow.after for flow in counted):
+        return _chain_ps(network, flows)
     alone = max(network.ideal_ps(flow.source, flow.destination, flow.size) for flow in counted)
-    if any(flow.after or flow.after_sent or flow.at_ps != counted[0].at_ps for flow in counted):
+    if any(flow.after_sent or flow.at_ps != counted[0].at_ps for flow in counted):
         return alone
     for end in ("source", "destination"):
         load: dict[int, int] = {}
@@ -324,3 +373,19 @@ def ideal_ps(network: Network, flows: Sequence[Flow]) -> int:
         ends = next((f.source, f.destination) for f in counted if getattr(f, end) == nic)
         alone = max(alone, network.ideal_ps(*ends, size))
     return alone
+
+
+def _chain_ps(network: Network, flows: Sequence[Flow]) -> int:
+    """Return a bound on the end of flows that wait for each other: the longest chain, each alone in the network."""
+    known: dict[tuple[int, int, int], tuple[int, int]] = {}
+    arrived: list[int] = []
+    last_ps = 0
+    for flow in flows:
+        key = flow.source, flow.destination, flow.size
+        if key not in known:
+            known[key] = network.arrival_ps(*key), network.ideal_ps(*key)
+        begins_ps = flow.at_ps + max((arrived[before] for before in flow.after), default=0)
+        arrived.append(begins_ps + known[key][0])
+        if flow.counted:
+            last_ps = max(last_ps, begins_ps + known[key][1])
+    return last_ps

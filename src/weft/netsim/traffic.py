@@ -1,6 +1,6 @@
 """The flows of a scenario: who writes how many bytes to whom, when, and after what. Given, or drawn from a seed."""
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import assert_never
 
 import numpy as np
@@ -9,35 +9,32 @@ from weft.core.errors import UsageError
 from weft.core.seeds import Seed
 from weft.core.units import PICOSECONDS_PER_SECOND
 from weft.fabric.shape import Shape
+from weft.netsim.collectives import flows_of_schedule, schedule_named
+from weft.netsim.flow import Flow
 from weft.specs.scenario import ScenarioSpec, TrafficSpec
 
 _BITS_PER_BYTE = 8
+_FEWEST_RANKS, _MOST_RANKS = 2, 512
 
 
-@dataclass(frozen=True, slots=True)
-class Flow:
-    """One write."""
+def cut(flows: tuple[Flow, ...], parts: int) -> tuple[Flow, ...]:
+    """Return every flow cut over `parts` queue pairs, each part after all parts of what the flow waits for.
 
-    name: str
-    """What it is called."""
-    source: int
-    """NIC that sends."""
-    destination: int
-    """NIC that receives."""
-    size: int
-    """Bytes."""
-    at_ps: int
-    """When it may begin: from the start, or from the arrival of the last flow that it waits for."""
-    after: tuple[int, ...] = ()
-    """Numbers of the flows that it waits for."""
-    uplinks: tuple[int, ...] = ()
-    """Paths that it may take; all where empty."""
-    lane: int = 0
-    """Which of the queue pairs between its two NICs carries it."""
-    after_sent: tuple[int, ...] = ()
-    """Numbers of the flows whose senders must know that everything has arrived before it begins."""
-    counted: bool = True
-    """Whether it is a part of what is measured and waited for, and not background."""
+    A part of a flow with fewer bytes than parts has one byte all the same, so that every flow has as many.
+    """
+    if parts == 1:
+        return flows
+    return tuple(
+        replace(
+            flow,
+            name=f"{flow.name}.{part}",
+            size=max(1, flow.size // parts + (1 if part < flow.size % parts else 0)),
+            after=tuple(number * parts + other for number in flow.after for other in range(parts)),
+            lane=flow.lane * parts + part,
+        )
+        for flow in flows
+        for part in range(parts)
+    )
 
 
 def flows_of(scenario: ScenarioSpec, shape: Shape, nic_bps: int, seed: Seed) -> tuple[Flow, ...]:
@@ -57,13 +54,7 @@ def flows_of(scenario: ScenarioSpec, shape: Shape, nic_bps: int, seed: Seed) -> 
 
 
 def _flows(spec: TrafficSpec, shape: Shape, nic_bps: int, seed: Seed) -> list[Flow]:
-    hosts = shape.hosts if spec.hosts is None else spec.hosts
-    if hosts > shape.hosts:
-        raise UsageError(f"traffic.hosts is {hosts:,}, but the fabric has {shape.hosts:,} NICs; write fewer")
-    for nic in (spec.source, spec.destination) if spec.pattern == "pair" else ():
-        _check_nic(nic, shape)
-    for uplink in spec.uplinks:
-        _check_uplink(uplink, shape)
+    hosts = _hosts(spec, shape)
     match spec.pattern:
         case "flows":
             return _given(spec, shape)
@@ -75,11 +66,25 @@ def _flows(spec: TrafficSpec, shape: Shape, nic_bps: int, seed: Seed) -> list[Fl
             ends = _permutation(spec, hosts, shape, seed)
         case "incast":
             ends = _incast(spec, hosts, shape)
+        case "collective":
+            return _collective(spec, hosts)
         case "all-to-all":
             ends = [(a, (a + step) % hosts) for step in range(1, hosts) for a in range(hosts)]
         case _:
             assert_never(spec.pattern)
     return _cut(ends, spec, seed)
+
+
+def _hosts(spec: TrafficSpec, shape: Shape) -> int:
+    """Return how many NICs take part, after a look at everything that names one, or a path."""
+    hosts = shape.hosts if spec.hosts is None else spec.hosts
+    if hosts > shape.hosts:
+        raise UsageError(f"traffic.hosts is {hosts:,}, but the fabric has {shape.hosts:,} NICs; write fewer")
+    for nic in (spec.source, spec.destination) if spec.pattern == "pair" else ():
+        _check_nic(nic, shape)
+    for uplink in spec.uplinks:
+        _check_uplink(uplink, shape)
+    return hosts
 
 
 def _check_nic(nic: int, shape: Shape) -> None:
@@ -124,6 +129,15 @@ def _incast(spec: TrafficSpec, hosts: int, shape: Shape) -> list[tuple[int, int]
         raise UsageError(f"this incast needs {needed} senders, but only {len(others)} NICs can be; use more hosts")
     pairs = [(nic, to) for nic in others[: spec.senders]]
     return [*pairs, (others[spec.senders], beside[0])] if spec.victim else pairs
+
+
+def _collective(spec: TrafficSpec, hosts: int) -> list[Flow]:
+    """Return the flows of a collective over NICs that lie `stride` apart."""
+    ranks = min(hosts // spec.stride, _MOST_RANKS) if spec.ranks is None else spec.ranks
+    if ranks * spec.stride > hosts or ranks < _FEWEST_RANKS:
+        raise UsageError(f"{ranks} ranks, {spec.stride} NICs apart, do not fit {hosts:,} NICs; change ranks or stride")
+    schedule = schedule_named(spec.kind, spec.algorithm, ranks)
+    return flows_of_schedule(schedule, range(0, ranks * spec.stride, spec.stride), spec.size, at_ps=spec.at)
 
 
 def _given(spec: TrafficSpec, shape: Shape) -> list[Flow]:

@@ -11,7 +11,8 @@ import numpy as np
 from weft.collectives.costs import Column
 from weft.core.units import PICOSECONDS_PER_SECOND
 from weft.fabric.limits import latency_floor_ps
-from weft.specs.gpus import EfficiencySpec, gpu_type
+from weft.specs.efficiency import EfficiencySpec
+from weft.specs.gpus import gpu_type
 from weft.specs.site import SiteSpec
 
 HEADER_BYTES = 166
@@ -49,6 +50,8 @@ class Machine:
     """Dense bf16 speed of the data sheet."""
     fp8_flops: float
     """Dense fp8 speed of the data sheet; bf16 where there is none."""
+    fp32_flops: float
+    """Dense fp32 speed; half of bf16 where the data sheet is silent."""
     efficiency: EfficiencySpec
     """Shares of the data sheet that kernels reach."""
     memory_rate: float
@@ -77,10 +80,15 @@ class Machine:
         return self.nic_rate / self.efficiency.nic * share
 
 
+def payload_share(packet: int) -> float:
+    """Return the share of a link's bits that is payload, with packets of `packet` bytes."""
+    return packet / (packet + HEADER_BYTES)
+
+
 def machine_of(site: SiteSpec) -> Machine:
     """Return the planner's view of a site."""
-    efficiency = gpu_type(site.gpu.like or site.gpu.kind).efficiency
-    payload = site.fabric.packet / (site.fabric.packet + HEADER_BYTES)
+    efficiency = site.efficiency or gpu_type(site.gpu.like or site.gpu.kind).efficiency
+    payload = payload_share(site.fabric.packet)
     down, up = site.fabric.oversubscription if site.fabric.tiers > 1 else (1, 1)
     return Machine(
         kind=site.gpu.kind,
@@ -90,6 +98,7 @@ def machine_of(site: SiteSpec) -> Machine:
         memory_bytes=site.gpu.memory * efficiency.usable,
         bf16_flops=site.gpu.bf16,
         fp8_flops=site.gpu.fp8 or site.gpu.bf16,
+        fp32_flops=site.gpu.fp32 or site.gpu.bf16 / 2,
         efficiency=efficiency,
         memory_rate=site.gpu.memory_rate / 8 * efficiency.memory,
         domain_rate=site.scale_up.rate / 8 * efficiency.link,
@@ -113,6 +122,7 @@ def usual_machine(kind: str, gpus: int, nic_bps: int, *, latency_s: float = 3e-6
         memory_bytes=known.gpu.memory * share.usable,
         bf16_flops=known.gpu.bf16,
         fp8_flops=known.gpu.fp8 or known.gpu.bf16,
+        fp32_flops=known.gpu.fp32 or known.gpu.bf16 / 2,
         efficiency=share,
         memory_rate=known.gpu.memory_rate / 8 * share.memory,
         domain_rate=known.scale_up.rate / 8 * share.link,

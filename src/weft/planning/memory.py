@@ -13,10 +13,6 @@ from weft.collectives.costs import Column
 from weft.planning.plans import SCHEDULES, Dimensions, Plans, Practice
 from weft.planning.step import Workload, expert_parameters, shared_parameters, stage_layers
 
-WEIGHT_BYTES = 2
-"""bf16 weights that the products read."""
-OPTIMIZER_BYTES = 12
-"""fp32 weights and two moments of AdamW."""
 _LOGIT_BYTES = 6
 """A logit in half precision and its fp32 copy for the loss."""
 _SHARD_OPTIMIZER, _SHARD_GRADIENTS, _SHARD_WEIGHTS = 1, 2, 3
@@ -72,13 +68,13 @@ def memory_of(work: Workload, plans: Plans, practice: Practice) -> Memory:
     one_layer = (shared + experts) / layers
     # Two layers' worth of what is sharded is whole at a time: one in use, one on its way.
     whole = np.where(plans.zero >= _SHARD_GRADIENTS, float(practice.gradient_bytes), 0.0)
-    whole += np.where(plans.zero == _SHARD_WEIGHTS, float(WEIGHT_BYTES), 0.0)
+    whole += np.where(plans.zero == _SHARD_WEIGHTS, float(practice.value_bytes), 0.0)
     gathered = 2 * whole * one_layer
     again = np.where(plans.recompute == _FULL, inside, 0.0)
     return Memory(
-        weights=held(WEIGHT_BYTES, _SHARD_WEIGHTS),
+        weights=held(practice.value_bytes, _SHARD_WEIGHTS),
         gradients=held(practice.gradient_bytes, _SHARD_GRADIENTS),
-        optimizer=held(OPTIMIZER_BYTES, _SHARD_OPTIMIZER),
+        optimizer=held(practice.optimizer_bytes, _SHARD_OPTIMIZER),
         activations=first_stage,
         working=np.maximum(0.0, last_stage - first_stage) + again + gathered,
     )
@@ -104,7 +100,8 @@ def _block_bytes(work: Workload, plans: Plans, practice: Practice) -> tuple[Colu
     selective = none - ((0 if practice.lean else cheap) if practice.flash else scores)
     full = 2 * model.width / whole
     chosen = np.where(plans.recompute == _FULL, full, np.where(plans.recompute == _SELECTIVE, selective, none))
-    return tokens * chosen, tokens * none
+    wider = practice.value_bytes / 2
+    return wider * tokens * chosen, wider * tokens * none
 
 
 def _in_flight(work: Workload, plans: Plans) -> Column:

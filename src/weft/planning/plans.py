@@ -14,6 +14,7 @@ from weft.collectives.costs import Column
 from weft.core.errors import UsageError
 from weft.planning.arithmetic import head_width, kv_heads
 from weft.specs.job import JobSpec, ModelSpec, PlanSpec
+from weft.specs.site import SiteSpec
 
 SCHEDULES = ("1f1b", "interleaved", "zero-bubble", "zbv")
 """Pipeline schedules that are costed; the column `schedule` counts them from 0."""
@@ -122,10 +123,29 @@ class Practice:
     """Bytes of a gradient that is kept and reduced."""
     fp8: bool = False
     """Products of the blocks in fp8; attention and the output stay in bf16."""
+    fp32: bool = False
+    """Everything in full precision: weights are their own master copy."""
     imbalance: float = 0.0
     """By how much the busiest expert-parallel rank has more tokens than the average one, as a share."""
     straggler: float = 0.0
     """Relative spread of one rank's step time; the slowest of all sets the pace."""
+
+    @property
+    def value_bytes(self) -> int:
+        """Return the bytes of a weight or an activation that products read."""
+        return 4 if self.fp32 else 2
+
+    @property
+    def optimizer_bytes(self) -> int:
+        """Return the bytes that AdamW keeps for a parameter: two moments, and an fp32 copy of a narrower weight."""
+        return 8 if self.fp32 else 12
+
+
+def practice_of(job: JobSpec, site: SiteSpec, precision: str | None = None) -> Practice:
+    """Return the habits of our own trainer with a job on a site, in its own precision or the one that is asked for."""
+    usual = "fp32" if site.gpu.kind == "CPU" else "bf16"
+    chosen = precision or (usual if job.plan == "auto" else job.plan.precision)
+    return Practice(fp8=chosen == "fp8", fp32=chosen == "fp32")
 
 
 @dataclass(frozen=True)
@@ -214,7 +234,7 @@ def written_plan(job: JobSpec, plan: PlanSpec) -> Plans:
     )  # fmt: skip
 
 
-def spec_of(plans: Plans, row: int) -> PlanSpec:
+def spec_of(plans: Plans, row: int, practice: Practice) -> PlanSpec:
     """Return one plan as a job file holds it; chunks of a schedule are the trainer's own choice there."""
     plain = plans.row(row)
     sharded = plain["zero"] == len(("optimizer", "gradients", "weights"))
@@ -224,6 +244,6 @@ def spec_of(plans: Plans, row: int) -> PlanSpec:
             "shard": math.gcd(plain["shard"], plain["dp"]) if sharded else 1,
             "schedule": plain["schedule"],
             "recompute": plain["recompute"],
-            "precision": "bf16",
+            "precision": "fp32" if practice.fp32 else "bf16",
         }
     )

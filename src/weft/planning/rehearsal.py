@@ -6,11 +6,13 @@ same plan on the same fabric, and those of a finished run of the same job. What 
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from weft.fabric.design import describe
+from weft.planning.machine import FabricTable
 from weft.planning.report import Report, plan_row
+from weft.planning.search import Scored, scored
 
 SIMULATED, MEASURED = "simulated", "measured"
 
@@ -53,6 +55,26 @@ def rehearse(
     )
 
 
+def simulated_figures(report: Report, healthy: FabricTable, spine_lost: FabricTable | None) -> dict[str, float]:
+    """Return the figures of the chosen plan's step where its exchanges reach what was simulated."""
+    plan = report.chosen.plans.take([0])
+
+    def step(table: FabricTable) -> Scored:
+        return scored(report.work, plan, replace(report.machine, table=table), report.practice)
+
+    found = step(healthy)
+    figures = {
+        "step_s": float(found.step_s[0]),
+        "mfu": 100 * float(found.mfu[0]),
+        "tokens_per_s": float(found.tokens_per_s[0]),
+        "network_s": float(found.times.network_s[0]),
+    }
+    if spine_lost is not None:
+        longer = float(step(spine_lost).step_s[0]) / figures["step_s"] - 1
+        figures["slower:T1 switch"] = 100 * longer
+    return figures
+
+
 def _fabric(report: Report) -> list[Line]:
     found = describe(report.site.name, report.site.fabric)
     spec = report.site.fabric
@@ -73,6 +95,7 @@ def _plan(report: Report) -> list[Line]:
     section = "the plan and its step"
     return [
         Line(section, "plan", "plan", "", f"{shape}, {row['schedule']}, ZeRO {row['zero']}"),
+        Line(section, "used_gpus", "GPUs that it uses", "", float(row["gpus"])),
         Line(section, "step_s", "step", "s", row["step_s"]),
         Line(section, "mfu", "MFU", "%", 100 * row["mfu"]),
         Line(section, "tokens_per_s", "tokens a second", "", row["tokens_per_s"]),

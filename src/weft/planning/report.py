@@ -16,9 +16,9 @@ from weft.planning.candidates import divisors
 from weft.planning.goodput import Goodput, goodput_of
 from weft.planning.inference import Serving, best_serving
 from weft.planning.machine import Machine, machine_of
-from weft.planning.memory import OPTIMIZER_BYTES, WEIGHT_BYTES, memory_of
+from weft.planning.memory import memory_of
 from weft.planning.placement import Axis, Cost, Sharing, axes_of, failure_costs, sharing_of
-from weft.planning.plans import Plans, Practice, dimensions_of, spec_of, written_plan
+from weft.planning.plans import Plans, Practice, dimensions_of, practice_of, spec_of, written_plan
 from weft.planning.power import (
     Contract,
     Meter,
@@ -95,7 +95,7 @@ class Report:
     @property
     def plan_spec(self) -> PlanSpec:
         """Return the chosen plan as a job file holds it."""
-        return spec_of(self.chosen.plans, 0)
+        return spec_of(self.chosen.plans, 0, self.practice)
 
     @property
     def energy_j_per_step(self) -> float:
@@ -137,7 +137,6 @@ def plan_row(found: Scored, row: int, machine: Machine, work: Workload) -> dict[
     """Return one plan with its costs as plain values."""
     plain = found.plans.row(row)
     gpus = int(found.plans.ranks[row])
-    peak = machine.bf16_flops
     return {
         **{name: plain[name] for name in ("dp", "tp", "pp", "cp", "ep", "zero", "shard", "schedule", "chunks")},
         "micro_batch": plain["micro"],
@@ -146,7 +145,7 @@ def plan_row(found: Scored, row: int, machine: Machine, work: Workload) -> dict[
         "step_s": float(found.step_s[row]),
         "mfu": float(found.mfu[row]),
         "hfu": float(found.hfu[row]),
-        "tflops_per_gpu": float(found.mfu[row]) * peak / 1e12,
+        "tflops_per_gpu": float(found.mfu[row]) * found.peak_flops / 1e12,
         "tokens_per_s": float(found.tokens_per_s[row]),
         "memory_bytes": round(float(found.memory.total[row])),
         "limit": limit_of(found, row, machine, work),
@@ -169,7 +168,7 @@ def plan_job(
     gpu_hour_cents: float = GPU_HOUR_CENTS,
 ) -> Report:
     """Return what `job` would do on `site`, or raise with what is in the way and the nearest change."""
-    habits = practice or Practice()
+    habits = practice or practice_of(job, site)
     machine = machine_of(site)
     work = Workload(dimensions_of(job.model), job.batch.sequences, job.batch.length)
     own = None
@@ -197,7 +196,7 @@ def _report(
     plan = chosen.plans.take([0])
     gpus = int(plan.ranks[0])
     step_s = float(chosen.step_s[0])
-    state = work.model.total_parameters * (WEIGHT_BYTES + OPTIMIZER_BYTES) / gpus
+    state = work.model.total_parameters * (practice.value_bytes + practice.optimizer_bytes) / gpus
     goodput = goodput_of(site, gpus, gpus // int(plan.dp[0]), write_s=state / machine.nic_rate, step_s=step_s)
     phases = phases_of(chosen.times, 0, machine.power_w, machine.idle_power_w)
     per_second = min(SAMPLES_PER_STEP / step_s, _MOST_PER_SECOND)

@@ -42,6 +42,8 @@ class Scored:
     """The same with recomputed operations."""
     tokens_per_s: Column
     """Tokens of a step over its time."""
+    peak_flops: float
+    """What one GPU could do in this precision, by its data sheet."""
 
     def __len__(self) -> int:
         """Return the number of plans."""
@@ -97,8 +99,8 @@ def scored(work: Workload, plans: Plans, machine: Machine, practice: Practice) -
     """Return plans with everything that is known about them."""
     times = step_times(work, plans, machine, practice)
     step = times.step_s
-    peak = plans.ranks * (machine.fp8_flops if practice.fp8 else machine.bf16_flops)
-    useful = work.model.flops_per_token(work.length, causal=True) * work.tokens / (step * peak)
+    speed = machine.fp8_flops if practice.fp8 else machine.fp32_flops if practice.fp32 else machine.bf16_flops
+    useful = work.model.flops_per_token(work.length, causal=True) * work.tokens / (step * plans.ranks * speed)
     share = np.array([0.0, 0.0, 1 / 3])[plans.recompute.astype(np.int64)]
     return Scored(
         plans=plans,
@@ -108,6 +110,7 @@ def scored(work: Workload, plans: Plans, machine: Machine, practice: Practice) -
         mfu=useful,
         hfu=useful * (1 + share),
         tokens_per_s=work.tokens / step,
+        peak_flops=speed,
     )
 
 

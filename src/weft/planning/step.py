@@ -14,7 +14,6 @@ from weft.collectives.costs import Column, best_half, two_level_half
 from weft.planning.machine import Machine
 from weft.planning.plans import Dimensions, Plans, Practice
 
-_ACTIVATION_BYTES = 2
 _OPTIMIZER_BYTES = 48
 """Memory traffic of AdamW for a parameter: gradient cast, norm and clip (18), then weights and moments (30)."""
 _LOSS_BYTES = 44
@@ -82,13 +81,27 @@ class StepTimes:
 
 
 @dataclass(frozen=True)
-class _Layer:
-    """Times of one block for one micro-batch on one GPU."""
+class BlockTimes:
+    """Times of one block for one micro-batch on one GPU, forward; products and the rest take twice that backward."""
 
     products: Column
+    """Matrix products."""
     attention: Column
+    """Scores, softmax and weighted values."""
     elementwise: Column
+    """Everything else, at the memory's rate."""
     attention_backward: Column
+    """Attention's backward pass."""
+
+    @property
+    def forward(self) -> Column:
+        """Return the forward pass."""
+        return self.products + self.attention + self.elementwise
+
+    @property
+    def backward(self) -> Column:
+        """Return the backward pass."""
+        return 2 * (self.products + self.elementwise) + self.attention_backward
 
 
 class _Roofline:
@@ -96,20 +109,27 @@ class _Roofline:
 
     def __init__(self, machine: Machine, practice: Practice) -> None:
         self.machine = machine
-        self.peak = (machine.fp8_flops if practice.fp8 else machine.bf16_flops) * machine.efficiency.matmul
-        self.bf16 = machine.bf16_flops * machine.efficiency.matmul
+        self.value_bytes = practice.value_bytes
+        usual = machine.fp32_flops if practice.fp32 else machine.bf16_flops
+        self.fused = usual * machine.efficiency.attention
+        self.usual = usual * machine.efficiency.matmul
+        self.peak = machine.fp8_flops * machine.efficiency.matmul if practice.fp8 else self.usual
 
-    def product(self, m: Column, n: Column, k: Column, *, count: Column | float = 1.0, bf16: bool = False) -> Column:
-        """Return the time of `count` matrix products (m x k) (k x n)."""
+    def product(self, m: Column, n: Column, k: Column, *, count: Column | float = 1.0, usual: bool = False) -> Column:
+        """Return the time of `count` matrix products (m x k) (k x n); `usual` ones are never in fp8."""
         shortest = np.minimum(np.minimum(m, n), k)
-        reached = (self.bf16 if bf16 else self.peak) / (1 + self.machine.efficiency.small / shortest)
+        reached = (self.usual if usual else self.peak) / (1 + self.machine.efficiency.small / shortest)
         arithmetic = 2 * m * n * k / reached
-        traffic = _ACTIVATION_BYTES * (m * k + k * n + m * n) / self.machine.memory_rate
+        traffic = self.value_bytes * (m * k + k * n + m * n) / self.machine.memory_rate
         return count * np.maximum(arithmetic, traffic) + self.machine.efficiency.kernel_us * 1e-6
 
     def traffic(self, amount: Column) -> Column:
         """Return the time that `amount` bytes take to or from memory."""
         return amount / self.machine.memory_rate
+
+    def narrow(self, amount: Column) -> Column:
+        """Return the time of what would be `amount` bytes with values of two bytes."""
+        return self.traffic(amount * (self.value_bytes / 2) / self.machine.efficiency.elementwise)
 
 
 def step_times(work: Workload, plans: Plans, machine: Machine, practice: Practice) -> StepTimes:
@@ -120,12 +140,13 @@ def step_times(work: Workload, plans: Plans, machine: Machine, practice: Practic
     middle, last = stage_layers(work.model.layers, plans)
     rounds = work.sequences / (plans.dp * plans.micro)
 
-    forward = layer.products + layer.attention + layer.elementwise
-    backward = 2 * (layer.products + layer.elementwise) + layer.attention_backward
+    software = machine.efficiency.block_us * 1e-6
+    forward = layer.forward + software / 3
+    backward = layer.backward + 2 * software / 3
     again = _again(layer, plans, practice)
     tensor = _tensor(work, plans, machine, practice, layer)
     context = _context(work, plans, machine, practice, layer)
-    expert = _expert(work, plans, machine)
+    expert = _expert(work, plans, machine, practice)
     whole = forward + backward + again + tensor + context + expert
     # The slowest stage sets the pace: a middle one, or the last with the output matrix.
     heavy = np.where(middle * whole >= last * whole + head, middle, last)
@@ -139,6 +160,7 @@ def step_times(work: Workload, plans: Plans, machine: Machine, practice: Practic
     optimizer = roof.traffic(_OPTIMIZER_BYTES * parameters / np.where(plans.zero >= 1, plans.shard, 1.0))
     tail = practice.straggler * np.sqrt(2 * np.log(np.maximum(plans.ranks, 1.0)))
     compute = passes * (forward + backward) + rounds * extra
+    bubble = _filled(bubble, compute + passes * again + optimizer, machine)
     busy = compute + passes * (again + tensor + context + expert) + bubble
     return StepTimes(
         compute_s=compute,
@@ -154,6 +176,11 @@ def step_times(work: Workload, plans: Plans, machine: Machine, practice: Practic
         forward_s=middle * (forward + tensor / 3 + context / 3 + expert / 2),
         backward_s=middle * (backward + again + 2 * tensor / 3 + 2 * context / 3 + expert / 2),
     )
+
+
+def block_times(work: Workload, plans: Plans, machine: Machine, practice: Practice) -> BlockTimes:
+    """Return the times of one block for one micro-batch."""
+    return _layer(work, plans, _Roofline(machine, practice), practice)
 
 
 def stage_parameters(model: Dimensions, plans: Plans) -> Column:
@@ -195,7 +222,7 @@ def _inside(machine: Machine, stride: Column, size: Column) -> Column:
     return np.gcd(slots.astype(np.int64), size.astype(np.int64)).astype(np.float64)
 
 
-def _layer(work: Workload, plans: Plans, roof: _Roofline, practice: Practice) -> _Layer:
+def _layer(work: Workload, plans: Plans, roof: _Roofline, practice: Practice) -> BlockTimes:
     model = work.model
     tokens = plans.micro * work.length / plans.cp
     query = model.heads * model.head_width / plans.tp
@@ -215,8 +242,8 @@ def _layer(work: Workload, plans: Plans, roof: _Roofline, practice: Practice) ->
     residual = (22 if practice.dropout else 20) * model.width / split
     activation = 2 * ways * inner * model.top_k
     rotary = 4 * (query + keys) if practice.flash else 0.0
-    elementwise = roof.traffic(tokens * (residual + activation + rotary))
-    return _Layer(products, attention, elementwise, attention_backward)
+    elementwise = roof.narrow(tokens * (residual + activation + rotary))
+    return BlockTimes(products, attention, elementwise, attention_backward)
 
 
 def _attention(work: Workload, plans: Plans, roof: _Roofline, practice: Practice) -> tuple[Column, Column]:
@@ -227,14 +254,14 @@ def _attention(work: Workload, plans: Plans, roof: _Roofline, practice: Practice
     if practice.flash:
         # A causal kernel does half of the pairs; its backward pass has five products for the forward's two.
         operations = 2 * tokens * work.length * heads * model.head_width
-        forward = operations / (roof.machine.bf16_flops * roof.machine.efficiency.attention)
+        forward = operations / roof.fused
         return forward, 2.5 * forward
     length = np.full_like(tokens, float(work.length))
     side = np.full_like(tokens, float(model.head_width))
     count = plans.micro * heads / plans.cp
-    products = roof.product(length, length, side, count=count, bf16=True)
-    products += roof.product(length, side, length, count=count, bf16=True)
-    softmax = roof.traffic((9 if practice.dropout else 4) * tokens * heads * work.length)
+    products = roof.product(length, length, side, count=count, usual=True)
+    products += roof.product(length, side, length, count=count, usual=True)
+    softmax = roof.narrow((9 if practice.dropout else 4) * tokens * heads * work.length)
     return products + softmax, 2 * (products + softmax)
 
 
@@ -243,23 +270,23 @@ def _head(work: Workload, plans: Plans, roof: _Roofline) -> Column:
     tokens = plans.micro * work.length / plans.cp
     columns = work.model.vocabulary / plans.tp
     width = np.full_like(tokens, float(work.model.width))
-    return 3 * roof.product(tokens, columns, width, bf16=True) + roof.traffic(_LOSS_BYTES * tokens * columns)
+    return 3 * roof.product(tokens, columns, width, usual=True) + roof.traffic(_LOSS_BYTES * tokens * columns)
 
 
-def _again(layer: _Layer, plans: Plans, practice: Practice) -> Column:
+def _again(layer: BlockTimes, plans: Plans, practice: Practice) -> Column:
     """Return the time that one block computes again in the backward pass.
 
     Selective recomputation does attention again where its scores would be kept (arXiv 2205.05198, section 5); a fused
     kernel keeps none, and what is then worth doing again is element-wise: norms and the feed-forward's activation.
     """
-    full = layer.products + layer.attention + layer.elementwise
+    full = layer.forward
     cheap = layer.elementwise if practice.flash else layer.attention
     return np.where(plans.recompute == _FULL, full, np.where(plans.recompute == _SELECTIVE, cheap, 0.0))
 
 
-def _tensor(work: Workload, plans: Plans, machine: Machine, practice: Practice, layer: _Layer) -> Column:
+def _tensor(work: Workload, plans: Plans, machine: Machine, practice: Practice, layer: BlockTimes) -> Column:
     """Return the exposed tensor-parallel communication of one block: forward, backward and recomputation."""
-    size = plans.micro * work.length / plans.cp * work.model.width * _ACTIVATION_BYTES
+    size = plans.micro * work.length / plans.cp * work.model.width * practice.value_bytes
     inner = _inside(machine, np.ones_like(plans.tp), plans.tp)
     near = (machine.domain_latency_s, machine.domain_rate)
     far = (machine.fabric_latency_s, machine.far_rate(size))
@@ -278,11 +305,11 @@ def _tensor(work: Workload, plans: Plans, machine: Machine, practice: Practice, 
     return np.where(plans.tp > 1, forward * np.where(plans.recompute == _FULL, 2, 1) + backward, 0.0)
 
 
-def _context(work: Workload, plans: Plans, machine: Machine, practice: Practice, layer: _Layer) -> Column:
+def _context(work: Workload, plans: Plans, machine: Machine, practice: Practice, layer: BlockTimes) -> Column:
     """Return the exposed communication of keys and values of one block, both passes."""
     model = work.model
     keys = 2 * np.ceil(model.kv_heads / plans.tp) * model.head_width
-    size = plans.micro * work.length * keys * _ACTIVATION_BYTES
+    size = plans.micro * work.length * keys * practice.value_bytes
     inner = _inside(machine, plans.tp, plans.cp)
     near = (machine.domain_latency_s, machine.domain_rate)
     far = (machine.fabric_latency_s, machine.far_rate(size))
@@ -296,12 +323,12 @@ def _context(work: Workload, plans: Plans, machine: Machine, practice: Practice,
     return np.where(plans.cp > 1, forward * np.where(plans.recompute == _FULL, 2, 1) + backward, 0.0)
 
 
-def _expert(work: Workload, plans: Plans, machine: Machine) -> Column:
+def _expert(work: Workload, plans: Plans, machine: Machine, practice: Practice) -> Column:
     """Return the exchanges of one block: tokens to their experts and back, in both passes."""
     model = work.model
     if model.experts == 1:
         return np.zeros_like(plans.dp)
-    size = plans.micro * work.length / plans.cp * model.top_k * model.width * _ACTIVATION_BYTES / plans.tp
+    size = plans.micro * work.length / plans.cp * model.top_k * model.width * practice.value_bytes / plans.tp
     inner = _inside(machine, plans.tp * plans.cp, plans.ep)
     near = (inner - 1) / plans.ep * size / machine.domain_rate + (inner - 1) * machine.domain_latency_s
     away = plans.ep - inner
@@ -313,7 +340,7 @@ def _expert(work: Workload, plans: Plans, machine: Machine) -> Column:
 
 def _pipeline(work: Workload, plans: Plans, machine: Machine, practice: Practice, rounds: Column) -> Column:
     """Return the exposed sends between stages over a step."""
-    size = plans.micro * work.length / plans.cp * work.model.width * _ACTIVATION_BYTES / plans.tp
+    size = plans.micro * work.length / plans.cp * work.model.width * practice.value_bytes / plans.tp
     send = machine.fabric_latency_s + size / machine.far_rate(size)
     # Without sequence parallelism a stage sends a part from each tensor-parallel rank and puts them together again.
     if not practice.sequence_parallel:
@@ -335,6 +362,12 @@ def _bubble(plans: Plans, whole: Column, weights: Column) -> Column:
     return np.choose(plans.schedule.astype(np.int64), [plain, plain, h1, v_shape])
 
 
+def _filled(bubble: Column, work: Column, machine: Machine) -> Column:
+    """Return what is left of a bubble where ranks share processors: while one waits, another computes."""
+    crowd = machine.efficiency.ranks_per_core
+    return np.maximum(0.0, (work + bubble) / crowd - work) if crowd > 1 else bubble
+
+
 def _data(
     work: Workload, plans: Plans, machine: Machine, practice: Practice, *, behind: Column, rounds: Column
 ) -> Column:
@@ -351,7 +384,7 @@ def _data(
         return two_level_half(group_inner, np.ceil(ranks / group_inner), size, near, far)
 
     gradients = over(inner, group, parameters * practice.gradient_bytes)
-    weights = over(shard_inner, plans.shard, parameters * _ACTIVATION_BYTES)
+    weights = over(shard_inner, plans.shard, parameters * practice.value_bytes)
     # Sharded gradients leave after each micro-batch; fully sharded weights are gathered for each, in both passes.
     # Hybrid sharding reduces what its groups have summed over their copies once more.
     scattered = over(shard_inner, plans.shard, parameters * practice.gradient_bytes)

@@ -15,11 +15,14 @@ from weft.core.spec import Check, Duration, Spec
 from weft.core.units import Picoseconds
 
 FaultKind = Literal[
-    "kill", "stop", "slow", "flip", "nan", "full-disk", "lose-store", "lose-rank", "lose-node", "return"
-]
+    "kill", "stop", "slow", "flip", "nan", "full-disk", "lose-store", "lose-rank", "lose-node", "return",
+    "plane-down", "drop-link",
+]  # fmt: skip
 Place = Literal["weights", "optimizer", "gradients", "reduced", "activations", "checkpoint", "snapshot"]
 
-_ON_A_RANK = ("kill", "stop", "slow", "nan", "lose-rank", "full-disk")
+_ON_A_RANK = ("kill", "stop", "slow", "nan", "lose-rank", "full-disk", "plane-down", "drop-link")
+ON_THE_WIRE = ("plane-down", "drop-link")
+"""Kinds that only a backend with planes can suffer."""
 _NOW = Picoseconds(0)
 
 
@@ -45,12 +48,20 @@ def _target(fault: Any) -> str | None:
     return None
 
 
+def _wire(fault: Any) -> str | None:
+    if fault.kind in ON_THE_WIRE or fault.plane is None:
+        return None
+    return f"a fault of kind {fault.kind!r} has no plane; only plane-down and drop-link have"
+
+
 class RunFaultSpec(Spec):
     """Something that goes wrong in a training, once or for good."""
 
     kind: FaultKind
     """kill (SIGKILL), stop (SIGSTOP), slow, flip (a bit), nan, full-disk (checkpoints can not be written), lose-store
-    (all checkpoints are gone), lose-rank and lose-node (hardware with its memory), return (lost hardware is back)."""
+    (all checkpoints are gone), lose-rank and lose-node (hardware with its memory), return (lost hardware is back),
+    plane-down (a rank's link to one plane dies without a word) and drop-link (it loses a share of its packets); the
+    last two need backend = "mrc"."""
     rank: Annotated[int, Field(ge=0)] | None = None
     """Which rank; drawn where absent."""
     node: Annotated[int, Field(ge=0)] | None = None
@@ -72,7 +83,11 @@ class RunFaultSpec(Spec):
     factor: Annotated[float, Field(gt=1, le=1000)] = 5.0
     """How many times slower a slow rank computes."""
     lasts: Annotated[int, Field(ge=1)] | None = None
-    """For how many steps a slow rank is slow; for good where absent."""
+    """For how many steps a slow rank is slow, or a plane down; for good where absent."""
+    plane: Annotated[int, Field(ge=0, lt=16)] | None = None
+    """Which plane goes down or loses packets; drawn where absent."""
+    share: Annotated[float, Field(gt=0, le=1)] = 0.05
+    """Which share of its packets a bad link loses."""
     count: Annotated[int, Field(ge=1, le=10_000)] = 1
     """How many times, each drawn anew where rank and step are left open."""
 
@@ -80,6 +95,7 @@ class RunFaultSpec(Spec):
         Check(("step", "at"), _when),
         Check(("place", "kind"), _needs_place),
         Check(("node", "kind"), _target),
+        Check(("plane", "kind"), _wire),
     )
 
 
@@ -124,6 +140,10 @@ class Fault:
     """How much slower."""
     lasts: int | None
     """For how many steps."""
+    plane: int | None = None
+    """Which plane, where it is named; drawn by `word` where it is not."""
+    share: float = 0.05
+    """Which share of packets is lost."""
 
 
 def resolved(spec: FaultsSpec, *, ranks: int, nodes: int, steps: int) -> tuple[Fault, ...]:
@@ -141,10 +161,17 @@ def resolved(spec: FaultsSpec, *, ranks: int, nodes: int, steps: int) -> tuple[F
             found.append(
                 Fault(
                     len(found), fault.kind, rank, fault.node, step, fault.at, fault.after, fault.place, fault.tensor,
-                    mix(word, 3), fault.bit, fault.sticky, fault.factor, fault.lasts,
+                    mix(word, 3), fault.bit, fault.sticky, fault.factor, fault.lasts, fault.plane, fault.share,
                 )
             )  # fmt: skip
     return tuple(found)
+
+
+def refuse_planes(spec: FaultsSpec, backend: str) -> None:
+    """Refuse faults of planes where the job's backend has none."""
+    for index, fault in enumerate(spec.faults):
+        if fault.kind in ON_THE_WIRE and backend != "mrc":
+            raise UsageError(f'fault {index + 1} ({fault.kind}) needs planes; set backend = "mrc" in the job')
 
 
 def _in_a_rank(fault: RunFaultSpec) -> bool:

@@ -1,4 +1,4 @@
-"""The three kinds of file and the built-in ones of each."""
+"""The kinds of file, and the built-in ones of each."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,7 +6,8 @@ from typing import Any
 
 from weft.core.errors import UsageError
 from weft.core.spec import Spec
-from weft.core.specfile import Library, Pointer, load, read_table
+from weft.core.specfile import Library, Pointer, load, read_table, validate
+from weft.specs.faults import FaultsSpec
 from weft.specs.huggingface import read_model
 from weft.specs.job import JobSpec
 from weft.specs.scenario import ScenarioSpec
@@ -20,7 +21,8 @@ SCENARIOS = Library("scenario", _BUILT_IN / "scenarios")
 
 _LIBRARIES = {library.kind: library for library in (SITES, JOBS, SCENARIOS)}
 
-KINDS: dict[str, type[Spec]] = {"site": SiteSpec, "job": JobSpec, "scenario": ScenarioSpec}
+KINDS: dict[str, type[Spec]] = {"site": SiteSpec, "job": JobSpec, "scenario": ScenarioSpec, "faults": FaultsSpec}
+"""What people write; a faults file breaks a training on purpose and has no built-in ones."""
 
 MODEL_CONFIG = Pointer("model", "config", read_model)
 """A job may take its model's dimensions from a Hugging Face config.json."""
@@ -53,6 +55,8 @@ def load_any(reference: str) -> tuple[str, Spec]:
             return kind, load(reference, KINDS[kind], library, _POINTERS.get(kind))
     table = read_table(reference)
     kind = _kind_of(table)
+    if kind not in _LIBRARIES:
+        return kind, validate(table, KINDS[kind], reference)
     return kind, load(reference, KINDS[kind], _LIBRARIES[kind], _POINTERS.get(kind))
 
 
@@ -73,4 +77,10 @@ def _kind_of(table: Mapping[str, Any]) -> str:
     for kind, library in _LIBRARIES.items():
         if table.get("extends") in library.names():
             return kind
-    return max(KINDS, key=lambda kind: len(table.keys() & KINDS[kind].model_fields.keys()))
+    # The share of a kind's keys decides between equals: a file of faults alone is no scenario.
+    return max(KINDS, key=lambda kind: _likeness(table, KINDS[kind]))
+
+
+def _likeness(table: Mapping[str, Any], kind: type[Spec]) -> tuple[int, float]:
+    met = len(table.keys() & kind.model_fields.keys())
+    return met, met / len(kind.model_fields)

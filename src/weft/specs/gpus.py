@@ -7,43 +7,14 @@ Sites say which type they have; planning reads the shares here. A GPU that is no
 import difflib
 from functools import cache
 from pathlib import Path
-from typing import Annotated
-
-from pydantic import Field
 
 from weft.core.errors import UsageError
 from weft.core.spec import Spec
 from weft.core.specfile import Library, load
+from weft.specs.efficiency import EfficiencySpec
 from weft.specs.site import GpuSpec, Name, ScaleUpSpec
 
-Share = Annotated[float, Field(gt=0, le=1)]
-
 GPUS = Library("gpu", Path(__file__).parent / "builtin" / "gpus")
-
-
-class EfficiencySpec(Spec):
-    """What real kernels reach of a data sheet."""
-
-    matmul: Share
-    """Share of the matrix speed that a very large product reaches inside a training step."""
-    small: Annotated[float, Field(ge=0)]
-    """Size at which a product's shortest side halves its speed: share = matmul / (1 + small / shortest side)."""
-    attention: Share
-    """Share of the bf16 matrix speed that a fused attention kernel reaches."""
-    memory: Share
-    """Share of the memory bandwidth that element-wise kernels reach."""
-    link: Share
-    """Share of the scale-up bandwidth that a collective reaches."""
-    nic: Share
-    """Share of the NIC's payload rate that a collective reaches."""
-    message_us: Annotated[float, Field(ge=0)]
-    """Software and NIC time of one small message between nodes, besides the way, in microseconds."""
-    kernel_us: Annotated[float, Field(ge=0)]
-    """Time of the smallest kernel in microseconds."""
-    usable: Share
-    """Share of the memory that a job may fill: the rest is context, communication buffers and fragments."""
-    source: str
-    """Where these figures come from."""
 
 
 class GpuTypeSpec(Spec):

@@ -303,6 +303,9 @@ class JobSpec(Spec):
     """How it learns."""
     plan: PlanSpec | Literal["auto"] = "auto"
     """How it is spread; "auto" lets the planner choose."""
+    backend: Literal["auto", "mrc"] = "auto"
+    """What carries bytes between ranks: "auto" takes gloo on CPUs and NCCL on GPUs; "mrc" takes weft's own transport
+    over four planes on this machine, for CPUs."""
     checkpoint: CheckpointSpec = CheckpointSpec()
     """What is kept."""
     evaluation: EvaluationSpec = EvaluationSpec()

@@ -1,14 +1,21 @@
 """What can be written about the transports that MRC is compared with."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from weft.core.spec import Size, Spec
-from weft.core.units import Bytes
+from weft.core.spec import Check, Duration, Rate, Size, Spec
+from weft.core.units import BitsPerSecond, Bytes, Picoseconds
 from weft.specs.transport import CongestionSpec, LossSpec, MrcSpec, WindowSpec
 
-TransportName = Literal["mrc", "uet", "random"]
+MOST_QUEUE_PAIRS = 16
+"""Queue pairs that RoCE may cut a flow over: `roce:16`."""
+TransportName = Literal[
+    "mrc", "uet", "random", "reps", "adaptive", "roce", "roce:1", "roce:2", "roce:3", "roce:4", "roce:5", "roce:6",
+    "roce:7", "roce:8", "roce:9", "roce:10", "roce:11", "roce:12", "roce:13", "roce:14", "roce:15", "roce:16",
+]  # fmt: skip
+_US = 10**6
+_MBPS = 10**6
 
 
 class UetSpec(Spec):
@@ -44,6 +51,117 @@ class RandomSpec(Spec):
     """Whether switches trim instead of dropping."""
 
 
+class PfcSpec(Spec):
+    """Priority flow control (IEEE 802.1Qbb): a switch pauses who sends to it before it would have to drop.
+
+    The thresholds are in bandwidth-delay products of one plane and count what came over one port and waits. Headroom
+    above `xoff` is what the longest link can still bring.
+    """
+
+    xoff: Annotated[float, Field(gt=0, le=64)] = 1.0
+    """Above so much a pause is sent. Ours: what a queue holds before it would trim."""
+    xon: Annotated[float, Field(ge=0, le=64)] = 0.8
+    """At so much or less the port may go on. Ours: below `xoff` by more than a pause takes to travel twice."""
+    reaction: Duration = Picoseconds(600_000)
+    """From a pause frame's arrival to the port stopping; IEEE 802.1Qbb allows 614 ns."""
+
+    checks: ClassVar[tuple[Check, ...]] = (
+        Check(("xon", "xoff"), lambda s: None if s.xon < s.xoff else "xon must lie below xoff; lower it"),
+    )
+
+
+class DcqcnSpec(Spec):
+    """DCQCN (Zhu et al., SIGCOMM 2015); defaults are the values that section 5 of the paper ends with, for 40 Gb/s.
+
+    Queue limits and steps of the rate are scaled from `line_rate` to that of the fabric's ports, times are not.
+    """
+
+    on: bool = True
+    """Whether there is any: without it PFC alone holds senders back."""
+    line_rate: Rate = BitsPerSecond(40_000 * _MBPS)
+    """Line rate for which the queue limits and the steps below were chosen."""
+    ecn_low: Size = Bytes(5_000)
+    """Queue from which packets are marked: Kmin."""
+    ecn_high: Size = Bytes(200_000)
+    """Queue from which all packets are marked: Kmax."""
+    ecn_most: Annotated[float, Field(gt=0, le=1)] = 0.01
+    """Share of packets marked just below `ecn_high`: Pmax."""
+    gain: Annotated[float, Field(gt=0, le=1)] = 1 / 256
+    """Weight of the newest CNP in alpha: g."""
+    cnp_interval: Duration = Picoseconds(50 * _US)
+    """Least time between two CNPs of a queue pair: N."""
+    alpha_timer: Duration = Picoseconds(55 * _US)
+    """Time without a CNP after which alpha decays: K."""
+    rise_timer: Duration = Picoseconds(55 * _US)
+    """Time between two increases of the rate: T."""
+    rise_bytes: Size = Bytes(10_000_000)
+    """Bytes between two increases of the rate: B."""
+    fast_rounds: Annotated[int, Field(ge=1, le=100)] = 5
+    """Increases that only halve the way back to the target: F."""
+    additive: Rate = BitsPerSecond(40 * _MBPS)
+    """Step of the target after that: R_AI."""
+    hyper: Rate = BitsPerSecond(400 * _MBPS)
+    """Step of the target after F rounds of both: R_HAI; ten times R_AI, as NICs are set by default."""
+    least_rate: Rate = BitsPerSecond(100 * _MBPS)
+    """The rate never falls below this. Ours."""
+
+
+class RoceSpec(Spec):
+    """RoCEv2 with PFC, DCQCN and go-back-N, each queue pair on one path that switches hash it to."""
+
+    pfc: PfcSpec = PfcSpec()
+    """Pauses."""
+    dcqcn: DcqcnSpec = DcqcnSpec()
+    """Rate control."""
+    timeout: Annotated[int, Field(ge=1, le=31)] = 14
+    """Local acknowledgement timeout t: 4.096 us x 2^t, so 67 ms, as RDMA tools set it (InfiniBand 9.7.6.1.3)."""
+    retries: Annotated[int, Field(ge=0, le=7)] = 7
+    """Timeouts in a row after which a queue pair fails."""
+    ack_every: Annotated[int, Field(ge=1, le=1024)] = 4
+    """Packets that one acknowledgement answers for within a message. Ours."""
+    window: Annotated[int, Field(ge=1, le=8_388_608)] = 65536
+    """Most packets under way; the numbers on the wire allow 2^23, and nothing but the rate limits a sender."""
+    reconvergence: Duration | None = None
+    """How long routing takes to go round a dead link: seconds with BGP; never (static routes) where absent."""
+
+
+class RepsSpec(Spec):
+    """REPS (arXiv 2407.21625): entropy values that worked are used again, oldest first; others are drawn at random."""
+
+    evs: Annotated[int, Field(ge=1, le=4096)] = 256
+    """Entropy values to draw from, hashed to paths by the switches."""
+    ring: Annotated[int, Field(ge=1, le=256)] = 8
+    """Values kept that came back unmarked."""
+    freeze: Duration = Picoseconds(10_000 * _US)
+    """How long, after a loss that is no congestion, only values known to work are used."""
+    congestion: CongestionSpec = CongestionSpec()
+    """Congestion control: REPS leaves it open; NSCC here."""
+    loss: LossSpec = LossSpec()
+    """Loss and timers."""
+    window: WindowSpec = WindowSpec()
+    """Windows and acknowledgement."""
+    trimming: bool = True
+    """Whether switches trim instead of dropping."""
+
+
+class AdaptiveSpec(Spec):
+    """Adaptive routing: switches pick the least loaded uplink for each packet, and nothing is dropped (PFC).
+
+    NICs take packets in any order, as Spectrum-X's do (section 8).
+    """
+
+    pfc: PfcSpec = PfcSpec()
+    """Pauses."""
+    congestion: CongestionSpec = CongestionSpec(target_delay=1.0)
+    """Congestion control at the sender: the vendor's own is not published; NSCC here."""
+    loss: LossSpec = LossSpec.model_validate({"spread": "40 us", "spread_max": "160 us", "probe_after": "52 us"})
+    """Loss and timers; nothing is dropped, so packets that a pause holds up are given four times as long."""
+    window: WindowSpec = WindowSpec()
+    """Windows and acknowledgement."""
+    reconvergence: Duration | None = None
+    """How long routing takes to go round a dead link beyond a switch's own; never where absent."""
+
+
 class TransportsSpec(Spec):
     """Which transports run, and how each is set."""
 
@@ -58,3 +176,9 @@ class TransportsSpec(Spec):
     """Ultra Ethernet's transport."""
     random: RandomSpec = RandomSpec()
     """Random spraying."""
+    roce: RoceSpec = RoceSpec()
+    """RoCEv2."""
+    reps: RepsSpec = RepsSpec()
+    """REPS."""
+    adaptive: AdaptiveSpec = AdaptiveSpec()
+    """Adaptive routing in the switches."""

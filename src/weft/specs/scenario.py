@@ -76,11 +76,12 @@ def _pair_is_two(spec: Any) -> str | None:
 class TrafficSpec(Spec):
     """Who sends what to whom."""
 
-    pattern: Literal["pair", "permutation", "incast", "all-to-all", "poisson", "flows"] = "permutation"
+    pattern: Literal["pair", "permutation", "incast", "all-to-all", "collective", "poisson", "flows"] = "permutation"
     """Shape of the traffic: one pair; everybody to one other; many to one, with a victim beside it; everybody to
-    everybody; flows at random times between random NICs; or the flows listed below."""
+    everybody; a collective whose sends wait for each other; flows at random times between random NICs; or the flows
+    listed below."""
     size: FlowSize = Bytes(8 * 2**20)
-    """Bytes of one flow."""
+    """Bytes of one flow; of a collective, its whole buffer."""
     sizes: Annotated[tuple[PartSizeSpec, ...], Field(strict=False)] = ()
     """Sizes to draw from instead."""
     hosts: Annotated[int, Field(ge=2)] | None = None
@@ -95,6 +96,14 @@ class TrafficSpec(Spec):
     """Incast: how many send to one."""
     victim: bool = False
     """Incast: whether one more flow goes to another NIC beside the receiver, which the incast should not hurt."""
+    kind: Literal["all-reduce", "reduce-scatter", "all-gather", "all-to-all", "broadcast"] = "all-reduce"
+    """Collective: what it achieves."""
+    algorithm: Literal["ring", "halving-doubling", "double-tree", "direct"] | None = None
+    """Collective: how; a ring where absent, or direct sends for an all-to-all."""
+    ranks: Annotated[int, Field(ge=2, le=512)] | None = None
+    """Collective: how many take part; as many as fit where absent."""
+    stride: Annotated[int, Field(ge=1)] = 1
+    """Collective: NICs from one rank to the next."""
     load: Annotated[float, Field(gt=0, le=1)] = 0.5
     """Poisson: share of every NIC's rate that is offered on average."""
     lasts: Duration = Picoseconds(100 * _MICROSECOND)

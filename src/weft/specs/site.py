@@ -6,6 +6,7 @@ from pydantic import Field
 
 from weft.core.spec import Check, Duration, FailureRate, Power, Price, Rate, Size, Spec, Speed
 from weft.core.units import Cents, Fit, Milliwatts, Picoseconds
+from weft.specs.efficiency import EfficiencySpec
 from weft.specs.fabric import FabricSpec
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
@@ -25,6 +26,8 @@ class GpuSpec(Spec):
     """Dense bf16 matrix speed."""
     fp8: Speed | None = None
     """Dense fp8 matrix speed, where there is one."""
+    fp32: Speed | None = None
+    """Dense fp32 matrix speed; half of bf16 where it is not given, as TF32 has."""
     power: Power
     """Power under full load (TDP)."""
     idle_power: Power
@@ -127,6 +130,8 @@ class SiteSpec(Spec):
     """The domain of fast links between GPUs."""
     fabric: FabricSpec
     """The network between nodes."""
+    efficiency: EfficiencySpec | None = None
+    """What is reached of the data sheet here, as `weft site measure` finds it; the catalogue's where absent."""
     power: PowerSpec = PowerSpec()
     """The power contract."""
     failures: FailuresSpec = FailuresSpec()

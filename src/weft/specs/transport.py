@@ -24,16 +24,19 @@ class EvSpec(Spec):
     backup: Annotated[int, Field(ge=0, le=4096)] = 64
     """EVs kept ready to replace a retired one of the same plane. The size is not published; ours: a quarter."""
     min_active: Annotated[int, Field(ge=1, le=4096)] = 64
-    """EVs below which silence retires no more of them: the interface's example has a quarter (section 4.1)."""
+    """EVs below which silence retires no more of them, the same share where there are fewer paths than EVs: the
+    interface's example has a quarter (section 4.1)."""
     losses_to_retire: Annotated[int, Field(ge=1, le=100)] = 3
-    """Silent losses in a row, with nothing delivered between, that retire an EV where switches do not trim: there, one
-    loss is more often a full queue than a dead path. With trimming one is enough (section 4.2). Ours."""
+    """Fewest silent losses in a row, with nothing delivered between, that retire an EV where switches do not trim:
+    there, a loss is more often a full queue than a dead path. The more of all packets are lost, the more it takes: so
+    many that chance alone brings them less than once in 1,024 times. 1 blames an EV at its first loss whatever happens
+    on others, as is right where switches trim, and is done there (section 4.2). Ours."""
     most_skips: Annotated[int, Field(ge=1, le=1024)] = 32
-    """Most rounds for which an EV that is marked again and again is passed over after each packet that it carries. Its
-    first mark skips it once (section 4.2); each further one without an unmarked packet between doubles the rounds, each
-    unmarked packet halves them. With 1 it is always skipped once, an EV whose path is always full still carries every
-    other packet of its turn, and two flows on one EV never part (section 6, R13). Ours: section 4.2 leaves open how an
-    EV gets from SKIP to GOOD."""
+    """Most rounds for which an EV that is marked again and again is passed over after each packet that it carries. A
+    mark skips it once (section 4.2); from the fourth in a row on each doubles the rounds, each unmarked packet takes
+    one mark off. With 1 it is always skipped once, an EV whose path is always full still carries every other packet of
+    its turn, and two flows on one EV never part (section 6, R13). Ours: section 4.2 leaves open how an EV gets from
+    SKIP to GOOD."""
     probe_interval: Duration = Picoseconds(50 * _US)
     """Time between two probes of retired EVs by one queue pair. Not published; ours: about 1/100 of a per mille of 800
     Gb/s, and a repaired path returns within milliseconds."""
@@ -141,6 +144,9 @@ class MrcSpec(Spec):
     4: uneven planes cause false incast)."""
     shuffle: bool = True
     """Whether the rotation is shuffled in each round (section 4.1); off only to show what that is worth."""
+    ecn_last_hop: bool = False
+    """Whether the last hop to a NIC marks too; on only to show what leaving it out is worth: an incast then looks like
+    imbalance inside the fabric, and healthy paths are skipped for it (section 4.4)."""
     port_remap_delay: Duration = Picoseconds(100 * _US)
     """From a NIC port's change to the EVs of its plane being left or used again. Ours: quick hardware; ConnectX-8 needs
     up to a second for many queue pairs (section 4.3)."""

@@ -10,11 +10,20 @@ import torch.distributed as dist
 from weft.core.errors import WeftError
 
 
-def join() -> bool:
-    """Join the group of ranks; returns whether this call made it."""
+def backend_of(wanted: str) -> str:
+    """Return torch's name of the backend that a job asks for, ready to be used."""
+    if wanted == "mrc":
+        from weft.wire.backend import BACKEND
+
+        return BACKEND
+    return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+
+
+def join(wanted: str = "auto") -> bool:
+    """Join the group of ranks with the backend that is wanted; returns whether this call made it."""
     if dist.is_initialized():
         return False
-    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    backend = backend_of(wanted)
     if "RANK" in os.environ and "MASTER_ADDR" in os.environ:
         dist.init_process_group(backend)
     else:

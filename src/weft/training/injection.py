@@ -1,9 +1,9 @@
 """Things that go wrong on purpose, inside a rank: a fault comes true at a named point of a step.
 
-Points: the beginning of a step (kill, stop, slow), activations and gradients as autograd makes them, gradients after
-the reduction, weights and optimizer after the update, the writing of a checkpoint. A fault is announced before it comes
-true, so that whoever restarts the rank can leave it out. Which faults there are is `specs.faults`'s; faults of nodes,
-stores and snapshots are carried out by the supervisor.
+Points: the beginning of a step (kill, stop, slow, planes), activations and gradients as autograd makes them, gradients
+after the reduction, weights and optimizer after the update, the writing of a checkpoint. A fault is announced before it
+comes true, so that whoever restarts the rank can leave it out. Which faults there are is `specs.faults`'s; faults of
+nodes, stores and snapshots are carried out by the supervisor.
 """
 
 import errno
@@ -20,7 +20,7 @@ from torch import nn
 
 from weft.core.seeds import mix
 from weft.core.units import PICOSECONDS_PER_SECOND
-from weft.specs.faults import Fault
+from weft.specs.faults import ON_THE_WIRE, Fault
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _BYTE = 8
@@ -36,12 +36,14 @@ class Injector:
         self._say = say
         self._said: set[int] = set()
         self._armed: set[int] = set()
+        self._mended: set[int] = set()
         self._step = 0
         self._begun_s = 0.0
 
     def begin(self, done: int) -> None:
         """Begin the step after `done` steps: what ends, freezes or slows a rank comes true here, or a moment later."""
         self._step, self._begun_s = done + 1, time.monotonic()
+        self._change_planes()
         for fault in self._faults:
             # One that another failure has overtaken comes true as soon as it can.
             past = fault.step is not None and self._step >= fault.step
@@ -50,6 +52,32 @@ class Injector:
             self._armed.add(fault.number)
             number = signal.SIGSTOP if fault.kind == "stop" else signal.SIGKILL
             self._later(fault, lambda fault=fault, number=number: self._end(fault, number))
+
+    def _change_planes(self) -> None:
+        """Cut or spoil the planes whose time has come, and mend those whose time is over."""
+        for fault in self._faults:
+            if fault.kind not in ON_THE_WIRE or fault.step is None or self._step < fault.step:
+                continue
+            over = fault.lasts is not None and self._step >= fault.step + fault.lasts
+            if fault.number not in self._armed and not over:
+                self._armed.add(fault.number)
+                self._later(fault, lambda fault=fault: self._spoil(fault, over=False))
+            elif over and fault.number in self._armed and fault.number not in self._mended:
+                self._mended.add(fault.number)
+                self._spoil(fault, over=True)
+
+    def _spoil(self, fault: Fault, *, over: bool) -> None:
+        from weft.wire.backend import links_of
+
+        links = links_of()
+        assert links is not None, "a fault of planes without planes was not refused"
+        self._tell(fault)
+        planes = links.endpoint.world.planes
+        plane = mix(fault.word, 5) % planes if fault.plane is None else fault.plane
+        if fault.kind == "plane-down":
+            links.endpoint.cut(plane, cut=not over)
+        else:
+            links.endpoint.lose(plane, 0.0 if over else fault.share)
 
     def _end(self, fault: Fault, number: signal.Signals) -> None:
         self._tell(fault)

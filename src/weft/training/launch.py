@@ -49,6 +49,8 @@ class Setting:
     """How collectives are checked, where they are."""
     orders: Any = None
     """What a supervisor tells the rank (`tiers.orders.Orders`), where there is one."""
+    backend: str = "auto"
+    """What carries bytes between ranks, as the job says it."""
 
 
 class Reporter:
@@ -113,13 +115,14 @@ def _rank_main(target: str | Target, setting: Setting, pipe: Connection, argumen
 
 def join(setting: Setting) -> None:
     """Join the group of ranks that `setting` describes."""
-    import torch
     import torch.distributed as dist
+
+    from weft.training.group import backend_of
 
     os.environ.update(RANK=str(setting.rank), WORLD_SIZE=str(setting.ranks), LOCAL_RANK=str(setting.rank))
     store = dist.TCPStore(_HOST, setting.port, is_master=False, timeout=_PATIENCE)
     store = dist.PrefixStore(f"generation{setting.generation}/", store)
-    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    backend = backend_of(setting.backend)
     if setting.checks is not None:
         from weft.training.checked import register
 
@@ -199,6 +202,8 @@ class Ranks:
     """Which start this is."""
     checks: "Checks | None" = None
     """How their collectives are checked, where they are."""
+    backend: str = "auto"
+    """What carries bytes between them, as the job says it."""
     on_message: Callable[[int, str, Any], None] | None = None
     """Called with (rank, kind, content) for everything that ranks report on the way."""
     results: dict[int, Any] = field(default_factory=dict)
@@ -209,7 +214,9 @@ class Ranks:
         store = open_store()
         children = [
             spawn(
-                self.target, Setting(rank, self.count, store.port, self.generation, checks=self.checks), self.arguments
+                self.target,
+                Setting(rank, self.count, store.port, self.generation, checks=self.checks, backend=self.backend),
+                self.arguments,
             )
             for rank in range(self.count)
         ]

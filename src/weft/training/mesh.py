@@ -207,11 +207,6 @@ def check(job: JobSpec, plan: PlanSpec, ranks: int | None = None) -> None:
         )
 
 
-def automatic(job: JobSpec, cores: int) -> PlanSpec:
-    """Return a plan for a job that leaves it open: data-parallel ranks, as many as cores and micro-batches allow."""
-    return PlanSpec(dp=max(1, min(cores, job.batch.sequences // job.batch.micro)))
-
-
 @dataclass
 class Mesh:
     """The process groups of one rank."""

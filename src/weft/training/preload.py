@@ -15,7 +15,12 @@ import weft.training.train  # noqa: F401 - what most ranks run
 
 
 def _warm() -> None:
-    """Take one optimizer step on made-up gradients: that is when AdamW imports the rest of itself."""
+    """Take one optimizer step on made-up gradients: that is when AdamW imports the rest of itself.
+
+    Where there are GPUs a step asks the CUDA runtime for them, and no process forked after that could use one.
+    """
+    if torch.cuda.is_available():
+        return
     torch.set_num_threads(1)
     weight = torch.nn.Parameter(torch.zeros(2))
     weight.grad = torch.ones(2)

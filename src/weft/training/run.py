@@ -35,6 +35,7 @@ from weft.planning.arithmetic import flops_per_token
 from weft.specs import JobSpec, load_job
 from weft.training import digests, guarded, lifeline, mesh, runs, state
 from weft.training.checkpoint import Handle, Store
+from weft.training.choice import automatic
 from weft.training.data import Stream, open_corpus
 from weft.training.energy import CPU_CORE_MW, EnergyMeter, EnergyReport, completed, estimate
 from weft.training.evaluation import Evaluations
@@ -76,7 +77,7 @@ def start(
     `on_step` is called on rank 0 with every line of the metrics. All ranks call this together.
     """
     spec = load_job(job) if isinstance(job, str) else job
-    made = join()
+    made = join(spec.backend)
     try:
         return Run(spec, Path(folder), resume=resume, on_step=on_step, owns_group=made)
     except BaseException:
@@ -99,7 +100,7 @@ class Run:
         book_on(self.ledger)
         self._cache = folder / ".corpora"
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
-        plan = self.life.plan or (mesh.automatic(job, self.ranks) if job.plan == "auto" else job.plan)
+        plan = self.life.plan or (automatic(job, self.ranks) if job.plan == "auto" else job.plan)
         mesh.check(job, plan, self.ranks)
         self.device = self._settle(exact=plan.exact)
         shared(self._build_corpus)

@@ -17,6 +17,7 @@ _STOPPED = ("T", "t")
 _VICTIM = (
     "Connection closed by peer", "Connection reset", "Connection refused", "Broken pipe", "Timed out waiting",
     "DistBackendError", "DistNetworkError", "DistStoreError", "recvValue failed", "Application timeout",
+    "is gone: its connection",
 )  # fmt: skip
 """What a rank says when another one has gone."""
 _FATAL = ("UsageError", "SpecError")

@@ -27,11 +27,12 @@ from weft.engines.supervisor.generation import Generation
 from weft.engines.supervisor.memory import AGREED, Memory
 from weft.engines.supervisor.records import Records
 from weft.specs import JobSpec, load_job
-from weft.specs.faults import Fault, FaultsSpec, resolved
+from weft.specs.faults import Fault, FaultsSpec, refuse_planes, resolved
 from weft.specs.job import PlanSpec
 from weft.training import runs
+from weft.training.choice import automatic
 from weft.training.launch import Setting, Target, open_store, spawn, start_fork_server, stop_on_signal
-from weft.training.mesh import automatic, check, problems
+from weft.training.mesh import check, problems
 from weft.training.tiers.agreement import agree, first_difference
 from weft.training.tiers.orders import START, Candidate, Orders
 from weft.training.tiers.piece import Piece
@@ -78,6 +79,7 @@ class Supervisor:
         recovery = job.recovery
         self._slots = slots_of(self._plan.ranks, recovery.spares, recovery.domains)
         wanted = FaultsSpec(seed=job.seed, faults=job.faults) if faults is None else faults
+        refuse_planes(wanted, job.backend)
         self._chaos = Chaos(resolved(wanted, ranks=self._plan.ranks, nodes=recovery.domains, steps=job.steps))
         self._clock = SystemClock()
         widths = tuple(width for width in range(1, self._plan.dp) if _fits(job, narrowed(self._plan, width)))
@@ -336,8 +338,9 @@ class Supervisor:
                 self.survival.reached, self._chaos.of_rank(rank),
             )  # fmt: skip
             setting = Setting(
-                rank, len(action.slots), self._store.port, action.generation, checks_of(self._job), orders
-            )
+                rank, len(action.slots), self._store.port, action.generation, checks_of(self._job), orders,
+                self._job.backend,
+            )  # fmt: skip
             children.append(spawn(self._target, setting, self._arguments))
         self._generation = Generation(action.generation, action.slots, children, self._clock)
         if self.records.open is not None:
@@ -426,7 +429,7 @@ class Supervisor:
                     lose_store(self._checkpoints)
             case "return":
                 self._give_back(fault)
-            case "flip" | "nan" | "slow" | "full-disk":
+            case "flip" | "nan" | "slow" | "full-disk" | "plane-down" | "drop-link":
                 self._damage(fault)
             case _:
                 assert_never(fault.kind)
@@ -465,7 +468,7 @@ def checks_of(job: JobSpec) -> Any:
         return None
     from weft.training.checked import Checks
 
-    return Checks(seed=job.seed)
+    return Checks(seed=job.seed, inner="mrc" if job.backend == "mrc" else "gloo")
 
 
 _EVENTS: dict[str, Callable[[int, int, Any], Event]] = {

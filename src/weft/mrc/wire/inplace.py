@@ -210,27 +210,33 @@ def _header_bytes(opcode: int, timestamped: int) -> int:
 @rule
 def read_packet(data: Any, start: int, end: int, trimmed: bool, view: Any) -> int:
     """Check the packet in bytes `start` to `end` - 1, fill `view` and return FINE, or say what is wrong with it."""
+    wrong = packet_shape(data, start, end, trimmed)
+    if wrong != FINE:
+        return wrong
+    body_end = end if trimmed else end - ICRC_BYTES
+    if not trimmed and icrc_over(data, start, body_end) != read_check(data, body_end):
+        return WRONG_CHECK
+    return read_headers(data, start, body_end, trimmed, view)
+
+
+@rule
+def packet_shape(data: Any, start: int, end: int, trimmed: bool) -> int:
+    """Return FINE where a packet is long enough for what its opcode asks for, else what is wrong."""
     if end - start < _BTH:
         return TOO_SHORT
     opcode = byte_at(data, start)
     if byte_at(data, start + 1) & 0xF:
         return WRONG_VERSION
-    flags = byte_at(data, start + 8)
-    size = _header_bytes(opcode, flags >> 4 & 1)
+    size = _header_bytes(opcode, byte_at(data, start + 8) >> 4 & 1)
     if size < 0 or (trimmed and opcode > ONLY_IMMEDIATE):
         return UNKNOWN_OPCODE
-    at = start + _BTH
     body_end = end if trimmed else end - ICRC_BYTES
-    if body_end < at + size:
-        return TOO_SHORT
-    if not trimmed and icrc_over(data, start, body_end) != _read_check(data, body_end):
-        return WRONG_CHECK
-    return _read_headers(data, start, body_end, trimmed, view)
+    return TOO_SHORT if body_end < start + _BTH + size else FINE
 
 
 @rule
-def _read_headers(data: Any, start: int, body_end: int, trimmed: bool, view: Any) -> int:
-    """Read a packet whose opcode and size are right."""
+def read_headers(data: Any, start: int, body_end: int, trimmed: bool, view: Any) -> int:
+    """Read a packet whose opcode and size are right and whose check has been looked at."""
     opcode = byte_at(data, start)
     flags = byte_at(data, start + 8)
     at = start + _BTH
@@ -249,7 +255,7 @@ def _read_headers(data: Any, start: int, body_end: int, trimmed: bool, view: Any
 
 
 @rule
-def _read_check(data: Any, at: int) -> int:
+def read_check(data: Any, at: int) -> int:
     """Read the check, which stands least significant byte first."""
     return byte_at(data, at) | byte_at(data, at + 1) << 8 | byte_at(data, at + 2) << 16 | byte_at(data, at + 3) << 24
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from weft.core.seeds import Seed
 from weft.mrc.columns import NEVER
 from weft.netsim.engine import layout
-from weft.netsim.network import Network
+from weft.netsim.network import Network, pause_lags
 
 Column = NDArray[np.int64]
 _BITS = 8 * 10**12
@@ -73,6 +73,7 @@ def build_fabric(network: Network, pairs: int, seed: Seed) -> tuple[layout.Fabri
         layout.POD_T0: shape.pod_t0,
         layout.SECONDS: max(1, shape.t1_up),
         layout.TIERS: shape.tiers,
+        **_manners(network),
         layout.PER_SLOT: (1 << layout.PER_SLOT_BITS) // int(network.slot_ps),
     }
     for place, value in values.items():
@@ -90,9 +91,45 @@ def build_fabric(network: Network, pairs: int, seed: Seed) -> tuple[layout.Fabri
         np.full(shape.hosts, -2, np.int64),
         np.full(blocks, NEVER, np.int64),
         np.zeros(blocks, np.int64),
+        _holds(network),
+        np.full(network.ports if network.switching.ordered else 1, -1, np.int64),
+        np.zeros(len(network.topology.links) if network.switching.adaptive else 1, np.int8),
         _unwatched(pairs),
     )
     return fabric, np.array([len(rates), int(_words(nodes)[-1])], np.int64)
+
+
+def _manners(network: Network) -> dict[int, int]:
+    """Return the figures of what switches do besides queueing."""
+    shape, switching = network.shape, network.switching
+    firsts = [grid.first for grid in shape.link_grids] + [0, 0]
+    pause = switching.pause
+    return {
+        layout.PAUSING: int(pause is not None),
+        layout.XOFF: 0 if pause is None else pause.xoff,
+        layout.XON: 0 if pause is None else pause.xon,
+        layout.ROOM: 0 if pause is None else pause.xoff + pause.headroom,
+        layout.ORDERED: int(switching.ordered),
+        layout.ADAPTIVE: int(switching.adaptive),
+        layout.UPS: shape.up,
+        layout.T0S: shape.t0,
+        layout.T1S: shape.t1,
+        layout.POD_T1: shape.pod_t1,
+        layout.FIRST_UPLINK: firsts[1],
+        layout.FIRST_SECOND: firsts[2],
+    }
+
+
+def _holds(network: Network) -> Column:
+    """Return the rows that pausing needs."""
+    pause = network.switching.pause
+    rows = np.zeros((1 if pause is None else network.ports, layout.HOLD_COLUMNS), np.int64)
+    rows[:, layout.CHANGES :] = NEVER
+    if pause is not None:
+        lags = np.array(pause_lags(network, pause), np.int64)
+        assert int(lags.max()) + 2 < layout.MOST_CHANGES, "pauses need longer than the ring of changes holds"
+        rows[:, layout.LAG] = lags
+    return rows
 
 
 def _unwatched(pairs: int) -> Any:
@@ -118,7 +155,7 @@ def _grades(network: Network) -> tuple[Column, Column]:
         limits = network.limits(port)
         rows[number] = [
             network.delay_ps[port], limits.ecn_low, limits.ecn_high, limits.data, limits.control, network.stage[port],
-            network.last_hop[port],
+            network.last_hop[port], limits.ecn_most,
         ]  # fmt: skip
     assert 2 * len(links) == len(which), "every port has a grade"
     return rows, which.reshape(-1)

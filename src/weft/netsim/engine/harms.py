@@ -41,10 +41,10 @@ class Harms:
         """Let a fault begin or end on its links before `slot`; return the NICs that see it."""
         found: list[Found] = []
         for link in change.links:
-            was_down = self._is_down(2 * link)
+            was_down = self.is_down(2 * link)
             for port in (2 * link, 2 * link + 1):
                 self._change_port(port, change, slot)
-            is_down = self._is_down(2 * link)
+            is_down = self.is_down(2 * link)
             nic = self._nic_of(2 * link)
             if is_down != was_down and nic is not None:
                 found.append((*nic, not is_down))
@@ -61,7 +61,8 @@ class Harms:
         local, plane = divmod(row - int(node[layout.FIRST_PORT]), int(self._fabric.figures[layout.PLANES]))
         return int(node[layout.FIRST_NIC]) + local, plane
 
-    def _is_down(self, port: int) -> bool:
+    def is_down(self, port: int) -> bool:
+        """Return whether a link is seen to be down from one of its ports: a black hole is not."""
         return any(each.effect == "down" for each in self._faults.get(port, {}).values())
 
     def _change_port(self, port: int, change: Change, slot: int) -> None:

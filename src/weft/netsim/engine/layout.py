@@ -8,7 +8,7 @@ read together lies together; nothing else in memory belongs to it.
   the low 16 bits of the key with which it came, the die for marks.
 - `NAME`: 32 bits of EV; above them its half (2 x queue pair, + 1 from the destination).
 - `STATE`: PSN, kind, flags, hops so far, and one number (length of data, offset of a SACK, id of a probe).
-- `EXTRA`: the bitmap of a SACK, the reason of a NACK, a port status.
+- `EXTRA`: the bitmap of a SACK, the reason of a NACK, a port status; of data in a queue, the port that it came over.
 - `GOAL`: destination NIC, uplink of the T0, uplink of the T1, and the offset of a SACK's bitmap.
 """
 
@@ -51,8 +51,8 @@ GRADE, RATE, FAR, NUMBER, HARM = range(8, 13)
 """Of a port: its grade (a row of `grades`), rate (a row of `rates`), the node at its far end, its number in the
 network, and what is wrong with it (a row of `harms`; 0 for nothing)."""
 
-GRADE_COLUMNS = 7
-DELAY, ECN_LOW, ECN_HIGH, DATA_LIMIT, CONTROL_LIMIT, STAGE, LAST_HOP = range(GRADE_COLUMNS)
+GRADE_COLUMNS = 8
+DELAY, ECN_LOW, ECN_HIGH, DATA_LIMIT, CONTROL_LIMIT, STAGE, LAST_HOP, ECN_MOST = range(GRADE_COLUMNS)
 
 RATE_COLUMNS = 7
 BPS, PER_BYTE, WHOLE, PART, BASE, BLOCK, REST = range(RATE_COLUMNS)
@@ -66,28 +66,28 @@ TIER, PLANE, INDEX, FIRST_PORT, PORTS, FIRST_NIC, NICS, FIRST_WORD = range(NODE_
 NICs), and where its words of busy ports begin."""
 AT_NICS = -1
 
-FIGURES = 14
-(
-    SLOT_PS,
-    ORDER_WORD,
-    LOSS_WORD,
-    TRIMMING,
-    HEADER,
-    FULL,
-    PLANES,
-    DOWN,
-    BUNDLE,
-    POD_T0,
-    SECONDS,
-    TIERS,
-    WATCHING,
-    PER_SLOT,
-) = range(FIGURES)
+FIGURES = 27
+SLOT_PS, ORDER_WORD, LOSS_WORD, TRIMMING, HEADER, FULL, PLANES, DOWN, BUNDLE, POD_T0, SECONDS, TIERS, WATCHING = range(
+    13
+)
+PAUSING, XOFF, XON, ROOM, ORDERED, ADAPTIVE, UPS, T0S, T1S, POD_T1, FIRST_UPLINK, FIRST_SECOND = range(13, 25)
+PER_SLOT = 25
+"""Whether switches pause, from and to how many bytes, and with how many they drop; whether packets keep their order;
+whether switches choose uplinks, and what they need to name links: counts, and the first link of each
+stage. `PER_SLOT` is 2^32 over the length of a slot, by which dividing is quick."""
 
-"""Single numbers; `PER_SLOT` is 2^32 over the length of a slot, by which dividing is quick."""
+HOLD_COLUMNS = 40
+HELD, ASKED, OVERRUN, LAG, NEXT_READ, NEXT_WRITTEN, PAUSED, PAUSED_SINCE, PAUSED_SLOTS, CHANGES = range(10)
+MOST_CHANGES = HOLD_COLUMNS - CHANGES
+"""Of a port, by its number: the data bytes that came over it and wait at its far end, whether a pause is asked for,
+whether there were too many when the last slot ended, the slots until a pause acts; where in the ring of changes the
+next one is read and written; whether it is paused, since when, and for how long it was; the ring: slots in which pauses
+and resumes act, in turn."""
 
 COUNTERS = 16
-INJECTED, DELIVERED, DROPPED, LOST, TRIMMED, MARKS, HOPS, TRACE, BUSY, LOSSES, SEEN, FAULTY, QUEUED, NEED = range(14)
+INJECTED, DELIVERED, DROPPED, LOST, TRIMMED, MARKS, HOPS, TRACE, BUSY, LOSSES, SEEN, FAULTY, QUEUED, NEED, ASKS_SENT = (
+    range(15)
+)
 """Of a part: totals; ports that hold packets; rows of the two logs; what ended it; packets waiting; what it lacks."""
 
 PER_SLOT_BITS = 32
@@ -120,6 +120,12 @@ class Fabric(NamedTuple):
     """Of a node of NICs: a time before which none of them has anything to do by itself."""
     awake: Any
     """Of a node of NICs: whether one may have data to send."""
+    holds: Any
+    """What every port, by its number, has waiting at its far end, and its pauses; one row where nobody pauses."""
+    arrives: Any
+    """When the last packet of every port, by its number, arrives; one entry where order does not matter."""
+    dead: Any
+    """Links that are seen to be down (bit 0) and that routing knows to be (bit 1); one entry where nobody asks."""
     watched: Any
     """Lowest and highest packet of each pair that was lost and has not arrived; the first above the second for none."""
 

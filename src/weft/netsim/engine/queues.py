@@ -6,11 +6,14 @@ by its grade, a row of numbers.
 
 from typing import Any
 
-from weft.mrc.columns import DATA
+from weft.mrc.columns import DATA, NEVER
 from weft.mrc.compiled import rule
 from weft.mrc.numbers import mix64
 from weft.netsim.engine.layout import (
+    ASKED,
+    ASKS_SENT,
     BPS,
+    CHANGES,
     CONTROL,
     CONTROL_BYTES,
     CONTROL_FIRST,
@@ -27,6 +30,7 @@ from weft.netsim.engine.layout import (
     DROPPED,
     ECN_HIGH,
     ECN_LOW,
+    ECN_MOST,
     EXTRA,
     FAR,
     FAULTY,
@@ -35,27 +39,40 @@ from weft.netsim.engine.layout import (
     HALF_SHIFT,
     HARM,
     HEADER,
+    HELD,
     HOP_MASK,
     HOP_SHIFT,
     KIND_MASK,
     KIND_SHIFT,
+    LAG,
     LAST_HOP,
     LOSS_WORD,
     LOSSES,
     LOST,
     LOW32,
     MARKED,
+    MOST_CHANGES,
     NAME,
+    NEXT_READ,
+    NEXT_WRITTEN,
     NUMBER,
     NUMBER_MASK,
     NUMBER_SHIFT,
+    ORDERED,
+    OVERRUN,
+    PAUSED,
+    PAUSED_SINCE,
+    PAUSED_SLOTS,
+    PAUSING,
     PER_BYTE,
     PLACE,
     PLACE_BITS,
     PLACE_MASK,
+    PORT_MASK,
     PSN_MASK,
     QUEUED,
     RATE,
+    ROOM,
     SLOT_PS,
     STAGE,
     STATE,
@@ -65,12 +82,13 @@ from weft.netsim.engine.layout import (
     TRIMMING,
     UID,
     WORDS,
+    XOFF,
+    XON,
     granted,
     whole_slots,
 )
 from weft.netsim.engine.wires import OUT_OF_LOG, OUT_OF_ROWS, place_on_wire
 
-_MARK_BITS = 16
 _DIE_MASK = 0xFFFF
 _BITS = 8 * 10**12
 
@@ -128,6 +146,13 @@ def admit(f: Any, q: Any, h: Any, d: Any, part: int, port: Any, packet: Any, key
     state = packet[STATE]
     size = size_of(h.sizes, state)
     trimmed = False
+    came_over = (packet[PLACE] >> PLACE_BITS) & PORT_MASK
+    held = f.figures[PAUSING] != 0 and state & CONTROL == 0
+    if held:
+        if f.holds[came_over, OVERRUN]:
+            d.count[DROPPED] += 1
+            return
+        f.holds[came_over, HELD] += size
     if state & CONTROL == 0 and port[DATA_BYTES] + size > grade[DATA_LIMIT]:
         if f.figures[TRIMMING] == 0:
             d.count[DROPPED] += 1
@@ -146,7 +171,7 @@ def admit(f: Any, q: Any, h: Any, d: Any, part: int, port: Any, packet: Any, key
     target[PLACE] = (packet[PLACE] & PLACE_MASK) | ((key & _DIE_MASK) << PLACE_BITS)
     target[NAME] = packet[NAME]
     target[STATE] = state
-    target[EXTRA] = packet[EXTRA]
+    target[EXTRA] = came_over if held else packet[EXTRA]
     target[GOAL] = packet[GOAL]
     append(q, d, port, row, control, size)
     if not trimmed and port[DATA_BYTES] > d.peaks[grade[STAGE]]:
@@ -171,6 +196,8 @@ def transmit(f: Any, w: Any, q: Any, h: Any, d: Any, part: int, port: Any, slot:
     credit = port[CREDIT] + d.grant[port[RATE]]
     port[CREDITED] = slot
     grade = f.grades[port[GRADE]]
+    pausing = f.figures[PAUSING] != 0
+    stopped = pausing and is_stopped(f, port, slot)
     while credit > 0:
         row = port[CONTROL_FIRST]
         if row >= 0:
@@ -180,13 +207,15 @@ def transmit(f: Any, w: Any, q: Any, h: Any, d: Any, part: int, port: Any, slot:
             port[CONTROL_BYTES] -= size
         else:
             row = port[DATA_FIRST]
-            if row < 0:
+            if row < 0 or stopped:
                 credit = min(0, credit)
                 break
             packet = q.rows[row]
             size = size_of(h.sizes, packet[STATE])
             port[DATA_FIRST] = q.after[row]
             port[DATA_BYTES] -= size
+            if pausing and (packet[STATE] >> HOP_SHIFT) & HOP_MASK:
+                f.holds[packet[EXTRA], HELD] -= size
             if 0 <= grade[ECN_LOW] < port[DATA_BYTES] and _marks(grade, port, packet):
                 packet[STATE] |= MARKED
         credit -= size
@@ -200,13 +229,48 @@ def transmit(f: Any, w: Any, q: Any, h: Any, d: Any, part: int, port: Any, slot:
 
 
 @rule
+def is_stopped(f: Any, port: Any, slot: int) -> bool:
+    """Put pauses and resumes that act by now into force; return whether the port may start no data packet."""
+    row = f.holds[port[NUMBER]]
+    at = row[NEXT_READ]
+    while row[CHANGES + at] <= slot:
+        since = row[CHANGES + at]
+        # One entry is written by the switch and taken back here; nothing else tells the two of each other.
+        row[CHANGES + at] = NEVER
+        at = at + 1 if at + 1 < MOST_CHANGES else 0
+        row[PAUSED] ^= 1
+        if row[PAUSED]:
+            row[PAUSED_SINCE] = since
+        else:
+            row[PAUSED_SLOTS] += since - row[PAUSED_SINCE]
+    row[NEXT_READ] = at
+    return row[PAUSED] != 0 and (port[HARM] == 0 or f.harms[port[HARM]] != DARK)
+
+
+@rule
+def decide_pause(f: Any, d: Any, number: int, slot: int) -> None:
+    """Ask the port with this number for a pause, or take that back, by what this slot leaves of it."""
+    row = f.holds[number]
+    held = row[HELD]
+    row[OVERRUN] = 1 if held > f.figures[ROOM] else 0
+    wants = held > f.figures[XON] if row[ASKED] else held > f.figures[XOFF]
+    if wants == (row[ASKED] != 0):
+        return
+    row[ASKED] ^= 1
+    d.count[ASKS_SENT] += row[ASKED]
+    at = row[NEXT_WRITTEN]
+    row[CHANGES + at] = slot + row[LAG]
+    row[NEXT_WRITTEN] = at + 1 if at + 1 < MOST_CHANGES else 0
+
+
+@rule
 def _marks(grade: Any, port: Any, packet: Any) -> bool:
     """Decide on a mark: the chance grows evenly between the two limits; the packet's key is the die."""
     low, high = grade[ECN_LOW], grade[ECN_HIGH]
     if port[DATA_BYTES] >= high:
         return True
     die = (packet[PLACE] >> PLACE_BITS) & _DIE_MASK
-    return die * (high - low) < (port[DATA_BYTES] - low) << _MARK_BITS
+    return die * (high - low) < (port[DATA_BYTES] - low) * grade[ECN_MOST]
 
 
 @rule
@@ -219,6 +283,10 @@ def _launch(f: Any, w: Any, d: Any, part: int, port: Any, packet: Any, size: int
         took_ps = -(-size * _BITS // rate[BPS])
     place_ps = (packet[PLACE] & PLACE_MASK) + took_ps + delay_ps
     place_ps = max(place_ps, slot_ps)
+    if f.figures[ORDERED]:
+        # Nothing overtakes on a link, though a short packet behind a long one would in this arithmetic.
+        place_ps = max(place_ps, f.arrives[port[NUMBER]] + 1 - slot * slot_ps)
+        f.arrives[port[NUMBER]] = slot * slot_ps + place_ps
     slots = min(whole_slots(f, place_ps), w.heads.shape[1] - 1)
     row = place_on_wire(w, d, part, port[FAR], slot + slots)
     target = w.rows[row]

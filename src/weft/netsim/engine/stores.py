@@ -112,7 +112,7 @@ def _keep_rest(after: Any, free: Any, *, counted: bool) -> None:
             row[3] += end - first
 
 
-def make_desk(network: Network, nodes: Any, halves: hosts.Halves, most_ports: int, rates: int) -> layout.Desk:
+def make_desk(network: Network, nodes: Any, halves: Any, most_ports: int, rates: int) -> layout.Desk:
     """Return what one part works with."""
     widest = int(np.diff(halves.first).max(initial=1))
     rows = _PER_HALF * widest + _LEAST_SCRATCH

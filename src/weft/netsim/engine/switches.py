@@ -9,6 +9,7 @@ from typing import Any
 from weft.mrc.compiled import rule
 from weft.mrc.numbers import lowest_bit, mix64
 from weft.netsim.engine.layout import (
+    ADAPTIVE,
     AT_NICS,
     BUNDLE,
     BUSY,
@@ -21,7 +22,10 @@ from weft.netsim.engine.layout import (
     HOPS,
     INDEX,
     NICS,
+    NUMBER,
     ORDER_WORD,
+    ORDERED,
+    PAUSING,
     PLACE,
     PLACE_BITS,
     PLACE_MASK,
@@ -37,7 +41,8 @@ from weft.netsim.engine.layout import (
     UPLINK_MASK,
     UPLINK_SHIFT,
 )
-from weft.netsim.engine.queues import admit, forward, transmit
+from weft.netsim.engine.queues import admit, decide_pause, forward, transmit
+from weft.netsim.engine.uplinks import with_uplink
 from weft.netsim.engine.wires import clear_list
 
 WORD_BITS = 32
@@ -79,6 +84,7 @@ def take_arrivals(f: Any, w: Any, busy: Any, d: Any, part: int, number: int, slo
     ring = slot & (w.heads.shape[1] - 1)
     slot_ps = f.figures[SLOT_PS]
     base = slot << _SLOT_SHIFT
+    chooses = f.figures[ADAPTIVE] != 0 and node[TIER] != AT_NICS
     count = 0
     for source in range(w.heads.shape[0]):
         left = w.heads[source, ring, number, 1]
@@ -94,12 +100,13 @@ def take_arrivals(f: Any, w: Any, busy: Any, d: Any, part: int, number: int, slo
                     continue
                 key = mix64(f.figures[ORDER_WORD], packet[UID] + base)
                 d.count[TRACE] += key * (2 * ((place >> PLACE_BITS) & PORT_MASK) + 1)
-                to = local_port(f, node, packet[GOAL])
+                # A switch that chooses uplinks takes all its arrivals in one order, and so one list.
+                to = 0 if chooses else local_port(f, node, packet[GOAL])
                 d.key[count] = key
                 d.at[count] = row
                 d.after[count] = d.first[to]
                 d.first[to] = count
-                if node[TIER] != AT_NICS:
+                if node[TIER] != AT_NICS and not chooses:
                     busy[node[FIRST_WORD] + (to >> _WORD_SHIFT)] |= 1 << (to & _WORD_MASK)
                 count += 1
             chunk = w.after[chunk]
@@ -179,6 +186,9 @@ def switch_step(f: Any, w: Any, q: Any, h: Any, busy: Any, d: Any, part: int, nu
     """Do what one switch does in one slot."""
     node = f.nodes[number]
     take_arrivals(f, w, busy, d, part, number, slot)
+    if f.figures[ADAPTIVE]:
+        _admit_by_choice(f, w, q, h, busy, d, part, node)
+    by_time = f.figures[ORDERED] != 0
     words = (node[PORTS] + WORD_BITS - 1) >> _WORD_SHIFT
     waiting = 0
     for word in range(words):
@@ -190,7 +200,7 @@ def switch_step(f: Any, w: Any, q: Any, h: Any, busy: Any, d: Any, part: int, nu
             local = (word << _WORD_SHIFT) + bit
             port = f.ports[node[FIRST_PORT] + local]
             if d.first[local] >= 0:
-                for k in range(in_order(w, d, local, False)):
+                for k in range(in_order(w, d, local, by_time)):
                     each = d.order[k]
                     admit(f, q, h, d, part, port, w.rows[d.at[each]], d.key[each])
             if transmit(f, w, q, h, d, part, port, slot):
@@ -199,4 +209,21 @@ def switch_step(f: Any, w: Any, q: Any, h: Any, busy: Any, d: Any, part: int, nu
                 bits &= ~(1 << bit)
         busy[node[FIRST_WORD] + word] = bits
     d.count[BUSY] += waiting
+    if f.figures[PAUSING]:
+        for local in range(node[PORTS]):
+            own = f.ports[node[FIRST_PORT] + local, NUMBER]
+            if own >= 0:
+                decide_pause(f, d, own ^ 1, slot)
     release_arrivals(w, part, number, slot)
+
+
+@rule
+def _admit_by_choice(f: Any, w: Any, q: Any, h: Any, busy: Any, d: Any, part: int, node: Any) -> None:
+    """Queue all arrivals in the order of their keys, each on the uplink that is shortest then."""
+    for k in range(in_order(w, d, 0, False)):
+        each = d.order[k]
+        packet = w.rows[d.at[each]]
+        packet[GOAL] = with_uplink(f, node, packet[GOAL], d.key[each])
+        local = local_port(f, node, packet[GOAL])
+        admit(f, q, h, d, part, f.ports[node[FIRST_PORT] + local], packet, d.key[each])
+        busy[node[FIRST_WORD] + (local >> _WORD_SHIFT)] |= 1 << (local & _WORD_MASK)

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import TYPE_CHECKING
 
+from weft.mrc.compiled import Swap
 from weft.netsim.compiling import Fixed
 from weft.netsim.engine import kernel, layout, wires
 
@@ -20,10 +21,10 @@ _LOW_SHARE = 4
 class Crew:
     """The threads of one run."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, swap: Swap | None = None) -> None:
         self.threads = threads
         self._pool = ThreadPoolExecutor(threads - 1) if threads > 1 else None
-        self._lacks, self._one_slot = Fixed(kernel.lacks), Fixed(kernel.one_slot)
+        self._lacks, self._one_slot = Fixed(kernel.lacks), Fixed(kernel.one_slot, swap)
         self._next_slot, self._move = Fixed(kernel.next_slot), Fixed(wires.move_chunks)
 
     def close(self) -> None:

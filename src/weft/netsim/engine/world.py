@@ -16,13 +16,14 @@ from weft.netsim.compiling import Fixed
 from weft.netsim.engine import kernel, layout, stores
 from weft.netsim.engine.fabric import NO_PORT, build_fabric
 from weft.netsim.engine.harms import Harms
+from weft.netsim.engine.pauses import EnginePauses
 from weft.netsim.engine.threads import Crew
-from weft.netsim.faults import Change
+from weft.netsim.faults import Change, Reconvergence
 from weft.netsim.network import Network
 from weft.netsim.reference.flows import FlowBoard
 from weft.netsim.reference.records import FaultRecord, Records
 from weft.netsim.transports.base import Event, in_order
-from weft.netsim.transports.sprayed import SprayedEndpoints
+from weft.netsim.transports.nics import ColumnEndpoints
 
 _MASK = 2**64 - 1
 _MOST_SLOTS = 2**31 - 2
@@ -37,7 +38,7 @@ class EngineWorld:
     def __init__(
         self,
         network: Network,
-        endpoints: SprayedEndpoints,
+        endpoints: ColumnEndpoints,
         board: FlowBoard,
         seed: Seed,
         *,
@@ -56,12 +57,15 @@ class EngineWorld:
         first = {change.fault: change.at_ps for change in reversed(changes)}
         self.records.faults = [FaultRecord(first.get(n, 0)) for n in range(faults)]
         self._bin_end_ps = bin_ps
-        self._crew = Crew(threads)
+        self._crew = Crew(threads, endpoints.swap)
         self._at_once = max(1, min(_MOST_SLOTS_AT_ONCE, _PORT_SLOTS_AT_ONCE // network.ports))
         self._build(seed, 1 if threads == 1 else threads * _PARTS_PER_THREAD)
         self._changes = tuple(changes)
         self._changed = 0
-        self._advance = Fixed(kernel.advance)
+        self.swap = endpoints.swap
+        self._advance = Fixed(kernel.advance, self.swap)
+        self.pauses = None if network.switching.pause is None else EnginePauses(self)
+        self._news = Reconvergence(network.switching.reconvergence_ps, changes)
         if len(self.desks) == 1:
             self._advance(*self._columns(), self.desks[0], 0, 0)
         else:
@@ -115,7 +119,7 @@ class EngineWorld:
 
     def run(self, watch: Callable[["EngineWorld"], None] | None = None) -> None:
         """Run until every counted flow is over or time is up; `watch` is called now and then."""
-        while self.board.open and not self._time_is_up():
+        while self.board.open and not self._time_is_up() and not self._deadlocked():
             self._prepare()
             self._go(self._stop())
             if watch is not None:
@@ -123,6 +127,13 @@ class EngineWorld:
             if self.slot > _MOST_SLOTS:
                 raise LimitReachedError(f"the run passed {_MOST_SLOTS:,} slots without an end")
         self._close_bins(self.slot * self.slot_ps + self.bin_ps if self.until_ps is None else self.until_ps)
+
+    def _deadlocked(self) -> bool:
+        """End every flow where ports wait for each other in a circle, and say whether they do."""
+        if self.pauses is None or not self.pauses.record.deadlock:
+            return False
+        self.board.fail_all("PFC_DEADLOCK")
+        return True
 
     def _time_is_up(self) -> bool:
         return self.until_ps is not None and self.slot * self.slot_ps >= self.until_ps
@@ -139,20 +150,36 @@ class EngineWorld:
                 node = int(self.fabric.t0_of[nic])
                 self.fabric.due[node] = min(int(self.fabric.due[node]), int(self.endpoints.halves.due[nic]))
                 self._rouse(nic)
+            if self.network.switching.adaptive:
+                self._note_down(change)
+        dead = self._news.dead(start_ps)
+        if dead is not None:
+            self.endpoints.reconverge(dead)
+            if self.network.switching.adaptive:
+                self.fabric.dead[:] &= 1
+                self.fabric.dead[sorted(dead)] |= 2
         self.board.start(start_ps, self)
         self.board.repost(self)
+
+    def _note_down(self, change: Change) -> None:
+        """Let switches see which of their own links are down."""
+        for link in change.links:
+            down = self.harms.is_down(2 * link)
+            self.fabric.dead[link] = (self.fabric.dead[link] & 2) | int(down)
 
     def _stop(self) -> int:
         """Return the slot before which nothing has to be done from outside, as far as that is known."""
         times = [self._bin_end_ps]
         if self._changed < len(self._changes):
             times.append(self._changes[self._changed].at_ps)
-        times += [at_ps for at_ps in (self.board.next_start_ps(), self.until_ps) if at_ps is not None]
+        outside = (self.board.next_start_ps(), self.until_ps, self._news.next_ps())
+        times += [at_ps for at_ps in outside if at_ps is not None]
         return max(self.slot + 1, -(-min(times) // self.slot_ps))
 
     def _go(self, stop: int) -> None:
         """Run slots up to `stop`, or until something is to be told."""
-        self.stop = self.slot + 1 if self.board.is_full else min(stop, self.slot + self._at_once)
+        ends = self.board.is_full or (self.pauses is not None and len(self.pauses.record.deadlock) > 0)
+        self.stop = self.slot + 1 if ends else min(stop, self.slot + self._at_once)
         if len(self.desks) == 1:
             before = self.slot
             self.slot = self._advance(*self._columns(), self.desks[0], before, self.stop)
@@ -237,7 +264,10 @@ class EngineWorld:
             watched[:] = min(watched[0], sequence), max(watched[1], sequence)
 
     def _close_bins(self, now_ps: int) -> None:
+        if self.pauses is not None and self._bin_end_ps <= now_ps:
+            self.pauses.look(self._bin_end_ps)
         while self._bin_end_ps <= now_ps:
+            self.records.lost = int(self._totals()[layout.LOST])
             self.records.peaks = np.max([desk.peaks for desk in self.desks], axis=0).tolist()
             for desk in self.desks:
                 desk.peaks[:] = 0
@@ -306,4 +336,6 @@ class EngineWorld:
         records.dropped, records.lost = int(total[layout.DROPPED]), int(total[layout.LOST])
         records.trimmed, records.marked = int(total[layout.TRIMMED]), int(total[layout.MARKS])
         records.hops, records.trace = int(total[layout.HOPS]), int(total[layout.TRACE]) & _MASK
+        if self.pauses is not None:
+            self.pauses.finish(int(total[layout.ASKS_SENT]))
         self._crew.close()

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from weft.netsim.flow import Flow
 from weft.netsim.hosts import ACKNOWLEDGED, ARRIVED
-from weft.netsim.traffic import Flow
 from weft.netsim.transports.base import Carriers, Event, Pair
 
 LARGEST_MESSAGE = 2**30
@@ -166,6 +166,13 @@ class FlowBoard:
             progress.waits_for -= 1
             if progress.waits_for == 0:
                 heapq.heappush(self._starts, (time_ps + self.flows[follower].at_ps, follower))
+
+    def fail_all(self, failure: str) -> None:
+        """End every flow that is not over, begun or not."""
+        for i, progress in enumerate(self.progress):
+            if progress.acknowledged_ps < 0 and not progress.failure:
+                progress.failure = failure
+                self.open -= self.flows[i].counted
 
     def _fail(self, pair: int, failure: str) -> None:
         """End every flow of a pair that has failed, and every flow that waits for one of them."""

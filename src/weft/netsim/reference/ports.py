@@ -5,11 +5,10 @@ from collections import deque
 from weft.netsim.faults import LOSS_ONE, SLOW_ONE, Change
 from weft.netsim.network import Limits, grants
 from weft.netsim.reference.packets import Packet
+from weft.netsim.switching import MARK_ONE
 
 QUEUED, TRIMMED, DROPPED = 0, 1, 2
 """What became of a packet that wanted into a queue."""
-_MARK_BITS = 16
-_MARK_ONE = 1 << _MARK_BITS
 
 
 class Port:
@@ -35,6 +34,10 @@ class Port:
         self.faults: dict[int, Change] = {}
         self.dark = False
         self.loss = 0
+        self.arrives_ps = -1
+        """When the last packet that it sent arrives."""
+        self.paused = False
+        """Whether it may start no data packet; a dark one loses them all the same."""
 
     def accept(self, packet: Packet, trimming: bool) -> int:
         """Queue a packet, or trim it, or refuse it."""
@@ -74,7 +77,7 @@ class Port:
         if self.control:
             packet = self.control.popleft()
             self.control_bytes -= packet.size
-        elif self.data:
+        elif self.data and (not self.paused or self.dark):
             packet = self.data.popleft()
             self.data_bytes -= packet.size
             if 0 <= self.limits.ecn_low < self.data_bytes and self._marks(packet):
@@ -90,7 +93,7 @@ class Port:
         low, high = self.limits.ecn_low, self.limits.ecn_high
         if self.data_bytes >= high:
             return True
-        return (packet.key & (_MARK_ONE - 1)) * (high - low) < (self.data_bytes - low) << _MARK_BITS
+        return (packet.key & (MARK_ONE - 1)) * (high - low) < (self.data_bytes - low) * self.limits.ecn_most
 
     def change(self, change: Change, slot: int, slot_ps: int) -> None:
         """Let a fault begin or end here before `slot`; several may be in force."""

@@ -63,8 +63,10 @@ class Records:
     """Bytes that each queue pair had received at the end of each bin."""
     queue_peaks: list[list[int]] = field(default_factory=list)
     """Deepest data queue of every stage in each bin, in bytes."""
+    lost_by: list[int] = field(default_factory=list)
+    """Packets lost to faults up to the end of each bin."""
     peaks: list[int] = field(default_factory=list)
-    """The same for the bin that is open."""
+    """The deepest queues in the bin that is open."""
 
     def __post_init__(self) -> None:
         """Open the first bin."""
@@ -75,4 +77,5 @@ class Records:
         self.bin_ends_ps.append(end_ps)
         self.received.append(received)
         self.queue_peaks.append(self.peaks)
+        self.lost_by.append(self.lost)
         self.peaks = [0] * self.stages

@@ -5,6 +5,7 @@ order in which they are visited changes nothing.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -12,12 +13,14 @@ from weft.core.errors import LimitReachedError
 from weft.core.seeds import Seed, mix
 from weft.core.units import transfer_ps
 from weft.mrc.columns import DATA, NEVER
-from weft.netsim.faults import Change
+from weft.netsim.faults import Change, Reconvergence
 from weft.netsim.network import Network, order_keys
 from weft.netsim.reference.flows import FlowBoard
 from weft.netsim.reference.packets import Packet
+from weft.netsim.reference.pauses import Pauses
 from weft.netsim.reference.ports import DROPPED, QUEUED, Port
 from weft.netsim.reference.records import FaultRecord, Records
+from weft.netsim.reference.uplinks import Uplinks
 from weft.netsim.transports.base import Endpoints, Event, Outcome, in_order
 
 _MASK = 2**64 - 1
@@ -74,12 +77,17 @@ class World:
         self._marks_end = bin_ps
         self._sending = False
         self._trimming = network.trimming
+        switching = network.switching
+        self.pauses = None if switching.pause is None else Pauses(network, switching.pause)
+        self.uplinks = Uplinks(network) if switching.adaptive else None
+        self._ordered = switching.ordered
+        self._news = Reconvergence(switching.reconvergence_ps, changes)
         self._peaks = self.records.peaks
 
     def run(self, watch: Callable[["World"], None] | None = None) -> None:
         """Run until every counted flow is over or time is up; `watch` is called now and then."""
         steps = 0
-        while self.board.open and not self._time_is_up():
+        while self.board.open and not self._time_is_up() and not self._deadlocked():
             self.step()
             steps += 1
             if watch is not None and steps % 64 == 0:
@@ -88,6 +96,15 @@ class World:
             if self.slot > _MOST_SLOTS:
                 raise LimitReachedError(f"the run passed {_MOST_SLOTS:,} slots without an end")
         self._close_bins(self.slot * self.slot_ps + self.bin_ps if self.until_ps is None else self.until_ps)
+        if self.pauses is not None:
+            self.pauses.finish(self.slot)
+
+    def _deadlocked(self) -> bool:
+        """End every flow where ports wait for each other in a circle, and say whether they do."""
+        if self.pauses is None or not self.pauses.record.deadlock:
+            return False
+        self.board.fail_all("PFC_DEADLOCK")
+        return True
 
     def finish(self) -> None:
         """Close the run; there is nothing to be closed here."""
@@ -105,6 +122,8 @@ class World:
         self._arrive(self.calendar.pop(self.slot, []))
         self._send(start_ps)
         self._transmit()
+        if self.pauses is not None:
+            self.pauses.decide(self.slot)
         self.board.on_events(in_order(self._events), self.endpoints)
         self._events.clear()
         self.slot += 1
@@ -112,6 +131,8 @@ class World:
     # Step 1: what breaks and what is repaired.
 
     def _change(self, now_ps: int) -> None:
+        if self.pauses is not None:
+            self.pauses.begin(self.slot, self.ports)
         while self._changed < len(self._changes) and self._changes[self._changed].at_ps <= now_ps:
             change = self._changes[self._changed]
             self._changed += 1
@@ -123,6 +144,11 @@ class World:
                 if is_down != was_down and 2 * link in self._nic_port:
                     nic, plane = self._nic_port[2 * link]
                     self.endpoints.change_port(nic, plane, up=not is_down, now_ps=now_ps)
+        dead = self._news.dead(now_ps)
+        if dead is not None:
+            self.endpoints.reconverge(dead)
+            if self.uplinks is not None:
+                self.uplinks.dead = dead
 
     # Step 2: what arrives in this slot, at switches and at NICs.
 
@@ -138,7 +164,7 @@ class World:
         self.records.trace &= _MASK
         at_nics: list[Packet] = []
         values = keys.tolist()
-        for place in np.argsort(keys).tolist():
+        for place in self._order(packets, keys):
             packet = packets[place]
             packet.key = values[place]
             if packet.hop == len(packet.path):
@@ -148,11 +174,25 @@ class World:
         if at_nics:
             self._deliver(at_nics)
 
+    def _order(self, packets: list[Packet], keys: Any) -> list[int]:
+        """Return in which order the arrivals of a slot are taken: by their keys, or by their times first."""
+        if not self._ordered:
+            return list(np.argsort(keys).tolist())
+        return list(np.lexsort((keys, np.array([packet.time_ps for packet in packets], np.int64))).tolist())
+
     def _enqueue(self, packet: Packet) -> None:
         """Put a packet into the queue of the next port of its path."""
+        if self.uplinks is not None:
+            packet.path = self.uplinks.path(packet, self.ports)
         number = packet.path[packet.hop]
         port = self.ports[number]
         was_trimmed = packet.trimmed
+        if self.pauses is not None and not packet.control:
+            if self.pauses.overruns(packet.port):
+                self.records.dropped += 1
+                self._forget(packet)
+                return
+            self.pauses.enter(packet.port, packet.size)
         fate = port.accept(packet, self._trimming)
         if packet.trimmed != was_trimmed:
             self.records.trimmed += 1
@@ -233,11 +273,16 @@ class World:
             while port.credit > 0 and (packet := port.take()) is not None:
                 if not packet.control and number in self._nic_port:
                     self._backlog[self._nic_port[number]] -= packet.size
+                elif self.pauses is not None and not packet.control:
+                    self.pauses.leave(packet.port, packet.size)
                 if (port.dark or port.loss) and self._is_lost(port, packet):
                     continue
                 # A packet waits in whole slots; its place within the slot stays what its delays made it.
                 start_ps = slot * slot_ps + packet.time_ps % slot_ps
                 arrives_ps = start_ps + transfer_ps(packet.size, port.rate_bps) + port.delay_ps
+                if self._ordered:
+                    # Nothing overtakes on a link, though a short packet behind a long one would in this arithmetic.
+                    arrives_ps = port.arrives_ps = max(arrives_ps, next_ps, port.arrives_ps + 1)
                 packet.time_ps = max(arrives_ps, next_ps)
                 packet.hop += 1
                 packet.port = number
@@ -274,7 +319,10 @@ class World:
         if self.busy or self._sending or not self.board.open:
             return
         slots = [min(self.calendar)] if self.calendar else []
-        times = (self.board.next_start_ps(), self._next_change_ps(), self.endpoints.deadline_ps(), self.until_ps)
+        if self.pauses is not None and (due := self.pauses.pending_slot()) is not None:
+            slots.append(due)
+        times = (self.board.next_start_ps(), self._next_change_ps(), self._news.next_ps(), self.endpoints.deadline_ps(),
+                 self.until_ps)  # fmt: skip
         slots += [-(-at_ps // self.slot_ps) for at_ps in times if at_ps is not None and at_ps < NEVER]
         if not slots:
             raise LimitReachedError(f"{self.board.open} flows are open, but nothing is left to happen")
@@ -284,6 +332,8 @@ class World:
         return self._changes[self._changed].at_ps if self._changed < len(self._changes) else None
 
     def _close_bins(self, now_ps: int) -> None:
+        if self.pauses is not None and self._marks_end <= now_ps:
+            self.pauses.look(self.ports, self._marks_end)
         while self._marks_end <= now_ps:
             self.records.close_bin(self._marks_end, self.endpoints.received())
             self._marks_end += self.bin_ps

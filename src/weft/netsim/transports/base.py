@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 from weft.core.seeds import Seed
 from weft.netsim.network import Frames, Network
+from weft.netsim.switching import Switching
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,10 @@ class Endpoints(Carriers, Protocol):
         """Tell a NIC that one of its ports went up or down."""
         ...
 
+    def reconverge(self, dead: frozenset[int]) -> None:
+        """Take in that routing now knows these links, and no others, to be dead."""
+        ...
+
     def deadline_ps(self) -> int:
         """Return when any NIC has something to do by itself."""
         ...
@@ -142,6 +147,15 @@ class Transport(Protocol):
     @property
     def ecn_last_hop(self) -> bool:
         """Return whether the last hop to a NIC marks."""
+        ...
+
+    @property
+    def queue_pairs(self) -> int:
+        """Return over how many queue pairs it cuts every flow."""
+        ...
+
+    def switching(self, network: Network) -> Switching:
+        """Return what it wants of switches besides queues that mark, trim and drop."""
         ...
 
     def frames(self, payload: int) -> Frames:

@@ -7,6 +7,7 @@ from weft.core.seeds import Seed
 from weft.mrc.columns import DATA, EV_PROBE, NACK, PORT_STATUS, PROBE, SACK
 from weft.netsim.hosts import EV_ANSWER, PORT_ANSWER, TURN
 from weft.netsim.network import Frames, Network
+from weft.netsim.switching import PLAIN, Switching
 from weft.netsim.transports.base import Endpoints, Pair
 from weft.netsim.transports.sprayed import SprayedEndpoints, fitted
 from weft.specs.transport import MrcSpec
@@ -29,15 +30,24 @@ class Mrc:
     """Whether its times are scaled to the fabric's round trip."""
     denied: frozenset[int] = frozenset()
     """Links that no EV may cross."""
-    ecn_last_hop: bool = False
-    """Whether the last hop marks: not in MRC, where incast must not look like imbalance (facts section 4.4)."""
     name: str = "mrc"
     """Its name."""
+    queue_pairs: int = 1
+    """Queue pairs of a flow: spraying needs no more than one."""
+
+    @property
+    def ecn_last_hop(self) -> bool:
+        """Return whether the last hop marks: not in MRC, where incast is no imbalance (facts section 4.4)."""
+        return self.spec.ecn_last_hop
 
     @property
     def trimming(self) -> bool:
         """Return whether its switches trim."""
         return self.spec.trimming
+
+    def switching(self, network: Network) -> Switching:  # noqa: ARG002  others need it
+        """Return what it wants of switches: nothing more."""
+        return PLAIN
 
     def frames(self, payload: int) -> Frames:
         """Return how large its packets are around `payload` bytes."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from weft.core.seeds import Seed
 from weft.netsim.hosts import DRAW
 from weft.netsim.network import Frames, Network
+from weft.netsim.switching import PLAIN, Switching
 from weft.netsim.transports.base import Endpoints, Pair
 from weft.netsim.transports.mrc import Mrc
 from weft.netsim.transports.sprayed import SprayedEndpoints, fitted
@@ -25,11 +26,17 @@ class RandomSpray:
     """Whether the last hop marks; nobody looks at marks here."""
     name: str = "random"
     """Its name."""
+    queue_pairs: int = 1
+    """Queue pairs of a flow: spraying needs no more than one."""
 
     @property
     def trimming(self) -> bool:
         """Return whether its switches trim."""
         return self.spec.trimming
+
+    def switching(self, network: Network) -> Switching:  # noqa: ARG002  others need it
+        """Return what it wants of switches: nothing more."""
+        return PLAIN
 
     def frames(self, payload: int) -> Frames:
         """Return how large its packets are around `payload` bytes."""

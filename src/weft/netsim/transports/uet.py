@@ -7,6 +7,7 @@ from weft.core.seeds import Seed
 from weft.mrc.columns import EV_PROBE, NACK, PORT_STATUS, PROBE, SACK
 from weft.netsim.hosts import EV_ANSWER, PORT_ANSWER, RECYCLE, TURN
 from weft.netsim.network import Frames, Network
+from weft.netsim.switching import PLAIN, Switching
 from weft.netsim.transports.base import Endpoints, Pair
 from weft.netsim.transports.routing import HASHED
 from weft.netsim.transports.sprayed import SprayedEndpoints, fitted
@@ -28,11 +29,17 @@ class Uet:
     """Whether the last hop marks: everywhere, as UEC recommends."""
     name: str = "uet"
     """Its name."""
+    queue_pairs: int = 1
+    """Queue pairs of a flow: spraying needs no more than one."""
 
     @property
     def trimming(self) -> bool:
         """Return whether its switches trim."""
         return self.spec.trimming
+
+    def switching(self, network: Network) -> Switching:  # noqa: ARG002  others need it
+        """Return what it wants of switches: nothing more."""
+        return PLAIN
 
     def frames(self, payload: int) -> Frames:
         """Return how large its packets are around `payload` bytes."""

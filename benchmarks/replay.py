@@ -1,0 +1,70 @@
+"""How fast a cluster is decided about: 100,000 generated jobs on 7,500 nodes, and one pass over 10,000 waiting jobs.
+
+Prints the CPU time of the replay, the time of a pass, and the ratio between a pass over a kept book and one over a book
+that is built anew, which is what a planner without increments would do.
+"""
+
+import sys
+import time
+from dataclasses import replace
+
+from weft.campaign.policies import policy_of
+from weft.campaign.replay import Replay
+from weft.campaign.trace import generated
+from weft.cluster.book import Book
+from weft.cluster.effects import ended
+from weft.cluster.jobs import Gang, Job, JobState, Team
+from weft.cluster.plan import decide, plan
+from weft.cluster.rooms import nodes_of, power_of
+from weft.cluster.snapshot import Snapshot
+from weft.core.seeds import Seed
+from weft.specs import load_site
+
+SITE, NODES, TEAMS, JOBS, WAITING, ROUNDS = "gb200-8x100g-131k", 7500, 4, 100_000, 10_000, 50
+
+
+def main() -> None:
+    """Measure and print."""
+    jobs = int(sys.argv[1]) if len(sys.argv) > 1 else JOBS
+    site = load_site(SITE)
+    nodes = nodes_of(site, NODES)
+    gpus = site.node.gpus
+    teams = tuple(Team(f"team-{number}", NODES * gpus // TEAMS) for number in range(TEAMS))
+    snapshot = Snapshot(nodes, teams=teams, power=power_of(site), policy=policy_of("weft", NODES))
+
+    lines = generated(jobs, NODES, gpus, Seed(0))
+    begin = time.process_time()
+    world = Replay(snapshot, lines)
+    measured = world.run()
+    took = time.process_time() - begin
+    each = took / world.passes * 1e6
+    print(f"replay: {jobs:,} jobs on {NODES:,} nodes in {took:.1f} s of one core")
+    print(f"        {world.passes:,} passes of {each:.0f} us")
+    print(f"        utilisation {measured.utilisation():.1%}, waits without a reason {measured.unexplained_ms()} ms")
+
+    full = [Job(f"run-{number:05d}", Gang(1, gpus), 0, team="team-0", limit_ms=10**8) for number in range(NODES)]
+    late = [
+        Job(
+            f"late-{number:05d}", Gang(1 + number % 64, gpus), 1 + number, team=f"team-{number % TEAMS}", limit_ms=10**7
+        )
+        for number in range(WAITING)
+    ]
+    policy = replace(snapshot.policy, preempt=False)
+    book = Book(replace(snapshot, jobs=(*full, *late), policy=policy))
+    decide(book, 10)
+    running = [book.jobs[name] for name in sorted(book.nodes_of)][:ROUNDS]
+    begin = time.process_time()
+    for number, job in enumerate(running):
+        book.put(ended(job, JobState.DONE), 20 + number)
+        decide(book, 20 + number)
+    kept = (time.process_time() - begin) / ROUNDS
+    frozen = book.snapshot()
+    begin = time.process_time()
+    plan(frozen, 1000)
+    anew = time.process_time() - begin
+    times = f"{kept * 1e3:.2f} ms in a kept book, {anew * 1e3:.0f} ms anew, ratio {anew / kept:.0f}"
+    print(f"one pass over {len(book.queue):,} waiting jobs: {times}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""Policies by name, to be replayed side by side: weft's own, what others do, and weft's with one rule left out."""
+
+from dataclasses import replace
+
+from weft.cluster.snapshot import Policy
+from weft.core.errors import UsageError
+
+LANE_SHARE = 0.01
+"""Share of the nodes that the fast lane keeps."""
+_PLAIN = Policy(backfill=False, preempt=False, priorities=False, fair=False, power=False)
+
+NAMES = {
+    "weft": "priorities, fair share, quotas, reservations with backfill, preemption, fast lane, power",
+    "fifo": "in the order of submission; whoever does not fit stops all behind it",
+    "backfill-only": "in the order of submission, with backfill that does not delay the first (EASY)",
+    "no-preempt": "weft's, but nobody is asked to leave",
+    "no-lane": "weft's, without nodes kept for small experiments",
+    "no-power": "weft's, without budgets and ramps",
+}
+"""Every policy and what it is."""
+
+
+def policy_of(name: str, nodes: int) -> Policy:
+    """Return a policy by name for a cluster of so many nodes."""
+    full = Policy(lane_nodes=max(1, round(nodes * LANE_SHARE)) if nodes > 1 else 0)
+    table = {
+        "weft": full,
+        "fifo": _PLAIN,
+        "backfill-only": replace(_PLAIN, backfill=True),
+        "no-preempt": replace(full, preempt=False),
+        "no-lane": replace(full, lane_nodes=0),
+        "no-power": replace(full, power=False),
+    }
+    if name not in table:
+        raise UsageError(f"there is no policy {name!r}; there are: {', '.join(table)}")
+    return table[name]

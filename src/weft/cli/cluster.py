@@ -1,0 +1,267 @@
+"""`weft cluster replay` and `weft cluster generate`: traces through the real decisions in simulated time."""
+
+import csv
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from weft.campaign.failures import Failures
+from weft.campaign.measures import Measures
+from weft.campaign.policies import NAMES, policy_of
+from weft.campaign.replay import Replay, Watch
+from weft.campaign.scenes import scene
+from weft.campaign.trace import Line, admit_all, read, written
+from weft.cli.output import JsonFlag, PlotFile, console, print_json, print_table, save_plot
+from weft.cluster.balloons import hours_to_validate
+from weft.cluster.jobs import Team
+from weft.cluster.nodes import Node
+from weft.cluster.rooms import nodes_of, power_of
+from weft.cluster.snapshot import Snapshot
+from weft.core.errors import FailedError, UsageError
+from weft.core.provenance import digest, provenance
+from weft.core.seeds import Seed
+from weft.specs import load_site
+from weft.specs.site import SiteSpec
+
+_SITE = "gb200-8x100g-131k"
+_TEST_MS = 900_000
+"""A long test of an idle node: about 15 minutes, as DCGM's level 3."""
+
+_JOB_COLUMNS = (
+    "policy", "job", "kind", "team", "priority", "nodes", "submit_s", "start_s", "end_s", "state", "wait_s", "reasons",
+    "preemptions", "lost_gpu_s",
+)  # fmt: skip
+
+SiteName = Annotated[str, Parameter(name="--site", help="Built-in name or path of the site that it runs on.")]
+Nodes = Annotated[int | None, Parameter(help="Take only the first so many nodes of the site.")]
+SeedNumber = Annotated[int, Parameter(help="Root of everything random.")]
+
+
+def replay(
+    trace: Path,
+    /,
+    *,
+    site: SiteName = _SITE,
+    nodes: Nodes = None,
+    policy: Annotated[str, Parameter(help=f"Policies by comma: {', '.join(NAMES)}.")] = "weft",
+    quota: Annotated[
+        str | None, Parameter(help="GPUs of each team, as red=4000,blue=2000; equal parts where absent.")
+    ] = None,
+    failures: Annotated[bool, Parameter(negative="", help="Let nodes fail at the site's rates.")] = False,
+    seed: SeedNumber = 0,
+    jobs: Annotated[
+        Path | None, Parameter(help="Write every job, what it waited and for which reasons, into FILE (.csv).")
+    ] = None,
+    json: JsonFlag = False,
+    plot: PlotFile = None,
+) -> None:
+    """Replay TRACE through the real decisions in simulated time and print how it went.
+
+    Parameters
+    ----------
+    trace
+        CSV with submit_s, duration_s, time_limit_s, nodes, gpus_per_node, team, priority, kind. The decisions never
+        see duration_s.
+
+    """
+    names = [name.strip() for name in policy.split(",")]
+    spec = load_site(site)
+    pool = _pool(spec, nodes)
+    lines = read(_text(trace), str(trace))
+    teams = _teams(lines, pool, quota)
+    admit_all(lines, pool, teams, str(trace))
+    if jobs is not None and jobs.suffix != ".csv":
+        raise UsageError(f"--jobs {jobs}: write a name that ends in .csv")
+    policies = {name: policy_of(name, len(pool)) for name in names}
+    found: dict[str, Measures] = {}
+    documents: list[dict[str, Any]] = []
+    with _progress() as watches:
+        for name, rules in policies.items():
+            begin_s = time.process_time()
+            snapshot = Snapshot(pool, teams=teams, power=power_of(spec), policy=rules)
+            world = Replay(snapshot, lines, failures=Failures.of(spec, Seed(seed)) if failures else None)
+            found[name] = world.run(watches(name))
+            documents.append(_document(name, found[name], world.passes, time.process_time() - begin_s))
+    if jobs is not None:
+        _write_jobs(jobs, found)
+    if plot is not None:
+        from weft.cli.pictures_cluster import draw_replays
+
+        save_plot(plot, lambda figure: draw_replays(figure, found), (13.0, 8.0))
+    if json:
+        origin = provenance({"trace": digest(written(lines)), "site": spec.as_written(), "nodes": len(pool)}, seed)
+        print_json({"site": spec.name, "nodes": len(pool), "policies": documents, "provenance": origin.as_json()})
+    else:
+        _print(trace, lines, pool, documents)
+
+
+def generate(
+    out: Path,
+    /,
+    *,
+    jobs: Annotated[int, Parameter(help="How many jobs.")] = 1000,
+    scenario: Annotated[
+        str, Parameter(name="--scene", help="What kind of trace: mixed, small-beside-big, full-site.")
+    ] = "mixed",
+    site: SiteName = _SITE,
+    nodes: Nodes = None,
+    load: Annotated[float, Parameter(help="Share of the cluster that a mixed trace asks for.")] = 0.8,
+    seed: SeedNumber = 0,
+    json: JsonFlag = False,
+) -> None:
+    """Make a trace from a seed and write it into OUT.
+
+    Parameters
+    ----------
+    out
+        CSV file to write; `weft cluster replay` reads it.
+
+    """
+    spec = load_site(site)
+    pool = _pool(spec, nodes)
+    if not 1 <= jobs <= 10_000_000:  # noqa: PLR2004 - said in the message
+        raise UsageError(f"--jobs {jobs}: write a number from 1 to 10,000,000")
+    if not 0 < load <= 10:  # noqa: PLR2004 - said in the message
+        raise UsageError(f"--load {load:g}: write a share above 0 and at most 10")
+    lines = scene(scenario, len(pool), spec.node.gpus, jobs=jobs, seed=Seed(seed), load=load)
+    part = out.with_name(f".{out.name}.part")
+    try:
+        part.write_text(written(lines))
+        part.replace(out)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise FailedError(f"{out} can not be written: {error.strerror}") from None
+    days = (lines[-1].submit_ms - lines[0].submit_ms) / 86_400_000
+    if json:
+        print_json({"file": str(out), "jobs": len(lines), "days": days, "nodes": len(pool), "seed": seed})
+    else:
+        console().print(f"{out}: {len(lines):,} jobs over {days:.1f} days for {len(pool):,} nodes", markup=False)
+
+
+def _pool(spec: SiteSpec, nodes: int | None) -> tuple[Node, ...]:
+    whole = spec.fabric.gpus // spec.node.gpus
+    if nodes is not None and not 1 <= nodes <= whole:
+        raise UsageError(f"--nodes {nodes}: {spec.name} has {whole:,} nodes; write a number from 1 to that")
+    return nodes_of(spec, nodes)
+
+
+def _text(trace: Path) -> str:
+    try:
+        return trace.read_text()
+    except FileNotFoundError:
+        raise UsageError(f"there is no file {trace}; `weft cluster generate {trace}` makes one") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{trace} can not be read as a trace: {error}") from None
+
+
+def _teams(lines: list[Line], pool: tuple[Node, ...], quota: str | None) -> tuple[Team, ...]:
+    names = sorted({line.team for line in lines})
+    gpus = sum(node.gpus for node in pool)
+    if quota is None:
+        return tuple(Team(name, gpus // len(names)) for name in names)
+    given: dict[str, int] = {}
+    for entry in quota.split(","):
+        name, _, number = entry.partition("=")
+        if not number.strip().isdigit():
+            raise UsageError(f"--quota {entry!r}: write TEAM=GPUS, such as red=4000")
+        given[name.strip()] = int(number)
+    if sum(given.values()) > gpus:
+        raise UsageError(f"--quota gives {sum(given.values()):,} GPUs away; the cluster has {gpus:,}")
+    return tuple(Team(name, number) for name, number in given.items())
+
+
+def _silent(_: str) -> Watch | None:
+    return None
+
+
+@contextmanager
+def _progress() -> "Iterator[Any]":
+    """Give what makes a progress bar for each policy on a terminal; a pipe gets none."""
+    if not sys.stderr.isatty():
+        yield _silent
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+
+        def watch(name: str) -> Watch:
+            task = progress.add_task(name)
+            return lambda done, total: progress.update(task, completed=done, total=total)
+
+        yield watch
+
+
+def _document(name: str, measured: Measures, passes: int, cpu_s: float) -> dict[str, Any]:
+    idle = 1 - measured.utilisation()
+    hours = hours_to_validate(measured.book.pool.count, idle, 0, _TEST_MS)
+    return {
+        "policy": name,
+        **measured.as_json(),
+        "hours_to_validate": hours if hours != float("inf") else None,
+        "passes": passes,
+        "cpu_s": cpu_s,
+    }
+
+
+def _print(trace: Path, lines: list[Line], pool: tuple[Node, ...], documents: list[dict[str, Any]]) -> None:
+    columns = ("policy", "utilisation", "mean wait", "95th", "longest", "fairness", "preempted", "waste", "T0 spread")
+    rows = [
+        (each["policy"], f"{each['utilisation']:.1%}", *(_span(each["wait_s"][key]) for key in ("mean", "p95", "max")),
+         f"{each['fairness']:.3f}", f"{sum(each['preempted'].values()):,}", f"{each['waste']:.2%}",
+         f"{each['fragmentation']:.2f}")
+        for each in documents
+    ]  # fmt: skip
+    print_table(f"{trace}: {len(lines):,} jobs on {len(pool):,} nodes", columns, rows)
+    rows = [
+        (each["policy"], f"{each['energy_kwh'] / 1000:,.1f} MWh", f"{each['peak_w'] / 1e6:,.1f} MW",
+         f"{each['ramp_w_per_s'] / 1e6:.2f} MW/s", f"{each['passes']:,}", f"{each['cpu_s']:.1f} s")
+        for each in documents
+    ]  # fmt: skip
+    print_table("power, and the work of deciding", ("policy", "energy", "peak", "ramp", "passes", "CPU"), rows)
+    sizes = list(documents[0]["wait_s_by_size"])
+    rows = [(each["policy"], *(_span(each["wait_s_by_size"][size]["p95"]) for size in sizes)) for each in documents]
+    print_table("wait, 95th percentile, by nodes", ("policy", *sizes), rows)
+    reasons = list(dict.fromkeys(name for each in documents for name in each["wait_hours_by_reason"]))
+    rows = [
+        (each["policy"], *(f"{each['wait_hours_by_reason'].get(name, 0):,.1f} h" for name in reasons),
+         f"{each['unexplained_s']:.0f} s")
+        for each in documents
+    ]  # fmt: skip
+    print_table("why jobs waited, summed over jobs", ("policy", *reasons, "unexplained"), rows)
+    hours = documents[0]["hours_to_validate"]
+    if hours is not None:
+        text = f"testing every one of {len(pool):,} nodes once in their idle time takes {hours:.1f} h (15 min each)"
+        console().print(text, markup=False)
+
+
+def _span(seconds: float) -> str:
+    if seconds < 120:  # noqa: PLR2004 - two minutes
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"  # noqa: PLR2004 - two hours
+
+
+def _write_jobs(target: Path, found: dict[str, Measures]) -> None:
+    part = target.with_name(f".{target.name}.part")
+    try:
+        with part.open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(_JOB_COLUMNS)
+            for name, measured in found.items():
+                for record in measured.records.values():
+                    reasons = " ".join(f"{code}={ms / 1000:g}" for code, ms in record.reasons.items())
+                    times = (record.submit_ms, record.start_ms, record.end_ms)
+                    submit, start, end = ("" if each is None else each / 1000 for each in times)
+                    wait = "" if record.wait_ms is None else record.wait_ms / 1000
+                    writer.writerow((name, record.id, record.kind, record.team, record.priority, record.nodes, submit,
+                                     start, end, record.state, wait, reasons, record.preemptions,
+                                     record.lost_gpu_ms / 1000))  # fmt: skip
+        part.replace(target)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise FailedError(f"{target} can not be written: {error.strerror}") from None

@@ -1,0 +1,228 @@
+"""`weft cluster up|down|status`: the daemon of a cluster of slots on this machine."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from weft.cli.output import JsonFlag, console, print_json, print_table
+from weft.core.errors import FailedError, UsageError
+from weft.engines.local.client import Client, UnreachableError
+from weft.engines.local.home import Home
+
+HomeOption = Annotated[
+    Path | None, Parameter(name="--home", help="The cluster's folder; $WEFT_CLUSTER, or ~/.weft/cluster.")
+]
+DEFAULT_NODES = 4
+LOOPBACK = "127.0.0.1"
+_PATIENCE_S, _LOOK_S = 30.0, 0.05
+_NAMED = 5
+
+
+def home_of(given: Path | None) -> Home:
+    """Return the cluster that is meant."""
+    if given is not None:
+        return Home(given.absolute())
+    return Home(Path(os.environ.get("WEFT_CLUSTER") or Path.home() / ".weft" / "cluster").absolute())
+
+
+def client_of(given: Path | None) -> Client:
+    """Return a way to the cluster that is meant."""
+    return Client(home_of(given))
+
+
+def up(
+    *,
+    nodes: Annotated[
+        int | None, Parameter(help=f"Slots of this machine, each a node; {DEFAULT_NODES} at first.")
+    ] = None,
+    gpus: Annotated[int | None, Parameter(help="GPUs (places for one rank) of each slot; 1 at first.")] = None,
+    team: Annotated[tuple[str, ...], Parameter(negative="", help="A team and its quota: NAME=GPUS.")] = (),
+    host: Annotated[
+        str, Parameter(help="Address to listen on; others than loopback are open to the network.")
+    ] = LOOPBACK,
+    port: Annotated[int, Parameter(help="Port; 0 for any free one.")] = 0,
+    home: HomeOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Start the cluster of this machine, or say that it is up; jobs of an earlier one are taken up."""
+    place = home_of(home)
+    client = Client(place)
+    running = client.process()
+    if running is None:
+        bring_up(place, nodes=nodes, gpus=gpus, team=team, host=host, port=port)
+    elif nodes is not None or gpus is not None or team:
+        raise UsageError("the cluster is up; weft cluster down first, then give it other nodes or teams")
+    where = place.where()
+    document: dict[str, Any] = {"url": f"http://{where[0]}:{where[1]}" if where else None, "home": str(place.folder),
+                "started": running is None, **client.get("v1", "status")}  # fmt: skip
+    if json:
+        print_json(document)
+        return
+    verb = "is up already" if running is not None else "is up"
+    count, held = len(document["nodes"]), document["jobs"].get("running", 0)
+    console().print(
+        f"cluster {verb}: {count} nodes at {document['url']}, state in {place.folder}"
+        f"{f', {held} jobs running' if held else ''}",
+        markup=False, soft_wrap=True,
+    )  # fmt: skip
+
+
+def bring_up(
+    place: Home, *, nodes: int | None = None, gpus: int | None = None, team: tuple[str, ...] = (),
+    host: str = LOOPBACK, port: int = 0,
+) -> None:  # fmt: skip
+    """Start the daemon of a cluster that is not up."""
+    place.make()
+    _configure(place, nodes, gpus, team)
+    _start(place, host, port)
+
+
+def take_down(client: Client) -> bool:
+    """Stop the daemon, and return whether there was one."""
+    running = client.process()
+    if running is not None:
+        running.signal(signal.SIGTERM)
+        _until(lambda: not running.alive(), "the daemon does not end")
+    return running is not None
+
+
+def down(
+    *,
+    jobs: Annotated[bool, Parameter(negative="", help="Cancel what has not ended first.")] = False,
+    home: HomeOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Stop the cluster's daemon; jobs that run go on, and weft cluster up takes them up again."""
+    client = client_of(home)
+    running = client.process()
+    left: list[str] = []
+    if running is not None:
+        left = [job["id"] for job in client.get("v1", "jobs", state="open")["jobs"]]
+        if jobs:
+            left = _cancel_all(client, left)
+        take_down(client)
+    if json:
+        print_json({"stopped": running is not None, "jobs_left": left})
+        return
+    text = "cluster is down" if running is not None else "no cluster was up"
+    more = f"; {len(left)} jobs have not ended and go on: {', '.join(left[:_NAMED])}" if left else ""
+    console().print(text + more, markup=False, soft_wrap=True)
+
+
+def status(*, home: HomeOption = None, json: JsonFlag = False) -> None:
+    """Show the cluster: nodes, teams, jobs, alarms and what happened last."""
+    place = home_of(home)
+    document = Client(place).get("v1", "status")
+    if json:
+        print_json(document)
+        return
+    print_nodes(document["nodes"], document["now_ms"])
+    rows = [
+        (team["name"], f"{team['quota_gpus']:,}", f"{team['holds_gpus']:,}", _most(team)) for team in document["teams"]
+    ]
+    print_table("teams", ("team", "quota", "holds", "at most"), rows)
+    counts = ", ".join(f"{count:,} {state}" for state, count in sorted(document["jobs"].items())) or "none yet"
+    out = console()
+    out.print(f"jobs: {counts}", markup=False)
+    for alarm in document["alarms"]:
+        out.print(f"alarm: {alarm}", markup=False)
+
+
+def _most(team: Mapping[str, Any]) -> str:
+    return "-" if team["most_gpus"] is None else f"{team['most_gpus']:,}"
+
+
+def print_nodes(nodes: Sequence[Mapping[str, Any]], now_ms: int) -> None:
+    """Print nodes, their state and who is on them."""
+    rows = [
+        (node["name"], node["state"], f"{node['usable_gpus']}",
+         ago(now_ms - node["since_ms"]) if node["since_ms"] else "-", ", ".join(node["jobs"]), _evidence(node))
+        for node in nodes
+    ]  # fmt: skip
+    print_table("nodes", ("node", "state", "GPUs", "for", "jobs", "seen"), rows, words=(0, 1, 4, 5))
+
+
+def _evidence(node: Mapping[str, Any]) -> str:
+    if node["override_by"]:
+        return str(node["override_by"])
+    return "; ".join(str(one.get("text", one["check"])) for one in node["evidence"][-2:])
+
+
+def ago(span_ms: int) -> str:
+    """Return a time as people say it: 12 s, 3 min, 5 h."""
+    seconds = max(0, span_ms) // 1000
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
+
+
+def _configure(place: Home, nodes: int | None, gpus: int | None, team: tuple[str, ...]) -> None:
+    """Write down what the cluster is made of, where that is new or asked for."""
+    from weft.cluster.jobs import Team
+    from weft.cluster.snapshot import Policy
+    from weft.engines.local.memory import Memory
+
+    memory = Memory(place)
+    try:
+        known = memory.store.nodes()
+        if known and nodes is None and gpus is None and not team:
+            return
+        count = nodes if nodes is not None else len(known) or DEFAULT_NODES
+        each = gpus if gpus is not None else (known[0].gpus if known else 1)
+        memory.configure(count, each, [Team(*_team(text)) for text in team], Policy())
+    finally:
+        memory.store.close()
+
+
+def _team(text: str) -> tuple[str, int]:
+    name, equals, quota = text.partition("=")
+    if not equals or not (quota.isascii() and quota.isdigit()):
+        raise UsageError(f"--team {text}: write NAME=GPUS, such as --team research=2")
+    return name, int(quota)
+
+
+def _start(place: Home, host: str, port: int) -> None:
+    """Start the daemon and wait until it answers."""
+    with place.log.open("ab") as log:
+        began = log.tell()
+        child = subprocess.Popen(  # noqa: S603 - our own module
+            [sys.executable, "-m", "weft.web.daemon", str(place.folder), "--host", host, "--port", str(port)],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+        )  # fmt: skip
+    client = Client(place)
+
+    def ready() -> bool:
+        if child.poll() is not None:
+            said = place.log.read_text(encoding="utf-8", errors="replace")[began:].strip().splitlines()
+            raise FailedError(f"the daemon did not start: {said[-1] if said else 'no word'}; see {place.log}")
+        try:
+            return client.process() is not None and bool(client.get("v1", "status"))
+        except UnreachableError:
+            return False
+
+    _until(ready, f"the daemon does not answer; see {place.log}")
+    # Python would complain of a process that nobody has waited for; outliving us is the purpose.
+    child.returncode = 0
+
+
+def _cancel_all(client: Client, names: Sequence[str]) -> list[str]:
+    for name in names:
+        client.post("v1", "jobs", name, "cancel")
+    _until(lambda: not client.get("v1", "jobs", state="open")["jobs"], "some jobs do not end")
+    return []
+
+
+def _until(done: Any, text: str) -> None:
+    deadline = time.monotonic() + _PATIENCE_S
+    while not done():
+        if time.monotonic() > deadline:
+            raise FailedError(f"{text} within {_PATIENCE_S:g} s")
+        time.sleep(_LOOK_S)

@@ -1,0 +1,100 @@
+"""`weft nodes test` and `weft nodes programs`: run the health programs on this machine, and say what each can catch."""
+
+import json as json_format
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from weft.cli.output import JsonFlag, console, print_json, print_table
+from weft.cli.queue import nodes_app
+from weft.core.errors import FailedError, UsageError
+from weft.core.quantity import significant
+from weft.engines.health.programs import PROGRAMS, SUITES, named
+
+_MOST_S, _MOST_MEBIBYTES = 3600.0, 1_000_000
+
+
+@nodes_app.command(name="test")
+def examine(
+    *programs: str,
+    seconds: Annotated[float, Parameter(help="How long each active program works.")] = 1.0,
+    mebibytes: Annotated[int, Parameter(help="Memory to write patterns to.")] = 64,
+    kernel_log: Annotated[Path | None, Parameter(help="A saved kernel log instead of this machine's.")] = None,
+    survey: Annotated[Path | None, Parameter(help="The fabric prober's JSON (weft lab map --json).")] = None,
+    runs: Annotated[Path | None, Parameter(help="A folder of runs whose incidents count.")] = None,
+    state: Annotated[Path | None, Parameter(help="A folder that keeps counters between two looks.")] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Test this machine; status 1 where something is wrong.
+
+    Parameters
+    ----------
+    programs
+        Programs or suites (idle, preflight, diagnose, validate); preflight where none is named.
+
+    """
+    wanted = programs or ("preflight",)
+    named(wanted)
+    if not 0 < seconds <= _MOST_S or not 1 <= mebibytes <= _MOST_MEBIBYTES:
+        raise UsageError(f"--seconds {seconds:g} --mebibytes {mebibytes}: write numbers above zero, up to an hour")
+    options: list[str] = ["--seconds", str(seconds), "--mebibytes", str(mebibytes)]
+    for option, path in (("kernel-log", kernel_log), ("survey", survey), ("runs", runs), ("state", state)):
+        if path is not None:
+            if option != "state" and not path.exists():
+                raise UsageError(f"--{option} {path}: there is no such file")
+            options += [f"--{option}", str(path)]
+    reports = _run([*wanted, *options])
+    if json:
+        print_json(reports)
+    else:
+        _print(reports)
+    wrong = [report["program"] for report in reports if not report["passed"]]
+    if wrong:
+        raise FailedError(f"this machine has failed {', '.join(wrong)}")
+
+
+@nodes_app.command(name="programs")
+def list_programs(*, json: JsonFlag = False) -> None:
+    """List the health programs: what each can catch, from when on it speaks, and how long it takes."""
+    if json:
+        print_json([
+            {"name": one.name, "kind": one.kind, "catches": one.catches, "threshold": one.threshold, "takes": one.takes,
+             "suites": [name for name, members in SUITES.items() if one.name in members]}
+            for one in PROGRAMS.values()
+        ])  # fmt: skip
+        return
+    rows = [(one.name, one.kind, one.catches, one.threshold, one.takes) for one in PROGRAMS.values()]
+    columns = ("program", "kind", "can catch", "speaks from", "takes")
+    print_table("health programs", columns, rows, words=tuple(range(len(columns))))
+
+
+def _run(arguments: list[str]) -> list[dict[str, Any]]:
+    """Run programs in a process of their own, where one thread computes."""
+    command = [sys.executable, "-m", "weft.engines.health", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own module
+    if done.returncode == UsageError.exit_status:
+        raise UsageError(done.stderr.strip())
+    if done.returncode:
+        raise FailedError(
+            f"the health programs ended by themselves: {(done.stderr.strip().splitlines() or ['no word'])[-1]}"
+        )
+    return json_format.loads(done.stdout)
+
+
+def _print(reports: list[dict[str, Any]]) -> None:
+    rows = [
+        (report["program"], "-" if report["note"] else "good" if report["passed"] else "bad",
+         f"{report['seconds']:.2f}",
+         "; ".join(one["text"] for one in report["findings"]) or report["note"] or _figures(report["figures"]))
+        for report in reports
+    ]  # fmt: skip
+    print_table("this machine", ("program", "", "s", "found"), rows, words=(0, 1, 3))
+    if any(report["note"] for report in reports):
+        console().print("- : nothing to see here; weft nodes programs says what each is for")
+
+
+def _figures(figures: dict[str, float]) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {significant(value)}" for name, value in figures.items())

@@ -1,0 +1,129 @@
+"""`weft scale ladder`: train small runs, predict a large one from them, and hold it against the large one itself."""
+
+import contextlib
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from cyclopts import Parameter
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from weft.cli import cluster_local
+from weft.cli.cluster_local import HomeOption, home_of
+from weft.cli.output import JsonFlag, console, print_json, print_table
+from weft.cli.scale import counted, print_prediction
+from weft.core.errors import FailedError, UsageError
+from weft.core.seeds import Seed
+from weft.engines.local.client import Client
+from weft.engines.local.durable import write_whole
+from weft.planning import scaling
+from weft.planning.ladder import Rung, rung_of
+from weft.planning.ladder import ladder as rungs_of
+from weft.specs import load_job
+from weft.specs.submission import SubmissionSpec
+
+_LOOK_S = 0.5
+_ENDED = ("done", "failed", "cancelled")
+
+
+def ladder(
+    job: str = "ladder-gpt", /, *,
+    budget: Annotated[float | None, Parameter(help="Operations of all small runs together; as many as help.")] = None,
+    run: Annotated[bool, Parameter(negative="", help="Run the large one too, and compare.")] = False,
+    out: Annotated[Path, Parameter(help="Where the points go, for weft scale fit.")] = Path("ladder.csv"),
+    home: HomeOption = None, json: JsonFlag = False,
+) -> None:  # fmt: skip
+    """Predict the loss of JOB from a ladder of smaller runs, which are submitted to the cluster as experiments.
+
+    The largest of them is at least ten times cheaper than JOB. Where no cluster is up, one is started for the time.
+
+    Parameters
+    ----------
+    job
+        Built-in name or path of a job file: the large run.
+
+    """
+    target = load_job(job)
+    top, rungs = rung_of(target), rungs_of(target, budget)
+    with _cluster(home) as client, _shown(len(rungs) + run) as tell:
+        losses = _train(client, rungs, tell)
+        points = [(rung.params, rung.tokens, loss) for rung, loss in zip(rungs, losses, strict=True)]
+        write_whole(out, "params,tokens,loss\n" + "".join(f"{a},{b},{c!r}\n" for a, b, c in points))
+        columns = np.array(points, dtype=np.float64)
+        found = scaling.fit(scaling.Points(columns[:, 0], columns[:, 1], columns[:, 2]), Seed(target.seed))
+        prediction = scaling.predict(found, top.params, top.tokens, Seed(target.seed))
+        measured = _train(client, [top], tell)[0] if run else None
+    document = {
+        "job": target.name, "rungs": [{"params": a, "tokens": b, "loss": c} for a, b, c in points],
+        "flops": sum(rung.flops for rung in rungs), "times_cheaper": top.flops / max(rung.flops for rung in rungs),
+        "predicted": prediction.as_json(), "fit": found.as_json(), "measured": measured,
+        "error": None if measured is None else prediction.loss / measured - 1, "points_file": str(out),
+    }  # fmt: skip
+    if json:
+        print_json(document)
+        return
+    rows = [(counted(a), counted(b), f"{6 * a * b:.2g}", f"{c:.4f}") for a, b, c in points]
+    print_table(f"{len(points)} small runs, kept in {out}", ("parameters", "tokens", "operations", "loss"), rows)
+    print_prediction(prediction)
+    if measured is not None:
+        console().print(f"measured {measured:.4f}: the prediction was {document['error']:+.2%} off", markup=False)
+
+
+def _train(client: Client, rungs: Sequence[Rung], tell: Callable[[int], None]) -> list[float]:
+    """Submit runs as experiments, wait for all, and return their held-out losses."""
+    names: list[str] = []
+    for rung in rungs:
+        evaluated = rung.job.evaluation.model_copy(update={"every": rung.job.steps})
+        spec = rung.job.model_copy(update={"evaluation": evaluated})
+        table = {"kind": "experiment", "job": spec.as_written(), "key": str(uuid.uuid4())}
+        SubmissionSpec.model_validate(table)
+        names += [job["id"] for job in client.submit(table)]
+    try:
+        return [_loss(_ended(client, name, tell)) for name in names]
+    except BaseException:
+        for name in names:
+            with contextlib.suppress(UsageError, FailedError):
+                client.post("v1", "jobs", name, "cancel")
+        raise
+
+
+def _ended(client: Client, name: str, tell: Callable[[int], None]) -> dict[str, Any]:
+    while (job := client.get("v1", "jobs", name))["state"] not in _ENDED:
+        time.sleep(_LOOK_S)
+    tell(1)
+    return job
+
+
+def _loss(job: dict[str, Any]) -> float:
+    if job["state"] != "done" or job["score"] is None:
+        raise FailedError(
+            f"{job['id']} {job['state']}: {job['text'] or 'it has no loss'}; weft logs {job['id']} says more"
+        )
+    return float(job["score"])
+
+
+@contextlib.contextmanager
+def _cluster(given: Path | None) -> Iterator[Client]:
+    """Use the cluster that is up, or one for the time of this command."""
+    client = Client(home_of(given))
+    if client.process() is not None:
+        yield client
+        return
+    cluster_local.bring_up(home_of(given))
+    try:
+        yield client
+    finally:
+        cluster_local.take_down(client)
+
+
+@contextlib.contextmanager
+def _shown(count: int) -> Iterator[Callable[[int], None]]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    errors = Console(stderr=True)
+    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
+        task = progress.add_task("runs", total=count)
+        yield lambda more: progress.advance(task, more)

@@ -1,0 +1,252 @@
+"""`weft jobs|logs|cancel|why|nodes|drain|undrain`: look at the cluster's queue and its nodes, and change them."""
+
+import sys
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from weft.cli.cluster_local import HomeOption, ago, client_of, print_nodes
+from weft.cli.output import JsonFlag, console, print_json, print_table
+from weft.core.errors import UsageError
+from weft.core.quantity import significant
+from weft.engines.local.client import Client
+
+nodes_app = App(name="nodes", help="List the cluster's nodes, or test this machine.", help_format="plaintext")
+
+Rank = Annotated[int, Parameter(help="Of which rank.")]
+Reason = Annotated[str, Parameter(help="Why, for the record.")]
+_WAIT_S = 10
+_SHOWN = 30
+
+
+def jobs(
+    name: str | None = None, /, *,
+    all: Annotated[bool, Parameter(name=("--all", "-a"), negative="", help="Those that have ended too.")] = False,
+    home: HomeOption = None, json: JsonFlag = False,
+) -> None:  # fmt: skip
+    """List jobs; with the name of one, everything about it; with that of a sweep, its jobs compared, best first.
+
+    Parameters
+    ----------
+    name
+        A job or a sweep.
+
+    """
+    client = client_of(home)
+    if name is None:
+        _list(client, all=all, json=json)
+        return
+    array = _array(client, name)
+    document = client.get("v1", "jobs", name) if array is None else array
+    if json:
+        print_json(document)
+    elif array is not None:
+        print_array(array)
+    else:
+        _print_job(document)
+
+
+def _array(client: Client, name: str) -> Any:
+    try:
+        return client.get("v1", "arrays", name)
+    except UsageError:
+        return None
+
+
+def _list(client: Client, *, all: bool, json: bool) -> None:
+    found = client.get("v1", "jobs", state="all" if all else "open")["jobs"]
+    if json:
+        print_json(found)
+        return
+    if not found:
+        console().print("no jobs; weft submit hands one in" if all else "no open jobs; weft jobs --all lists old ones")
+        return
+    now = client.get("v1", "status")["now_ms"]
+    rows = [
+        (job["id"], job["kind"], job["team"], f"{job['priority']}", f"{job['nodes']}x{job['gpus_per_node']}",
+         job["state"], _since(job, now), job["text"] or ", ".join(job["on"]))
+        for job in found
+    ]  # fmt: skip
+    columns = ("job", "kind", "team", "priority", "nodes", "state", "for", "where, or why not")
+    print_table("jobs, newest first", columns, rows, words=(0, 1, 2, 5, 7))
+
+
+def _since(job: Mapping[str, Any], now_ms: int) -> str:
+    if job["ended_ms"] is not None:
+        return ago(job["ended_ms"] - (job["start_ms"] or job["ended_ms"]))
+    return ago(now_ms - (job["start_ms"] or job["submit_ms"]))
+
+
+def print_array(document: Mapping[str, Any]) -> None:
+    """Print the jobs of a sweep, best first."""
+    members = document["members"]
+    keys = list(members[0]["sweep"])
+    rows = [
+        ("-" if job["score"] is None else significant(job["score"], 5), *(job["sweep"][key] for key in keys), job["id"],
+         job["state"], job["text"])
+        for job in members
+    ]  # fmt: skip
+    columns = (document["metric"], *keys, "job", "state", "")
+    print_table(f"{document['array']}, best first", columns, rows, words=tuple(range(1, len(columns))))
+
+
+def _print_job(job: Mapping[str, Any]) -> None:
+    what = " ".join(job["command"]) if job["command"] else f"training {job['training']['name']}"
+    out = console()
+    out.print(f"{job['id']}: {what}", markup=False, soft_wrap=True)
+    out.print(", ".join(filter(None, (job["state"], job["text"]))), markup=False, soft_wrap=True)
+    _print_history(job["history"])
+    if job["incidents"]:
+        rows = [
+            (f"{one['step']}", one["kind"], str(one["slot"]), one["action"] or "", one["outcome"] or "",
+             f"{one['seconds_lost'] or 0:.2f}", f"{one['gpu_seconds_lost'] or 0:.2f}")
+            for one in job["incidents"]
+        ]  # fmt: skip
+        columns = ("after step", "what", "slot", "action", "outcome", "s lost", "GPU-s lost")
+        print_table("incidents", columns, rows, words=(1, 3, 4))
+
+
+def _print_history(history: list[Mapping[str, Any]]) -> None:
+    start = history[0]["at_ms"] if history else 0
+    rows = [(f"{(line['at_ms'] - start) / 1000:,.1f} s", line["text"]) for line in history[-_SHOWN:]]
+    print_table("what happened, from its submission on", ("at", "what"), rows, words=(1,))
+
+
+def logs(
+    job: str, /, *,
+    follow_it: Annotated[bool, Parameter(name=("--follow", "-f"), negative="", help="Until the job ends.")] = False,
+    rank: Rank = 0, home: HomeOption = None, json: JsonFlag = False,
+) -> None:  # fmt: skip
+    """Print the output of a job.
+
+    Parameters
+    ----------
+    job
+        Which.
+
+    """
+    client = client_of(home)
+    if json:
+        print_json(client.get("v1", "jobs", job, "log", rank=rank))
+    elif follow_it:
+        follow(client, job, rank)
+    else:
+        offset, more = 0, True
+        while more:
+            part = client.get("v1", "jobs", job, "log", rank=rank, offset=offset)
+            sys.stdout.write(part["text"])
+            offset, more = part["next"], bool(part["text"])
+
+
+def follow(client: Client, job: str, rank: int) -> None:
+    """Print the output of a job as it comes, over all of its attempts, until it has ended."""
+    offset, attempt = 0, 0
+    while True:
+        asked = {"attempt": attempt} if attempt else {}
+        part = client.get("v1", "jobs", job, "log", rank=rank, offset=offset, wait=_WAIT_S, **asked)
+        sys.stdout.write(part["text"])
+        sys.stdout.flush()
+        offset, attempt = part["next"], part["attempt"]
+        if not part["text"] and part["newest_attempt"] > attempt:
+            offset, attempt = 0, part["newest_attempt"]
+        elif not part["more"]:
+            return
+
+
+def cancel(*names: str, home: HomeOption = None, json: JsonFlag = False) -> None:
+    """Call off jobs or sweeps; what runs is asked to end, then made to.
+
+    Parameters
+    ----------
+    names
+        Jobs or sweeps.
+
+    """
+    if not names:
+        raise UsageError("name a job to call off; weft jobs lists them")
+    client = client_of(home)
+    found = [job for name in names for job in client.post("v1", "jobs", name, "cancel")["jobs"]]
+    if json:
+        print_json(found)
+        return
+    for job in found:
+        console().print(f"{job['id']}: {job['state']}", markup=False)
+
+
+def why(job: str, /, *, home: HomeOption = None, json: JsonFlag = False) -> None:
+    """Say why a job does not run: the rule, who is before it, when it will start, and what would make it sooner.
+
+    Parameters
+    ----------
+    job
+        Which.
+
+    """
+    document = client_of(home).get("v1", "jobs", job, "why")
+    if json:
+        print_json(document)
+        return
+    out = console()
+    out.print(f"{document['job']} is {document['state']}: {document['text']}", markup=False, soft_wrap=True)
+    if document["state"] == "waiting":
+        if document["before"]:
+            more = document["position"] - len(document["before"])
+            names = ", ".join(document["before"]) + (f" and {more:,} more" if more > 0 else "")
+            out.print(f"before it: {names}", markup=False, soft_wrap=True)
+        if document["holds"]:
+            out.print(f"nodes are held by: {', '.join(document['holds'])}", markup=False, soft_wrap=True)
+        expected = document["expected_ms"]
+        when = (
+            "nobody can say"
+            if expected is None
+            else f"in {ago(expected - document['now_ms'])}, if running jobs end when they say"
+        )
+        out.print(f"it starts: {when}", markup=False)
+        for hint in document["sooner"]:
+            out.print(f"sooner if: {hint}", markup=False, soft_wrap=True)
+
+
+@nodes_app.default
+def nodes(*, home: HomeOption = None, json: JsonFlag = False) -> None:
+    """List the nodes: state, who is on them, what was seen of them."""
+    client = client_of(home)
+    document = client.get("v1", "nodes")["nodes"]
+    if json:
+        print_json(document)
+        return
+    print_nodes(document, client.get("v1", "status")["now_ms"])
+
+
+def drain(node: str, /, *, reason: Reason = "", home: HomeOption = None, json: JsonFlag = False) -> None:
+    """Give a node no more work; what runs on it ends by itself.
+
+    Parameters
+    ----------
+    node
+        Which.
+
+    """
+    _drain(node, "drain", reason, client_of(home), json=json)
+
+
+def undrain(node: str, /, *, reason: Reason = "", home: HomeOption = None, json: JsonFlag = False) -> None:
+    """Give a node back.
+
+    Parameters
+    ----------
+    node
+        Which.
+
+    """
+    _drain(node, "undrain", reason, client_of(home), json=json)
+
+
+def _drain(node: str, verb: str, reason: str, client: Client, *, json: bool) -> None:
+    from weft.cli.submit import asker
+
+    document = client.post("v1", "nodes", node, verb, body={"by": asker(), "reason": reason})
+    if json:
+        print_json(document)
+        return
+    console().print(f"{document['name']} is {document['state']}", markup=False)

@@ -1,0 +1,182 @@
+"""`weft submit`: hand a command, a training or a sweep to the cluster; the working folder goes along as it is now."""
+
+import getpass
+import os
+import time
+import uuid
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from weft.cli.cluster_local import HomeOption, client_of
+from weft.cli.output import JsonFlag, console, print_json
+from weft.cli.queue import follow, print_array
+from weft.core.errors import FailedError, UsageError
+from weft.core.specfile import read_table, validate
+from weft.engines.local.client import Client
+from weft.specs import JOBS, JobSpec, load_job
+from weft.specs.faults import FaultsSpec
+from weft.specs.submission import SubmissionSpec
+
+_TAKEN_ALONG = (
+    "PATH",
+    "HOME",
+    "USER",
+    "SHELL",
+    "LANG",
+    "LC_ALL",
+    "TMPDIR",
+    "VIRTUAL_ENV",
+    "CONDA_PREFIX",
+    "PYTHONPATH",
+)
+_LOOK_S = 0.2
+_ENDED = ("done", "failed", "cancelled")
+
+
+def submit(
+    *words: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    name: Annotated[str | None, Parameter(help="Short name; the program's, or the job's, where absent.")] = None,
+    team: Annotated[str | None, Parameter(help="Who pays.")] = None,
+    priority: Annotated[int | None, Parameter(help="0 to 1000; higher goes first.")] = None,
+    time_limit: Annotated[str | None, Parameter(help="Most that it may run, as '10 min'.")] = None,
+    nodes: Annotated[int, Parameter(help="Nodes that a command gets at once; it is started on each.")] = 1,
+    gpus: Annotated[int, Parameter(help="GPUs on each node.")] = 1,
+    kind: Annotated[Literal["experiment", "service"], Parameter(help="One that ends, or a server.")] = "experiment",
+    after: Annotated[tuple[str, ...], Parameter(negative="", help="A job that must be done before.")] = (),
+    sweep: Annotated[tuple[str, ...], Parameter(negative="", help="One job for each value: KEY=A,B,C.")] = (),
+    at_once: Annotated[int, Parameter(help="Most jobs of a sweep that run together; 0 for all.")] = 0,
+    metric: Annotated[str, Parameter(help="What a sweep is compared by: min:loss, max:accuracy.")] = "min:loss",
+    set: Annotated[tuple[str, ...], Parameter(name="--set", negative="", help="Change a job's key: KEY=VALUE.")] = (),
+    faults: Annotated[str | None, Parameter(help="Break a training on purpose as FILE says.")] = None,
+    env: Annotated[tuple[str, ...], Parameter(negative="", help="A variable to take along: NAME or NAME=VALUE.")] = (),
+    directory: Annotated[Path | None, Parameter(help="The working folder; this one where absent.")] = None,
+    snapshot: Annotated[bool, Parameter(help="Take the working folder along.")] = True,
+    wait: Annotated[bool, Parameter(negative="", help="Show the output and wait for the end.")] = False,
+    home: HomeOption = None,
+    json: JsonFlag = False,
+) -> None:  # fmt: skip
+    """Submit a training (a job file) or any command (after --) to the cluster.
+
+    The working folder is taken along as it is now, without what git ignores. A command reports numbers by writing a
+    JSON object into $WEFT_RESULT, or as its last line.
+
+    Parameters
+    ----------
+    words
+        A job file or built-in job; or, after --, a command.
+
+    """
+    table: dict[str, Any] = {
+        "kind": kind, "nodes": nodes, "gpus_per_node": gpus, "after": list(after), "at_once": at_once,
+        "metric": metric, "sweep": dict(_sweep(text) for text in sweep), "environment": _environment(env),
+        "key": str(uuid.uuid4()),
+    }  # fmt: skip
+    given = {"name": name, "team": team, "priority": priority, "time_limit": time_limit}
+    own = {key: value for key, value in given.items() if value is not None}
+    if _is_job(words):
+        job = _job(words[0], own, set)
+        table |= {"kind": "training", "job": job.as_written()}
+        if faults is not None:
+            table["faults"] = validate(read_table(faults), FaultsSpec, faults).as_written()
+    else:
+        if set or faults is not None:
+            raise UsageError("--set and --faults are for trainings; a command takes its own options")
+        table |= {"command": list(words), "name": _name_of(words)} | own
+    _check(table)
+    client = client_of(home)
+    client.post("v1", "check", body=table)
+    if snapshot:
+        from weft.engines.local.archive import pack
+
+        table["snapshot"] = client.upload(pack((directory or Path.cwd()).absolute()))
+    jobs = client.submit(table)
+    _answer(client, jobs, wait=wait, json=json)
+
+
+def _check(table: dict[str, Any]) -> SubmissionSpec:
+    """Refuse what is wrong before anything is sent."""
+    return validate(table, SubmissionSpec, "the submission")
+
+
+def _answer(client: Client, jobs: list[dict[str, Any]], *, wait: bool, json: bool) -> None:
+    array = jobs[0]["array"]
+    if wait:
+        _wait(client, jobs, quiet=json)
+        jobs = [client.get("v1", "jobs", job["id"]) for job in jobs]
+    if json:
+        print_json({"jobs": jobs, "array": array or None})
+    elif array and wait:
+        print_array(client.get("v1", "arrays", array))
+    elif array:
+        console().print(f"submitted {array}: {len(jobs)} jobs; weft jobs {array} compares them", markup=False)
+    elif not wait:
+        console().print(f"submitted {jobs[0]['id']}; weft logs -f {jobs[0]['id']} follows it", markup=False)
+    failed = [job["id"] for job in jobs if wait and job["state"] != "done"]
+    if failed:
+        ending = next(job for job in jobs if job["id"] == failed[0])
+        raise FailedError(f"{failed[0]} {ending['state']}: {ending['text']}")
+
+
+def _wait(client: Client, jobs: list[dict[str, Any]], *, quiet: bool) -> None:
+    """Wait for the end of jobs, showing the output of a single one."""
+    if len(jobs) == 1 and not quiet:
+        follow(client, jobs[0]["id"], rank=0)
+        return
+    for job in jobs:
+        while client.get("v1", "jobs", job["id"])["state"] not in _ENDED:
+            time.sleep(_LOOK_S)
+
+
+def _is_job(words: tuple[str, ...]) -> bool:
+    if not words:
+        raise UsageError("name a job file, or write a command after --: weft submit -- python experiment.py")
+    return len(words) == 1 and (words[0].endswith(".toml") or words[0] in JOBS.names())
+
+
+def _job(reference: str, own: dict[str, Any], changes: tuple[str, ...]) -> JobSpec:
+    """Return the training with its plan settled and its data found from anywhere."""
+    from weft.cli.train import changed, planned
+
+    job = load_job(reference)
+    if own:
+        job = validate({**job.as_written(), **own}, JobSpec, f"{reference} with options")
+    job = planned(changed(job, changes, reference))
+    corpus = Path(job.data.corpus)
+    if corpus.exists() and not corpus.is_absolute():
+        job = job.model_copy(update={"data": job.data.model_copy(update={"corpus": str(corpus.absolute())})})
+    return job
+
+
+def _name_of(words: tuple[str, ...]) -> str:
+    """Return a name for a command: the script of an interpreter, or the program."""
+    scripts = [word for word in words if word.endswith((".py", ".sh"))]
+    stem = Path(scripts[0] if scripts else words[0]).stem.lower()
+    kept = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "-" for letter in stem)
+    return kept.strip("._-")[:40] or "job"
+
+
+def _sweep(text: str) -> tuple[str, list[str]]:
+    key, equals, values = text.partition("=")
+    if not equals or not key or not all(values.split(",")):
+        raise UsageError(f"--sweep {text}: write KEY=A,B,C, such as --sweep lr=1e-4,3e-4")
+    return key, values.split(",")
+
+
+def _environment(asked: tuple[str, ...]) -> dict[str, str]:
+    found = {key: os.environ[key] for key in _TAKEN_ALONG if key in os.environ}
+    for text in asked:
+        key, equals, value = text.partition("=")
+        if not equals and key not in os.environ:
+            raise UsageError(f"--env {text}: there is no such variable here; write {text}=VALUE")
+        found[key] = value if equals else os.environ[key]
+    return found
+
+
+def asker() -> str:
+    """Return who asks, for the record."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "operator"

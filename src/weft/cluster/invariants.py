@@ -1,0 +1,100 @@
+"""What must hold of every snapshot, and of every pass: functions that tests run, and engines may before they act.
+
+Each returns what is broken, in words; nothing where all is well.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from weft.cluster.actions import Action, Bind, Replace, Resize
+from weft.cluster.jobs import Job
+from weft.cluster.nodes import NodeState
+from weft.cluster.snapshot import Snapshot
+
+
+def broken(snapshot: Snapshot) -> list[str]:
+    """Return what is wrong with a state: gangs in parts, GPUs given twice, teams above what they may have."""
+    holders = [job for job in snapshot.jobs if job.holds]
+    return [
+        *(text for job in holders for text in _gang(job)),
+        *_doubled(snapshot, holders),
+        *_teams(snapshot, holders),
+        *_power(snapshot, holders),
+    ]
+
+
+def badly_bound(before: Snapshot, actions: Sequence[Action]) -> list[str]:
+    """Return which new bindings use nodes that take no work, judged by the nodes as the pass left or found them."""
+    found: list[str] = []
+    for action in actions:
+        if not isinstance(action, Bind | Replace | Resize):
+            continue
+        if isinstance(action, Replace):
+            new = action.spares
+        else:
+            old = next((job.placement for job in before.jobs if job.id == action.job), None)
+            new = tuple(set(action.placement.nodes) - set(old.nodes if old else ()))
+        for number in new:
+            node = before.nodes[number]
+            if node.override == "out" or node.state in (NodeState.DRAINING, NodeState.RETIRED, NodeState.REPAIRING):
+                found.append(f"{action.job} got {node.name}, which is {node.state} {node.override}")
+    return found
+
+
+def _gang(job: Job) -> list[str]:
+    if job.placement is None:
+        return [f"{job.id} is {job.state} without nodes"]
+    gang, placement = job.gang, job.placement
+    found: list[str] = []
+    if not gang.fewest <= len(placement.nodes) <= gang.nodes:
+        found.append(f"{job.id} has {len(placement.nodes)} nodes of {gang.nodes}, fewest {gang.fewest}")
+    if len(set(placement.nodes)) != len(placement.nodes):
+        found.append(f"{job.id} has a node twice")
+    if placement.gpus_per_node != gang.gpus_per_node:
+        found.append(f"{job.id} has {placement.gpus_per_node} GPUs on a node instead of {gang.gpus_per_node}")
+    if placement.devices and any(len(set(each)) != gang.gpus_per_node for each in placement.devices):
+        found.append(f"{job.id} has devices {placement.devices} for {gang.gpus_per_node} GPUs a node")
+    return found
+
+
+def _doubled(snapshot: Snapshot, holders: Sequence[Job]) -> list[str]:
+    taken: Counter[int] = Counter()
+    devices: dict[int, Counter[int]] = defaultdict(Counter)
+    for job in holders:
+        assert job.placement is not None
+        taken.update(dict.fromkeys(job.placement.nodes, job.placement.gpus_per_node))
+        for node, each in zip(job.placement.nodes, job.placement.devices, strict=False):
+            devices[node].update(each)
+    found = [
+        f"{snapshot.nodes[node].name} has {snapshot.nodes[node].gpus} GPUs and gave {gpus}"
+        for node, gpus in taken.items()
+        if gpus > snapshot.nodes[node].gpus
+    ]
+    return found + [
+        f"{snapshot.nodes[node].name} gave GPU {device} {times} times"
+        for node, counts in devices.items()
+        for device, times in counts.items()
+        if times > 1
+    ]
+
+
+def _teams(snapshot: Snapshot, holders: Sequence[Job]) -> list[str]:
+    held: Counter[str] = Counter()
+    for job in holders:
+        held[job.team] += job.gpus
+    most = {team.name: team.quota_gpus if not snapshot.policy.borrow else team.most_gpus for team in snapshot.teams}
+    return [
+        f"team {name} has {gpus} GPUs and may have {most[name]}"
+        for name, gpus in held.items()
+        if (limit := most.get(name)) is not None and gpus > limit
+    ]
+
+
+def _power(snapshot: Snapshot, holders: Sequence[Job]) -> list[str]:
+    power = snapshot.power
+    if power.site_w is None or not snapshot.policy.power:
+        return []
+    drawn = len(snapshot.nodes) * power.node_idle_w
+    for job in holders:
+        drawn += job.gpus * (power.gpu_rise_w if job.watts_per_gpu is None else job.watts_per_gpu)
+    return [f"the site draws {drawn} W of {power.site_w} W"] if drawn > power.site_w else []

@@ -1,0 +1,79 @@
+"""The decision log: what each pass saw and what it said, so that any decision can be made again.
+
+The first entry holds the whole snapshot; every later one only what changed since, and what was decided. Entries are
+plain values, one JSON line each; who writes them to a disk is the engine's business. `replayed` reads a log, makes
+every decision again and returns where it differs from what was written.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from weft.cluster.actions import Action
+from weft.cluster.book import Book
+from weft.cluster.jobs import Job, Team
+from weft.cluster.nodes import Node
+from weft.cluster.plan import decide
+from weft.cluster.records import action_as_plain, as_plain, from_plain
+from weft.cluster.snapshot import Snapshot
+
+_KINDS: dict[str, type[Job] | type[Node] | type[Team]] = {"job": Job, "node": Node, "team": Team}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A decision that came out otherwise the second time."""
+
+    entry: int
+    """Number of the entry, counted from 0."""
+    at_ms: int
+    """When it was made."""
+    written: list[Any]
+    """What the log says."""
+    found: list[Any]
+    """What was decided now."""
+
+
+class Recorder:
+    """A book whose every change and decision becomes a line of a log; one owner."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        """Open a book; take the first line with `opening`."""
+        self.book = Book(snapshot)
+        self.opening = json.dumps({"snapshot": as_plain(snapshot)})
+        """The log's first line."""
+        self._changes: list[dict[str, Any]] = []
+
+    def put(self, record: Job | Node | Team, now_ms: int) -> None:
+        """Tell the book of a record, and remember it for the next line."""
+        self._changes.append({"put": type(record).__name__.lower(), "at_ms": now_ms, "record": as_plain(record)})
+        self.book.put(record, now_ms)
+
+    def drop(self, job_id: str, now_ms: int) -> None:
+        """Let the book forget a job, and remember that for the next line."""
+        self._changes.append({"drop": job_id, "at_ms": now_ms})
+        self.book.drop(job_id, now_ms)
+
+    def decide(self, now_ms: int) -> tuple[tuple[Action, ...], str]:
+        """Make a pass; return the actions and the log's next line."""
+        actions = decide(self.book, now_ms)
+        entry = {"at_ms": now_ms, "changes": self._changes, "actions": [action_as_plain(each) for each in actions]}
+        self._changes = []
+        return actions, json.dumps(entry)
+
+
+def replayed(lines: Iterable[str]) -> Iterator[Difference]:
+    """Make every decision of a log again and return those that come out otherwise."""
+    entries = (json.loads(line) for line in lines)
+    book = Book(from_plain(Snapshot, next(entries)["snapshot"]))
+    for number, entry in enumerate(entries):
+        for change in entry["changes"]:
+            if "drop" in change:
+                book.drop(change["drop"], change["at_ms"])
+            else:
+                book.put(from_plain(_KINDS[change["put"]], change["record"]), change["at_ms"])
+        # Through JSON and back, so that only what a reader of the log could see is compared.
+        found = json.loads(json.dumps([action_as_plain(each) for each in decide(book, entry["at_ms"])]))
+        if found != entry["actions"]:
+            yield Difference(number, entry["at_ms"], entry["actions"], found)

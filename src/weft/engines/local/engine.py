@@ -1,0 +1,403 @@
+"""The engine: it sees what has become of processes, asks `cluster.decide`, writes that down, and does it.
+
+Nothing here decides. Every change is in the database before anything is done about it, and everything that is done can
+be done again: an attempt is claimed once whoever starts it, signals may come twice, an end is a file that stays. So the
+engine may die between any two lines and the next one goes on (`_recover`). One thread; callers take turns.
+"""
+
+import json
+import signal
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from weft.cluster import actions as words
+from weft.cluster.admission import admit
+from weft.cluster.book import Book
+from weft.cluster.effects import ended, node_after, requeued, stopped, witnessed
+from weft.cluster.jobs import ENDED, Job, JobState
+from weft.cluster.log import Recorder
+from weft.cluster.node_life import NodeEvent, after, allowed
+from weft.cluster.nodes import Evidence, Node
+from weft.cluster.records import action_as_plain
+from weft.cluster.snapshot import Snapshot
+from weft.core.errors import UsageError
+from weft.engines.local.attempts import Attempts, Exit
+from weft.engines.local.home import Home
+from weft.engines.local.launches import prepared
+from weft.engines.local.memory import Memory
+from weft.engines.local.progress import news_of
+from weft.engines.local.runner import TRY_AGAIN
+from weft.engines.local.store import Entry
+from weft.engines.local.trials import Trials
+from weft.specs.submission import SubmissionSpec
+
+Pulse = Callable[[str], None]
+
+_LONGEST_NAME = 48
+_LOSSES_FORGIVEN = 5
+_PLAN_EVERY_MS = 1_000
+_HEAR_EVERY_MS = 1_000
+_TERMINATED = 128 + signal.SIGTERM
+_KILLED = 128 + signal.SIGKILL
+_LEAVING = frozenset({TRY_AGAIN, _TERMINATED, _KILLED, 128 + signal.SIGINT})
+"""Statuses with which a job that was asked to leave says that it wants to go on later."""
+
+
+def wall_ms() -> int:
+    """Return the time of day in milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+class NotThereError(UsageError):
+    """There is no job or node of that name."""
+
+
+class Engine:
+    """A cluster of slots on this machine."""
+
+    def __init__(self, home: Home, *, clock: Callable[[], int] = wall_ms, pulse: Pulse = lambda _: None) -> None:
+        """Open the state in `home` and take up what runs; `pulse` is told before every step that can be torn apart."""
+        self.memory = Memory(home)
+        self.attempts = Attempts(home, pulse)
+        self.trials = Trials()
+        self._home, self._clock, self._pulse = home, clock, pulse
+        self._latest, self._heard_ms = 0, 0
+        self._entries: dict[str, Entry] = {}
+        self._recorder = Recorder(self.memory.snapshot([]))
+        self.reopen()
+
+    @property
+    def book(self) -> Book:
+        """Return what decisions are made on."""
+        return self._recorder.book
+
+    def reopen(self) -> None:
+        """Believe the database alone: at the start, and after a stumble between a decision and its writing."""
+        self._entries = {entry.job.id: entry for entry in self.memory.store.open()}
+        self._record(self.memory.snapshot([entry.job for entry in self._entries.values()]))
+        self._dirty = True
+        self._recover()
+
+    def _record(self, snapshot: Snapshot) -> None:
+        """Decide on `snapshot` from now on, and begin a log of what is decided."""
+        self._recorder = Recorder(snapshot)
+        self.memory.decisions.begin(self._recorder.opening, self.now())
+
+    def close(self) -> None:
+        """Let go of the state; jobs go on."""
+        self.attempts.close()
+        self.trials.close()
+        self.memory.store.close()
+
+    def now(self) -> int:
+        """Return the time in milliseconds; never less than before, whatever somebody does to the machine's clock."""
+        self._latest = max(self._latest, self._clock(), self.book.planned_ms or 0)
+        return self._latest
+
+    # What people ask for
+
+    def submit(self, submission: SubmissionSpec) -> list[Entry]:
+        """Write down new jobs, all of a submission or none, and return them; a key that is known returns its jobs."""
+        if submission.key is not None and (known := self.memory.store.with_key(submission.key)):
+            return known
+        found = self.admitted(submission)
+        now = self.now()
+        self._pulse("submit")
+        with self.memory.store.transaction():
+            for entry in found:
+                self.memory.store.add(entry)
+                self.memory.store.note(now, "submitted", job=entry.job.id)
+        self._pulse("submitted")
+        for entry in found:
+            self._entries[entry.job.id] = entry
+            self._recorder.put(entry.job, now)
+        self._dirty = True
+        return found
+
+    def admitted(self, submission: SubmissionSpec) -> list[Entry]:
+        """Return the jobs that a submission would make, or raise why they could never run; nothing is made."""
+        if submission.snapshot is not None and not (self._home.snapshots / submission.snapshot).is_dir():
+            raise UsageError(f"there is no working folder {submission.snapshot}; upload it first")
+        now = self.now()
+        first = self.memory.store.next_number()
+        given = submission.job.name if submission.job else submission.name
+        name = f"{given[:_LONGEST_NAME]}-{first}"
+        found: list[Entry] = []
+        for offset, (job, launch) in enumerate(prepared(submission, now)):
+            named = replace(job, id=name + job.id, array=name if job.id else "")
+            found.append(Entry(first + offset, named, launch, key=submission.key))
+        for entry in found:
+            admit(entry.job, self.book.pool.nodes, self.book.shares.records(), self._known(entry.job.after))
+        return found
+
+    def cancel(self, name: str) -> list[Entry]:
+        """Call off a job, or every job of an array, and return them."""
+        entries = [self.find(name)] if self.memory.store.find(name) else self.memory.store.of_array(name)
+        if not entries:
+            raise NotThereError(f"there is no job {name!r}; weft jobs lists them")
+        now = self.now()
+        live = [self._entries[entry.job.id] for entry in entries if entry.job.id in self._entries]
+        with self.memory.store.transaction():
+            for entry in live:
+                job = entry.job
+                if job.holds:
+                    self._change(entry, replace(job, state=JobState.STOPPING, ending="cancelled"), "cancelled", now)
+                else:
+                    self._finish(entry, ended(job, JobState.CANCELLED), "cancelled before it ran", now)
+        self._pulse("cancelled")
+        for entry in live:
+            if entry.job.holds:
+                self.attempts.ask(entry)
+        self._dirty = True
+        return [self.find(entry.job.id) for entry in entries]
+
+    def drain(self, name: str, *, back: bool, by: str = "operator", reason: str = "") -> Node:
+        """Give a node no more work, or give it back; the word of the one who asks is remembered."""
+        node = self.node(name)
+        now = self.now()
+        event = NodeEvent.UNDRAIN if back else NodeEvent.DRAIN
+        if not allowed(node.state, event):
+            raise UsageError(f"{name} is {node.state} and can not be {event}ed; weft nodes shows where each stands")
+        word = ("", "") if back else ("out", f"{by}: {reason}" if reason else by)
+        if back:
+            changed = node_after(node, words.Move(node.number, after(node.state, event), str(event), reason), now)
+        else:
+            changed = node_after(node, words.Drain(node.number, reason or f"drained by {by}"), now)
+        changed = replace(changed, override=word[0], override_by=word[1])
+        self._put_node(changed, f"{'undrained' if back else 'drained'} by {by}{f': {reason}' if reason else ''}")
+        return changed
+
+    def report(self, name: str, evidence: Evidence) -> Node:
+        """Take in what a health program or a job has seen of a node."""
+        node = self.node(name)
+        changed = witnessed(node, evidence)
+        self._put_node(changed, f"{evidence.check}: {evidence.text}")
+        return changed
+
+    def find(self, name: str) -> Entry:
+        """Return the job called `name`, running or long over."""
+        found = self._entries.get(name) or self.memory.store.find(name)
+        if found is None:
+            raise NotThereError(f"there is no job {name!r}; weft jobs lists them")
+        return found
+
+    def node(self, name: str) -> Node:
+        """Return the node called `name`."""
+        found = next((node for node in self.book.pool.nodes if node.name == name), None)
+        if found is None:
+            raise NotThereError(f"there is no node {name!r}; weft nodes lists them")
+        return found
+
+    @property
+    def entries(self) -> Iterable[Entry]:
+        """Return the jobs that have not ended."""
+        return self._entries.values()
+
+    # The loop
+
+    def tick(self) -> bool:
+        """See what has happened, decide if there is reason to, and act; returns whether anything was done."""
+        now = self.now()
+        self.attempts.reap()
+        changed = self._observe(now)
+        for node, text in self.trials.finished(self.book.pool.nodes, now):
+            self._put_node(node, text)
+        if now - self._heard_ms >= _HEAR_EVERY_MS:
+            changed = self._hear(now) or changed
+        planned = self.book.planned_ms
+        busy = bool(self.book.jobs or self.book.pool.watched)
+        if self._dirty or changed or planned is None or (busy and now - planned >= _PLAN_EVERY_MS):
+            return self._decide(now) or changed
+        return False
+
+    def _recover(self) -> None:
+        """Start what an engine before this one meant to start; whom it asked to leave is asked again by `_observe`."""
+        for entry in list(self._entries.values()):
+            if entry.job.holds:
+                self.attempts.resume(entry)
+        for node in self.book.pool.nodes:
+            self.trials.resume(node, self.now())
+
+    def _observe(self, now: int) -> bool:
+        """Take in how processes have fared."""
+        changed = False
+        for entry in [entry for entry in self._entries.values() if entry.job.holds]:
+            if entry.job.state in (JobState.ASKED, JobState.STOPPING) or entry.moved:
+                self.attempts.ask(entry)
+            found = self.attempts.look(entry)
+            if found is None:
+                continue
+            changed = True
+            self._pulse("seen")
+            with self.memory.store.transaction():
+                if isinstance(found, Exit):
+                    self._exited(entry, found, now)
+                else:
+                    state = JobState.RUNNING if entry.job.state is JobState.STARTING else entry.job.state
+                    self._change(entry, replace(entry.job, state=state), "", now)
+            self._pulse("noted")
+        return changed
+
+    def _hear(self, now: int) -> bool:
+        """Take in what trainings say of themselves: checkpoints, forecasts, and what they saw of their nodes."""
+        self._heard_ms = now
+        changed = False
+        for entry in [one for one in self._entries.values() if one.launch.training is not None and one.job.holds]:
+            news = news_of(self._home, entry, now)
+            if news is None:
+                continue
+            changed, entry.noted = True, news.incidents
+            with self.memory.store.transaction():
+                self._change(entry, news.job, "", now)
+                for number, evidence in news.seen:
+                    self.memory.store.note(now, evidence.text, job=entry.job.id, node=number)
+            for number, evidence in news.seen:
+                self.report(self.book.pool.nodes[number].name, evidence)
+        return changed
+
+    def _exited(self, entry: Entry, found: Exit, now: int) -> None:
+        """Write down how an attempt ended and what follows."""
+        job, entry.status = entry.job, found.status
+        entry.result = self.attempts.result(entry) or entry.result
+        if found.lost:
+            entry.lost += 1
+        left = found.lost or found.status in _LEAVING
+        if job.state is JobState.STOPPING:
+            text = "cancelled" if job.ending == "cancelled" else found.text
+            self._go(entry, stopped(job, now), text, now)
+        elif found.status == 0:
+            self._finish(entry, ended(job, JobState.DONE), "", now)
+        elif entry.moved and left:
+            entry.moved = False
+            self._again(entry, job, now)
+        elif job.state is JobState.ASKED and left:
+            self._go(entry, stopped(job, now), "left when asked; it waits again", now)
+        elif entry.launch.training is not None and left and entry.lost <= _LOSSES_FORGIVEN:
+            self._go(entry, requeued(job, now), f"{found.text}; it goes on from its newest state", now)
+        else:
+            self._finish(entry, ended(job, JobState.FAILED), found.text, now)
+
+    def _again(self, entry: Entry, job: Job, now: int) -> None:
+        """Start a job that has left its old nodes on the new ones."""
+        entry.attempt += 1
+        self.attempts.prepare(replace(job, state=JobState.STARTING), entry)
+        self._change(entry, replace(job, state=JobState.STARTING, start_ms=now), "restarted on other nodes", now)
+
+    def _go(self, entry: Entry, job: Job, text: str, now: int) -> None:
+        if job.state in ENDED:
+            self._finish(entry, job, text, now)
+        else:
+            self._change(entry, job, text, now)
+
+    def _change(self, entry: Entry, job: Job, text: str, now: int) -> None:
+        entry.job = job
+        self.memory.store.save(entry)
+        if text:
+            self.memory.store.note(now, text, job=job.id)
+        self._recorder.put(job, now)
+
+    def _finish(self, entry: Entry, job: Job, text: str, now: int) -> None:
+        entry.text, entry.ended_ms = text, now
+        self._change(entry, job, text or str(job.state), now)
+        del self._entries[job.id]
+
+    def _put_node(self, node: Node, text: str) -> None:
+        now = self.now()
+        with self.memory.store.transaction():
+            self.memory.store.save_node(node)
+            self.memory.store.note(now, text, node=node.number)
+        self._recorder.put(node, now)
+        self._dirty = True
+
+    # Decisions
+
+    def _decide(self, now: int) -> bool:
+        """Ask for a pass, write it down whole, and carry it out."""
+        actions, line = self._recorder.decide(now)
+        if self.memory.decisions.append(line):
+            self._record(self.book.snapshot())
+        # What a pass does may call for another: a node that was taken out is tested by the next one.
+        self._dirty = any(not isinstance(action, words.Wait) for action in actions)
+        if not actions:
+            return False
+        self._pulse("decided")
+        bound = [action.job for action in actions if isinstance(action, words.Bind)]
+        for name in bound:
+            entry = self._entries[name]
+            entry.attempt += 1
+            self.attempts.prepare(self.book.jobs[name], entry)
+        with self.memory.store.transaction():
+            for action in actions:
+                self._write(action, now)
+            self.memory.save_standing(self.book)
+        self._pulse("written")
+        for action in actions:
+            self._carry_out(action)
+            self._pulse("carried out")
+        return True
+
+    def _write(self, action: words.Action, now: int) -> None:
+        """Write down what an action has changed in the book."""
+        store = self.memory.store
+        match action:
+            case words.Bind() | words.Preempt() | words.Stop() | words.Replace() | words.Resize() | words.Wait():
+                entry = self._entries[action.job]
+                entry.job = self.book.jobs.get(action.job) or ended(entry.job, self.book.ended[action.job])
+                if isinstance(action, words.Wait):
+                    entry.wait = action_as_plain(action)
+                if isinstance(action, words.Replace | words.Resize):
+                    entry.moved = True
+                if isinstance(action, words.Bind) and entry.began_ms is None:
+                    entry.began_ms = now
+                if entry.job.state in ENDED:
+                    entry.text, entry.ended_ms = f"stopped: {getattr(action, 'reason', '')}", now
+                    del self._entries[action.job]
+                store.save(entry)
+                store.note(now, _in_words(action, self.book.pool.nodes), job=action.job)
+            case words.Quarantine() | words.Drain() | words.Degrade() | words.Move():
+                store.save_node(self.book.pool.nodes[action.node])
+                store.note(now, _in_words(action, self.book.pool.nodes), node=action.node)
+            case words.RunTest() | words.Ticket():
+                store.save_node(self.book.pool.nodes[action.node])
+                store.note(now, _in_words(action, self.book.pool.nodes), node=action.node)
+            case words.Alarm():
+                store.note(now, _in_words(action, self.book.pool.nodes))
+            case _:
+                pass
+
+    def _carry_out(self, action: words.Action) -> None:
+        match action:
+            case words.Bind():
+                self.attempts.begin(self._entries[action.job])
+            case words.Preempt(stage="ask"):
+                self.attempts.ask(self._entries[action.job])
+            case words.Preempt():
+                self.attempts.end(self._entries[action.job])
+            case words.Stop() if action.job in self._entries:
+                self.attempts.ask(self._entries[action.job])
+            case words.Replace() | words.Resize():
+                self.attempts.ask(self._entries[action.job])
+            case words.RunTest():
+                self.trials.start(action, self.now())
+            case _:
+                pass
+
+    def _known(self, names: tuple[str, ...]) -> set[str]:
+        return {name for name in names if name in self._entries or self.memory.store.find(name) is not None}
+
+
+def _in_words(action: words.Action, nodes: list[Node]) -> str:
+    """Return an action as a line of history."""
+    match action:
+        case words.Bind():
+            return f"started on {', '.join(nodes[number].name for number in action.placement.nodes)}"
+        case words.Wait():
+            return f"waits: {action.text}"
+        case words.Preempt():
+            verb = "asked to leave" if action.stage == "ask" else "ended"
+            return f"{verb} ({action.reason}{f', for {action.for_job}' if action.for_job else ''})"
+        case _:
+            plain: Mapping[str, Any] = action_as_plain(action)
+            return json.dumps({key: value for key, value in plain.items() if key not in ("job", "evidence")})

@@ -1,0 +1,177 @@
+"""The process around one attempt of one job: it outlives the engine and writes down how the job ended.
+
+Started with the folder of the attempt, which holds the engine's `order.json`. Whoever writes `claim.json` first runs
+the attempt; a second runner of the same attempt leaves at once, so an engine that can not know whether its start
+succeeded may simply start again. SIGTERM asks the job to end, SIGUSR1 ends it. Standard library only.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from weft.engines.local.durable import claim, read_document, write_document
+from weft.engines.local.processes import Identity
+
+ORDER, CLAIM, CHILDREN, EXIT = "order.json", "claim.json", "children.json", "exit.json"
+NOT_FOUND, NOT_STARTED = 127, 126
+BY_SIGNAL = 128
+TRY_AGAIN = 75
+"""Status of a job that was asked to leave and wants to go on later (EX_TEMPFAIL of sysexits.h)."""
+_DEATH_SIGNAL = 1
+_LEAST_GRACE_S = 0.1
+_LIBC = ctypes.CDLL(None)
+
+
+class Runner:
+    """Runs the processes of one attempt, one for each node, as a gang: all end with the first that fails."""
+
+    def __init__(self, folder: Path, order: Mapping[str, Any]) -> None:
+        """Prepare to carry out `order` in `folder`."""
+        self._folder, self._order = folder, order
+        self._children: dict[int, int] = {}
+        self._asked, self._killed = False, False
+        self._status: int | None = None
+        self._rank: int | None = None
+
+    def listen(self) -> None:
+        """Hear signals from now on; called before the claim, so that none ends the runner unheard."""
+        signal.signal(signal.SIGTERM, lambda *_: self._ask())
+        signal.signal(signal.SIGUSR1, lambda *_: self._end())
+        signal.signal(signal.SIGALRM, lambda *_: self._kill())
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    def run(self) -> None:
+        """Run the job to its end and write down how it was."""
+        begun = time.time_ns() // 1_000_000
+        try:
+            work = self._work()
+            for rank, command in enumerate(self._order["commands"]):
+                if self._status is None and not self._asked:
+                    self._start(rank, command, work)
+            if self._asked or self._status is not None:
+                # A signal may have come between a child's start and its being known.
+                self._signal(signal.SIGKILL if self._killed else signal.SIGTERM)
+                self._later()
+            self._note()
+            self._wait()
+        except OSError as error:
+            self._say(0, f"weft: the job could not be started: {error}")
+            self._status = NOT_STARTED
+            self._kill()
+        status = self._status
+        if status is None:
+            status = BY_SIGNAL + signal.SIGTERM if self._asked else 0
+        write_document(
+            self._folder / EXIT,
+            {"status": status, "rank": self._rank, "asked": self._asked, "begun_ms": begun,
+             "ended_ms": time.time_ns() // 1_000_000},
+        )  # fmt: skip
+
+    def _work(self) -> Path:
+        """Return the job's working folder; the first attempt makes it, from the snapshot where there is one."""
+        work = Path(self._order["work"])
+        if not work.exists():
+            part = work.with_name(f".{work.name}.{os.getpid()}.part")
+            if self._order.get("snapshot"):
+                shutil.copytree(self._order["snapshot"], part, symlinks=True)
+            else:
+                part.mkdir(parents=True)
+            part.rename(work)
+        return work
+
+    def _start(self, rank: int, command: Mapping[str, Any], work: Path) -> None:
+        with (self._folder / f"log-{rank}").open("ab") as log:
+            try:
+                child = subprocess.Popen(  # noqa: S603 - running what was submitted is the purpose
+                    command["argv"], cwd=work, env=command["environment"], stdin=subprocess.DEVNULL, stdout=log,
+                    stderr=subprocess.STDOUT, process_group=0, preexec_fn=_die_with_parent,  # noqa: PLW1509 - one thread
+                )  # fmt: skip
+            except (OSError, ValueError, subprocess.SubprocessError) as error:
+                self._say(rank, f"weft: {command['argv'][0]} could not be started: {error}")
+                self._fail(rank, NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_STARTED)
+                return
+        # Fetched by number below: the object must not fetch it by itself.
+        child.returncode = 0
+        self._children[child.pid] = rank
+
+    def _note(self) -> None:
+        known = [Identity.of(pid) for pid in self._children]
+        found = [identity.as_plain() for identity in known if identity is not None]
+        write_document(self._folder / CHILDREN, {"children": found})
+
+    def _wait(self) -> None:
+        """Fetch the children one by one; what they have left behind in their groups ends with them."""
+        while self._children:
+            pid, how = os.waitpid(-1, 0)
+            if pid not in self._children:
+                continue
+            code = os.waitstatus_to_exitcode(how)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
+            rank = self._children.pop(pid)
+            if code != 0:
+                self._fail(rank, code if code > 0 else BY_SIGNAL - code)
+
+    def _fail(self, rank: int, status: int) -> None:
+        if self._status is None:
+            self._status, self._rank = status, rank
+        self._signal(signal.SIGTERM)
+        self._later()
+
+    def _ask(self) -> None:
+        self._asked = True
+        self._signal(signal.SIGTERM)
+        self._later()
+
+    def _end(self) -> None:
+        self._asked, self._killed = True, True
+        self._kill()
+
+    def _kill(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    def _later(self) -> None:
+        if self._children:
+            signal.setitimer(signal.ITIMER_REAL, max(_LEAST_GRACE_S, float(self._order["grace_s"])))
+
+    def _signal(self, number: int) -> None:
+        for pid in list(self._children):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, number)
+
+    def _say(self, rank: int, text: str) -> None:
+        with (self._folder / f"log-{rank}").open("a", encoding="utf-8") as log:
+            log.write(text + "\n")
+
+
+def _die_with_parent() -> None:
+    """Ask the kernel to end this process when its parent ends: nothing runs that nobody knows of."""
+    _LIBC.prctl(_DEATH_SIGNAL, signal.SIGKILL)
+
+
+def main(folder: Path) -> int:
+    """Run the attempt in `folder`, unless somebody else does."""
+    order = read_document(folder / ORDER)
+    myself = Identity.of(os.getpid())
+    if order is None or myself is None:
+        return 2
+    runner = Runner(folder, order)
+    runner.listen()
+    if not claim(folder / CLAIM, json.dumps(myself.as_plain()) + "\n"):
+        return 0
+    runner.run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,91 @@
+"""Who is paused and by whom, read from the engine's columns between two slots."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from weft.netsim.engine import layout
+from weft.netsim.engine.queues import is_stopped
+from weft.netsim.pausing import PauseRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from weft.netsim.engine.world import EngineWorld
+
+
+class EnginePauses:
+    """The pauses of one run."""
+
+    def __init__(self, world: "EngineWorld") -> None:
+        self._world = world
+        self.record = PauseRecord()
+
+    def look(self, now_ps: int) -> None:
+        """Record the trees of paused ports, and a deadlock where there is one."""
+        fabric, slot = self._world.fabric, self._world.slot
+        self._settle(slot)
+        paused = set(np.flatnonzero(fabric.holds[:, layout.PAUSED]).tolist())
+        if not paused:
+            return
+        found: dict[int, dict[int, int]] = {number: {} for number in paused}
+        switches = fabric.ports[:, layout.NUMBER] >= 0
+        for row in np.flatnonzero(switches & (fabric.ports[:, layout.DATA_FIRST] >= 0)).tolist():
+            number = int(fabric.ports[row, layout.NUMBER])
+            for packet in self._waiting(row):
+                held = found.get(int(packet[layout.EXTRA]))
+                if held is not None and int(packet[layout.STATE]) >> layout.HOP_SHIFT & layout.HOP_MASK:
+                    held[number] = held.get(number, 0) + self._size(packet)
+        waits = {number: held for number, held in found.items() if held}
+        held_back = {p for p in paused if fabric.holds[p, layout.ASKED] and not self._is_dark(p)}
+        self.record.see(waits, held_back, int(fabric.figures[layout.XON]), now_ps, self._innocent)
+
+    def finish(self, pauses: int) -> None:
+        """Bring the totals into the record, with the pauses that are still in force."""
+        fabric, slot = self._world.fabric, self._world.slot
+        self._settle(slot)
+        holds = fabric.holds
+        lasting = np.where(holds[:, layout.PAUSED] != 0, slot - holds[:, layout.PAUSED_SINCE], 0)
+        self.record.pauses = pauses
+        self.record.paused_slots = (holds[:, layout.PAUSED_SLOTS] + lasting).tolist()
+
+    def _settle(self, slot: int) -> None:
+        """Put into force what acts before `slot`, at ports too that nobody has looked at since."""
+        fabric = self._world.fabric
+        late = (fabric.holds[:, layout.CHANGES :] < slot).any(axis=1)
+        for number in np.flatnonzero(late).tolist():
+            is_stopped(fabric, fabric.ports[int(self._world.row_of[number])], slot - 1)
+
+    def _is_dark(self, number: int) -> bool:
+        fabric = self._world.fabric
+        harm = int(fabric.ports[int(self._world.row_of[number]), layout.HARM])
+        return harm > 0 and int(fabric.harms[harm]) == layout.DARK
+
+    def _waiting(self, row: int) -> "Iterator[np.ndarray]":
+        """Go through the data queue of the port in `row`."""
+        queues = self._world.queues
+        at = int(self._world.fabric.ports[row, layout.DATA_FIRST])
+        while at >= 0:
+            yield queues.rows[at]
+            at = int(queues.after[at])
+
+    def _size(self, packet: np.ndarray) -> int:
+        length = int(packet[layout.STATE]) >> layout.NUMBER_SHIFT & layout.NUMBER_MASK
+        return length + self._world.network.frames.header
+
+    def _innocent(self, root: int, members: "Sequence[int]") -> int:
+        pairs: set[int] = set()
+        for number in members:
+            for packet in self._waiting(int(self._world.row_of[number])):
+                half = int(packet[layout.NAME]) >> layout.HALF_SHIFT
+                if root not in self._path(number, half, int(packet[layout.GOAL])):
+                    pairs.add(half >> 1)
+        return len(pairs)
+
+    def _path(self, number: int, half: int, goal: int) -> tuple[int, ...]:
+        """Return the ports of a packet's path."""
+        network = self._world.network
+        source = int(self._world.endpoints.halves.nic[half])
+        plane = int(network.topology.links.plane[number // 2])
+        first, second = (goal >> shift & layout.UPLINK_MASK for shift in (layout.UPLINK_SHIFT, layout.SECOND_SHIFT))
+        return network.path(source, goal & layout.PORT_MASK, plane, first * max(1, network.shape.t1_up) + second)

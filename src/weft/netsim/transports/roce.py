@@ -1,0 +1,232 @@
+"""RoCEv2 as it is usually run: one hashed path for a queue pair, PFC, DCQCN, go-back-N.
+
+Every queue pair is hashed to one plane and one path of it (ECMP), as its UDP source port is; several queue pairs for a
+flow are several hashes. The hash is taken over the paths that routing holds to be alive. Sources beside each default in
+`weft.specs.rivals.RoceSpec`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from typing_extensions import override
+
+from weft.core.seeds import Seed, mix
+from weft.mrc import columns
+from weft.mrc.columns import NACK, SACK
+from weft.mrc.compiled import Swap
+from weft.netsim import hosts, roce
+from weft.netsim.network import Frames, Network, pause_lags
+from weft.netsim.switching import MARK_ONE, Marking, Pause, Switching
+from weft.netsim.transports.base import Endpoints, Pair
+from weft.netsim.transports.nics import ColumnEndpoints, make_sheet
+from weft.netsim.transports.routing import AS_GIVEN, routing
+from weft.specs.rivals import PfcSpec, RoceSpec
+
+_HASH_BITS = 32
+_AROUND = 38 + 20 + 8 + 12 + 4
+"""Ethernet, IPv4, UDP, BTH and ICRC."""
+_CONTROL = {SACK: _AROUND + 4, NACK: _AROUND + 4, roce.CNP: _AROUND + 16}
+"""AETH in acknowledgements; 16 reserved bytes in a CNP (InfiniBand annex A17.9.3)."""
+_TIMEOUT_UNIT_PS = 4_096_000
+_MESSAGES = 64
+_ZEROS = ("trims", "marks", "retired", "refused", "readmitted", "silent", "spurious", "probes")
+
+
+@dataclass(frozen=True)
+class Roce:
+    """RoCEv2."""
+
+    spec: RoceSpec
+    """Its parameters."""
+    queue_pairs: int = 1
+    """Queue pairs of a flow, each on its own path."""
+    trimming: bool = False
+    """Whether its switches trim: it would not know what to do with it."""
+    ecn_last_hop: bool = True
+    """Whether the last hop marks: everywhere."""
+
+    @property
+    def name(self) -> str:
+        """Return its name."""
+        return f"roce:{self.queue_pairs}"
+
+    def frames(self, payload: int) -> Frames:
+        """Return how large its packets are around `payload` bytes."""
+        return Frames(payload, _AROUND, _CONTROL)
+
+    def switching(self, network: Network) -> Switching:
+        """Return PFC, the marks that DCQCN wants, and routing."""
+        spec = self.spec
+        low, high = (scaled(limit, spec, network) for limit in (spec.dcqcn.ecn_low, spec.dcqcn.ecn_high))
+        marking = Marking(low, high, round(spec.dcqcn.ecn_most * MARK_ONE))
+        return Switching(
+            pause=pause_of(spec.pfc, network),
+            marking=marking if spec.dcqcn.on else None,
+            ordered=True,
+            reconvergence_ps=spec.reconvergence,
+        )
+
+    def open(self, network: Network, pairs: Sequence[Pair], seed: Seed, *, fast: bool) -> Endpoints:
+        """Return the endpoints of `pairs`."""
+        return RoceEndpoints(network, pairs, self.spec, seed, fast=fast)
+
+
+def pause_of(spec: PfcSpec, network: Network) -> Pause:
+    """Return PFC's thresholds on a fabric; the headroom is what its longest link can bring after a pause is due."""
+    bdp, slot_ps = network.plane_bdp, network.slot_ps
+    pause = Pause(round(spec.xoff * bdp), round(spec.xon * bdp), 0, spec.reaction)
+    # A frame for every slot until the port stops, and for every slot that one takes to get here and be forwarded; one
+    # that has just begun, and one for the slot that a credit may be ahead.
+    late = max(
+        lag + -(-int(delay_ps) // slot_ps)
+        for lag, delay_ps, into_nic in zip(pause_lags(network, pause), network.delay_ps, network.last_hop, strict=True)
+        if not into_nic
+    )
+    return replace(pause, headroom=(late + 2) * network.frames.full)
+
+
+def scaled(amount: int, spec: RoceSpec, network: Network) -> int:
+    """Return what was chosen for DCQCN's line rate as it is at the rate of the fabric's ports."""
+    return amount * network.fabric.port_rate // spec.dcqcn.line_rate
+
+
+class RoceEndpoints(ColumnEndpoints):
+    """All NICs of a run, driven by the rules of `weft.netsim.roce`."""
+
+    rules = roce
+    swap = Swap(
+        "roce",
+        {
+            hosts.take_one: roce.take_one,
+            hosts.set_deadline: roce.set_deadline,
+            hosts.send_control: roce.send_control,
+            hosts.send_data: roce.send_data,
+        },
+    )
+
+    def __init__(self, network: Network, pairs: Sequence[Pair], spec: RoceSpec, seed: Seed, *, fast: bool) -> None:
+        """Start every queue pair on the path that it is hashed to."""
+        self.network, self.pairs, self._fast = network, tuple(pairs), fast
+        self._fixed = {}
+        self._paths: dict[tuple[int, int, int], tuple[int, ...]] = {}
+        self._stride = network.shape.paths
+        self.halves = make_halves(network, self.pairs, spec)
+        self.params = self.halves.s.params
+        free = [Pair(pair.source, pair.destination, pair.lane) for pair in self.pairs]
+        self.routing = routing(free, AS_GIVEN, self._stride, network.shape.paths)
+        self.sheet = make_sheet(network, len(self.pairs))
+        words = [seed.branch("pair", p.source, p.destination, p.lane).word() for p in self.pairs]
+        self._hashes = [tuple(mix(word, n) >> _HASH_BITS for n in range(3)) for word in words]
+        start = self._rule(roce.start_pair)
+        for i in range(len(self.pairs)):
+            start(self.halves, i, *self._routes(i, frozenset()))
+
+    def _routes(self, i: int, dead: frozenset[int]) -> tuple[int, int, int]:
+        """Return plane, path there and path back that a queue pair is hashed to, given what routing holds for dead."""
+        pair, shape = self.pairs[i], self.network.shape
+        plane, there, back = self._hashes[i]
+        plane = plane * shape.planes >> _HASH_BITS
+        ways = self._alive(pair, plane, dead)
+        routes = [plane * self._stride + ways[value * len(ways) >> _HASH_BITS] for value in (there, back)]
+        return plane, routes[0], routes[1]
+
+    def _alive(self, pair: Pair, plane: int, dead: frozenset[int]) -> Sequence[int]:
+        """Return the paths of a plane that cross no dead link; all where there is none."""
+        ways: Sequence[int] = pair.uplinks or range(self.network.shape.paths)
+        if not dead or self.network.shape.t0_of(pair.source) == self.network.shape.t0_of(pair.destination):
+            return ways
+        alive = [
+            way
+            for way in ways
+            if not any(port // 2 in dead for port in self.network.path(pair.source, pair.destination, plane, way)[1:-1])
+        ]
+        return alive or ways
+
+    @override
+    def reconverge(self, dead: frozenset[int]) -> None:
+        """Hash every queue pair again over the paths that are left."""
+        for i in range(len(self.pairs)):
+            _, self.halves.s.qp[i]["route"], self.halves.s.qp[i]["back_route"] = self._routes(i, dead)
+
+    def route(self, pair: int, half: int, route: int) -> tuple[int, ...]:
+        """Return the ports of the path that a packet's route names."""
+        key = (pair, half, route)
+        found = self._paths.get(key)
+        if found is None:
+            ends = self.pairs[pair]
+            source, destination = (ends.source, ends.destination) if half == 0 else (ends.destination, ends.source)
+            found = self._paths[key] = self.network.path(source, destination, *divmod(route, self._stride))
+        return found
+
+    @override
+    def counters(self) -> Mapping[str, Any]:
+        """Return every counter as a column over pairs; what RoCE has not is 0."""
+        sender, receiver = self.halves.s.qp, self.halves.r.qp
+        found = {name: sender[name].copy() for name in ("sent", "resent", "timeouts", "cnps", "rate_bps")}
+        found |= {name: receiver[name].copy() for name in ("accepted", "duplicates", "outside", "acks", "naks")}
+        return found | {name: np.zeros(len(self.pairs), np.int64) for name in _ZEROS}
+
+
+def make_halves(network: Network, pairs: Sequence[Pair], spec: RoceSpec) -> roce.RoceHalves:
+    """Return the columns of `pairs`."""
+    count, hosts_count = len(pairs), network.shape.hosts
+    params = params_of(network, spec)
+    nic = np.array([end for pair in pairs for end in (pair.source, pair.destination)], np.int64)
+    order = np.argsort(nic, kind="stable")
+    first = np.searchsorted(nic[order], np.arange(hosts_count + 1))
+    place = np.empty(2 * count, np.int64)
+    place[order] = np.arange(2 * count) - first[nic[order]]
+    words = np.concatenate(([0], np.cumsum(-(-np.diff(first) // hosts.WORD_BITS))))
+    sizes = np.zeros(roce.KINDS, np.int64)
+    sizes[columns.DATA] = network.frames.header
+    for kind, size in network.frames.control.items():
+        sizes[kind] = size
+    return roce.RoceHalves(
+        roce.Side(params, np.zeros(count, roce.SENDER)),
+        roce.Side(params, np.zeros(count, roce.RECEIVER)),
+        np.zeros((count, _MESSAGES), roce.MESSAGE),
+        nic,
+        np.full(2 * count, columns.NEVER, np.int64),
+        np.full((count, 2), columns.NEVER, np.int64),
+        first.astype(np.int64),
+        order.astype(np.int64),
+        np.zeros(hosts_count, np.int64),
+        place,
+        np.zeros(int(words[-1]), np.int64),
+        words.astype(np.int64),
+        np.zeros(hosts_count, np.int8),
+        np.full(hosts_count, columns.NEVER, np.int64),
+        sizes,
+    )
+
+
+def params_of(network: Network, spec: RoceSpec) -> np.ndarray:
+    """Return the parameters as one row."""
+    control = spec.dcqcn
+    figures = {
+        "payload": network.frames.payload,
+        "slot_ps": network.slot_ps,
+        "timeout_ps": _TIMEOUT_UNIT_PS << spec.timeout,
+        "retries": spec.retries,
+        "ack_every": spec.ack_every,
+        "window": spec.window,
+        "message_mask": _MESSAGES - 1,
+        "dcqcn": int(control.on),
+        "line_bps": network.fabric.port_rate,
+        "least_bps": control.least_rate,
+        "ai_bps": scaled(control.additive, spec, network),
+        "hai_bps": scaled(control.hyper, spec, network),
+        "gain": round(control.gain * roce.ALPHA_ONE),
+        "cnp_ps": control.cnp_interval,
+        "alpha_ps": control.alpha_timer,
+        "rise_ps": control.rise_timer,
+        "rise_bytes": control.rise_bytes,
+        "fast": control.fast_rounds,
+        "window_max": 2 * network.plane_bdp,
+    }
+    row = np.zeros(1, roce.PARAMS)
+    for name, value in figures.items():
+        row[name] = int(value)
+    return row

@@ -1,0 +1,169 @@
+"""The endpoint of a process with a queue pair to every rank, shared by all groups of the process.
+
+Ranks find each other through torch's store: each leaves a card for every other. Programs are started here and their
+ends handed back; memory that peers write into is registered for as long as a program needs it.
+"""
+
+import json
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from weft.core.errors import LimitReachedError
+from weft.wire import layout
+from weft.wire.backend.work import MrcWork
+from weft.wire.endpoint import LIVENESS_S, Endpoint, QueuePair, Region, error_name
+from weft.wire.programs import Program
+from weft.wire.tables import GROUPS, PROGRAMS, WRONG_SIZE
+from weft.wire.worlds import Loopback, World
+
+_WAIT_S = 60.0
+_LEAST_SCRATCH = 1 << 16
+_KEPT_SCRATCH = 8
+_PER_GROUP = 49
+"""Bits of a tag below its group's number."""
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """How ranks are wired; the same for all of them."""
+
+    planes: int = 4
+    """Planes on loopback, where no world is given."""
+    check: bool = True
+    """Whether every packet carries an ICRC."""
+    liveness_s: float = LIVENESS_S
+    """Silence after which a peer counts as gone, at least."""
+    world: World | None = None
+    """Where packets go; loopback where none is given."""
+    journal_rows: int = 0
+    """Calls into the protocol that are kept."""
+    capture_rows: int = 0
+    """Packets that are kept."""
+    fast: bool = True
+    """Whether the thread is compiled."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Running:
+    """A program under way."""
+
+    work: MrcWork
+    regions: tuple[Region, ...]
+    scratch: tuple[np.ndarray, Region | None] | None
+
+
+class Links:
+    """See the module."""
+
+    def __init__(self, wiring: Wiring, store: Any, rank: int, ranks: int) -> None:
+        """Meet the other ranks in `store` and connect to all of them."""
+        self.rank, self.ranks, self.wiring, self.store = rank, ranks, wiring, store
+        self.endpoint = Endpoint(
+            wiring.world or Loopback(planes=wiring.planes), peers=max(1, ranks - 1), check=wiring.check,
+            liveness_s=wiring.liveness_s, journal_rows=wiring.journal_rows, capture_rows=wiring.capture_rows,
+            fast=wiring.fast,
+        )  # fmt: skip
+        self.endpoint.on_program = self._ended
+        self.pairs: dict[int, QueuePair] = {}
+        self._free: deque[int] = deque(range(PROGRAMS))
+        self._running: dict[int, _Running] = {}
+        self._room = threading.Condition(self.endpoint.lock)
+        self._rows: list[int] = list(range(GROUPS))
+        self._scratch: dict[int, list[tuple[np.ndarray, Region | None]]] = {}
+        self._connect(store)
+
+    def _connect(self, store: Any) -> None:
+        others = [other for other in range(self.ranks) if other != self.rank]
+        for other in others:
+            self.pairs[other] = self.endpoint.offer(f"rank {other}", rank=other, engine=True)
+        cards = {str(other): self.pairs[other].card for other in others}
+        store.set(f"mrc/card/{self.rank}", json.dumps(cards))
+        for other in others:
+            theirs = json.loads(store.get(f"mrc/card/{other}"))
+            self.pairs[other].connect(theirs[str(self.rank)])
+
+    def take_group(self, members: Sequence[int], name: str, store: Any) -> tuple[int, int]:
+        """Return a row of the engine's table for a group of ranks, and the number that its tags begin with."""
+        with self.endpoint.lock:
+            if not self._rows:
+                raise LimitReachedError(f"all {GROUPS} groups are in use; destroy some")
+            row = self._rows.pop()
+            self.endpoint.wire.t.members[row] = 0
+            for member in members:
+                if member != self.rank:
+                    self.endpoint.wire.t.members[row, self.pairs[member].index] = 1
+        if self.rank == members[0]:
+            store.set(f"mrc/group/{name}", str(self.store.add("mrc/groups", 1)))
+        number = int(store.get(f"mrc/group/{name}"))
+        return row, (number & 0xFFF) << _PER_GROUP
+
+    def give_group(self, row: int) -> None:
+        """Give the row of a group back."""
+        with self.endpoint.lock:
+            self._rows.append(row)
+
+    def begin(
+        self, program: Program, work: MrcWork, *, row: int, tag: int, peers: np.ndarray,
+        memory: Sequence[tuple[int, int]],
+    ) -> None:  # fmt: skip
+        """Start a program on `memory`: address and bytes of the tensor and of the second one."""
+        long = program.long
+        scratch = self._take_scratch(program.scratch, long=long) if program.scratch else None
+        regions = [self.endpoint.register_at(*each) if long and each[1] else None for each in memory]
+        keys = [0, *(region.key if region else 0 for region in regions)]
+        addresses = [0, *(address for address, _ in memory)]
+        at, key = (layout.address_of(scratch[0]), scratch[1].key if scratch[1] else 0) if scratch else (0, 0)
+        code = program.at(peers, [*addresses[:2], at, *addresses[2:]], [*keys[:2], key, *keys[2:]])
+        with self._room:
+            limit = _WAIT_S
+            while not self._free:
+                if not self._room.wait(limit):
+                    raise LimitReachedError(f"{PROGRAMS} collectives are under way and none ends")
+            number = self._free.popleft()
+            self.endpoint.wire.t.code[number, : len(code)] = code
+            self._running[number] = _Running(work, tuple(one for one in regions if one), scratch)
+            self.endpoint.command(layout.BEGIN, number, len(code), tag, row)
+
+    def _ended(self, number: int, error: int, index: int) -> None:
+        """Hand back the end of a program; called by the endpoint's thread, which holds the lock."""
+        running = self._running.pop(number)
+        for region in running.regions:
+            self.endpoint.release(region)
+        if running.scratch is not None:
+            self._give_scratch(*running.scratch, fine=error == 0)
+        self._free.append(number)
+        self._room.notify_all()
+        running.work.end(None if error == 0 else self._explained(error, index))
+
+    def _explained(self, error: int, index: int) -> Exception:
+        """Return what went wrong, in words."""
+        name = next((f"rank {rank}" for rank, pair in self.pairs.items() if pair.index == index), "a peer")
+        if error == WRONG_SIZE:
+            return RuntimeError(f"{name} takes part with another size or dtype than rank {self.rank}")
+        return RuntimeError(f"{name} is gone: its connection to rank {self.rank} ended with {error_name(error)}")
+
+    def _take_scratch(self, size: int, *, long: bool) -> tuple[np.ndarray, Region | None]:
+        rounded = max(_LEAST_SCRATCH, 1 << (size - 1).bit_length())
+        with self.endpoint.lock:
+            kept = self._scratch.get(rounded)
+            memory, region = kept.pop() if kept else (np.empty(rounded, np.uint8), None)
+        return memory, self.endpoint.register(memory) if long and region is None else region
+
+    def _give_scratch(self, memory: np.ndarray, region: Region | None, *, fine: bool) -> None:
+        kept = self._scratch.setdefault(len(memory), [])
+        if fine and len(kept) < _KEPT_SCRATCH:
+            kept.append((memory, region))
+        elif region is not None:
+            self.endpoint.release(region)
+
+    def close(self) -> None:
+        """Leave in order, and end what is still under way."""
+        self.endpoint.close()
+        for running in list(self._running.values()):
+            running.work.end(RuntimeError("the group was destroyed before this was over"))
+        self._running.clear()

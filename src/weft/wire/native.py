@@ -1,0 +1,201 @@
+"""What compiled code asks of the machine: libc's calls by name, memory by address, and a CRC by carry-less products.
+
+Symbols are found by name in the process, so that what is compiled can be kept on disk; an address would change from run
+to run. Nothing here holds state or knows the protocol. Plain Python can call them too, so that the thread runs without
+a compiler.
+"""
+
+import ctypes
+from typing import Any
+
+from llvmlite import binding, ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic, models, overload, register_model
+
+from weft.mrc.compiled import compiled
+from weft.mrc.numbers import LOW32
+from weft.mrc.wire.icrc import crc_over
+
+# Its types describe what makes an intrinsic, not what one is called with.
+_intrinsic: Any = intrinsic
+_overload: Any = overload
+_I32, _U32, _WORD = types.int32, types.uint32, types.intp
+
+
+_C_TYPES: dict[Any, Any] = {_I32: ctypes.c_int32, _U32: ctypes.c_uint32, _WORD: ctypes.c_ssize_t}
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class _External(types.ExternalFunction):
+    """A function of libc for compiled code, which plain Python can call as well."""
+
+    def __call__(self, *arguments: int) -> int:
+        """Call it from plain Python."""
+        function: Any = getattr(_LIBC, self.symbol)
+        function.argtypes = [_C_TYPES[one] for one in self.sig.args]
+        function.restype = _C_TYPES[self.sig.return_type]
+        return int(function(*arguments))
+
+
+register_model(_External)(models.OpaqueModel)
+
+
+def _external(name: str, returns: Any, *arguments: Any) -> Any:
+    return _External(name, returns(*arguments))
+
+
+def apart() -> None:
+    """Keep the function that calls this out of its callers: it stays one piece of code, whoever uses it.
+
+    Compiled code grows by copies of what it calls; for functions that are called from many places, copies cost more
+    time to compile than a call costs to make.
+    """
+
+
+@_intrinsic
+def _stay(typing: Any) -> Any:
+    del typing
+
+    def code(context: Any, builder: Any, sign: Any, arguments: Any) -> Any:
+        del sign, arguments
+        builder.function.attributes.add("noinline")
+        return context.get_dummy_value()
+
+    return types.none(), code
+
+
+@_overload(apart, inline="always")
+def _apart() -> Any:
+    return lambda: _stay()  # noqa: PLW0108 - numba wants a function of Python
+
+
+sendmmsg = _external("sendmmsg", _I32, _I32, _WORD, _U32, _I32)
+recvmmsg = _external("recvmmsg", _I32, _I32, _WORD, _U32, _I32, _WORD)
+ppoll = _external("ppoll", _I32, _WORD, _WORD, _WORD, _WORD)
+read = _external("read", _WORD, _I32, _WORD, _WORD)
+move = _external("memmove", _WORD, _WORD, _WORD, _WORD)
+"""memmove(to, from, bytes)."""
+_clock = _external("clock_gettime", _I32, _I32, _WORD)
+_errno = _external("__errno_location", _WORD)
+
+CLOCK_MONOTONIC = 1
+
+
+@_intrinsic
+def load32(typing: Any, address: Any) -> Any:
+    """Read a 32-bit number at an address."""
+    del typing
+
+    def code(context: Any, builder: Any, sign: Any, arguments: Any) -> Any:
+        del context, sign
+        return builder.load(builder.inttoptr(arguments[0], ir.IntType(32).as_pointer()))
+
+    return (types.int32(types.intp), code) if isinstance(address, types.Integer) else None
+
+
+@njit(nogil=True)
+def _errno_now() -> int:
+    return load32(_errno()) + 0
+
+
+def errno() -> int:
+    """Return why the last call failed."""
+    return ctypes.get_errno()
+
+
+@_overload(errno, inline="always")
+def _compiled_errno() -> Any:
+    return lambda: _errno_now()  # noqa: PLW0108 - the same
+
+
+@njit(nogil=True)
+def now_ns(scratch: Any) -> int:
+    """Return the monotonic time; `scratch` has room for two numbers."""
+    _clock(CLOCK_MONOTONIC, scratch.ctypes.data)
+    return scratch[0] * 1_000_000_000 + scratch[1]
+
+
+# Carry-less folding of CRC-32 (the method is Gopal and others, "Fast CRC Computation Using PCLMULQDQ", Intel 2009): 64
+# bytes are carried 512 bits further by two products each, and what is left is 64 bytes with the same remainder.
+_POLYNOMIAL = 0x104C11DB7
+_FOLD_BITS = 512
+FOLD = 64
+
+
+def _power(exponent: int) -> int:
+    """Return x^exponent modulo the polynomial, bits reversed and moved up by one, as folding wants it."""
+    value = 1
+    for _ in range(exponent):
+        value <<= 1
+        if value >> 32:
+            value ^= _POLYNOMIAL
+    return int(f"{value:032b}"[::-1], 2) << 1
+
+
+FOLD_LOW, FOLD_HIGH = _power(_FOLD_BITS + 32), _power(_FOLD_BITS - 32)
+CAN_FOLD = bool(binding.get_host_cpu_features().get("pclmul", False))
+"""Whether this CPU has the instruction; tables serve elsewhere."""
+
+
+@_intrinsic
+def _fold(typing: Any, address: Any, blocks: Any, start: Any, out: Any) -> Any:
+    """Fold `blocks` x 64 bytes at `address`, the register `start` mixed in, into 64 bytes at `out`."""
+    del typing
+    if not all(isinstance(one, types.Integer) for one in (address, blocks, start, out)):
+        return None
+
+    def code(context: Any, builder: Any, sign: Any, arguments: Any) -> Any:
+        del sign
+        word, lane = ir.IntType(64), ir.IntType(128)
+        pair = ir.VectorType(word, 2)
+        multiply = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(pair, [pair, pair, ir.IntType(8)]), "llvm.x86.pclmulqdq"
+        )
+        keys = ir.Constant(pair, [FOLD_LOW, FOLD_HIGH])
+        given, count, register, target = arguments
+
+        def at(base: Any, offset: int) -> Any:
+            return builder.inttoptr(builder.add(base, ir.Constant(word, offset)), pair.as_pointer())
+
+        held = [cgutils.alloca_once(builder, pair) for _ in range(4)]
+        for k in range(4):
+            builder.store(builder.load(at(given, 16 * k), align=1), held[k])
+        mixed = builder.xor(
+            builder.bitcast(builder.load(held[0]), lane), builder.zext(builder.trunc(register, ir.IntType(32)), lane)
+        )
+        builder.store(builder.bitcast(mixed, pair), held[0])
+        with cgutils.for_range(builder, count, start=ir.Constant(word, 1)) as loop:
+            base = builder.add(given, builder.mul(loop.index, ir.Constant(word, FOLD)))
+            for k in range(4):
+                one = builder.load(held[k])
+                low = builder.call(multiply, [one, keys, ir.Constant(ir.IntType(8), 0x00)])
+                high = builder.call(multiply, [one, keys, ir.Constant(ir.IntType(8), 0x11)])
+                fresh = builder.load(at(base, 16 * k), align=1)
+                builder.store(builder.xor(builder.xor(low, high), fresh), held[k])
+        for k in range(4):
+            builder.store(builder.load(held[k]), at(target, 16 * k), align=1)
+        return context.get_dummy_value()
+
+    return types.none(types.intp, types.intp, types.int64, types.intp), code
+
+
+_table_crc = compiled(crc_over)
+_FOLDS = CAN_FOLD
+
+
+@njit(nogil=True)
+def crc_at(address: int, size: int, crc: int, scratch: Any) -> int:
+    """Return `crc` carried on over `size` bytes at `address`; `scratch` has room for 64 bytes."""
+    apart()
+    done = 0
+    if _FOLDS and size >= FOLD:
+        _fold(address, size // FOLD, crc ^ LOW32, scratch.ctypes.data)
+        crc = _table_crc(scratch, 0, FOLD, LOW32)
+        done = size // FOLD * FOLD
+    while done < size:
+        piece = min(size - done, FOLD)
+        move(scratch.ctypes.data, address + done, piece)
+        crc = _table_crc(scratch, 0, piece, crc)
+        done += piece
+    return crc

@@ -1,0 +1,299 @@
+"""Collectives as programs of one rank: what `weft.collectives` plans, in instructions for the engine.
+
+The schedules are those that the simulators run. Here they become, for one rank, a list of sends, receives, waits and
+sums over addresses that are not known yet; `Program.at` fills those in. Long parts are cut into slices that follow each
+other, so that one is summed while the next is on its way. The order of sums is the schedule's and depends on nothing
+but the number of ranks and the size: equal on every rank and in every run.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.collectives.algorithms import chain_broadcast, ring_all_gather, ring_all_reduce, ring_reduce_scatter
+from weft.collectives.schedule import Schedule
+from weft.wire.tables import COPY, EAGER, INSTRUCTIONS, RECEIVE, REDUCE, SEND, WAIT
+
+NOWHERE, BUFFER, SCRATCH, OTHER = 0, 1, 2, 3
+"""What an address in a program counts from: nothing, the tensor, memory for what is on its way, a second tensor."""
+SLICE = 1 << 20
+"""Bytes of a slice, about: small enough to be summed from the cache, large enough to be worth a message."""
+AHEAD = 4
+"""Slices that may be on their way to be summed."""
+DIRECT_RANKS = 8
+"""Most ranks that exchange a short tensor directly instead of around a ring."""
+_SUB_TAGS = 1 << 20
+
+Table = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """Instructions of one rank; addresses are counted from the bases that `from_` names."""
+
+    code: Table
+    """Rows for the engine, peers as ranks of the group."""
+    bases: Table
+    """For columns 2 and 3 of every row, and for its key, what they count from."""
+    scratch: int
+    """Bytes that it needs for what is on its way."""
+
+    @cached_property
+    def long(self) -> bool:
+        """Return whether any of its messages needs a grant, and so registered memory."""
+        return bool(((self.code[:, 0] == RECEIVE) & (self.code[:, 3] > EAGER)).any())
+
+    def at(self, peers: NDArray[np.int64], addresses: Sequence[int], keys: Sequence[int]) -> Table:
+        """Return the instructions with queue pairs for ranks, and real addresses and keys."""
+        code = self.code.copy()
+        where, key = np.array(addresses, np.int64), np.array(keys, np.int64)
+        talks = code[:, 0] <= WAIT
+        code[talks, 1] = peers[code[talks, 1]]
+        code[:, 2] += where[self.bases[:, 0]]
+        code[:, 3] += where[self.bases[:, 1]]
+        code[:, 5] += key[self.bases[:, 2]]
+        return code
+
+
+class Writer:
+    """Collects the instructions of one program."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._code: list[tuple[int, ...]] = []
+        self._bases: list[tuple[int, int, int]] = []
+        self.scratch = 0
+
+    def send(self, peer: int, base: int, offset: int, size: int, sub: int) -> None:
+        """Send `size` bytes to a rank of the group."""
+        self._code.append((SEND, peer, offset, size, sub, 0))
+        self._bases.append((base, NOWHERE, NOWHERE))
+
+    def receive(self, peer: int, base: int, offset: int, size: int, sub: int) -> None:
+        """Make ready for `size` bytes from a rank of the group."""
+        self._code.append((RECEIVE, peer, offset, size, sub, 0))
+        self._bases.append((base, NOWHERE, base))
+
+    def wait(self, peer: int, sub: int) -> None:
+        """Wait for what a rank of the group sends."""
+        self._code.append((WAIT, peer, 0, 0, sub, 0))
+        self._bases.append((NOWHERE, NOWHERE, NOWHERE))
+
+    def reduce(self, kind: int, to: tuple[int, int], given: tuple[int, int], count: int) -> None:
+        """Combine `count` elements at (base, offset) `given` into those at `to`."""
+        self._code.append((REDUCE, kind, to[1], given[1], count, 0))
+        self._bases.append((to[0], given[0], NOWHERE))
+
+    def copy(self, to: tuple[int, int], given: tuple[int, int], size: int) -> None:
+        """Copy `size` bytes from (base, offset) `given` to `to`."""
+        self._code.append((COPY, 0, to[1], given[1], size, 0))
+        self._bases.append((to[0], given[0], NOWHERE))
+
+    def program(self) -> Program:
+        """Return what was collected."""
+        code = np.array(self._code, np.int64).reshape(-1, 6)
+        assert len(code) <= INSTRUCTIONS, f"a program of {len(code)} instructions; {INSTRUCTIONS} are the most"
+        assert not len(code) or code[:, 4].max(initial=0) < _SUB_TAGS or (code[:, 0] >= REDUCE).any()
+        return Program(code, np.array(self._bases, np.int64).reshape(-1, 3), self.scratch)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a reduction works on."""
+
+    count: int
+    """Elements."""
+    element: int
+    """Bytes of one."""
+    kind: int
+    """How two are combined (`weft.wire.arithmetic`)."""
+    scale: int
+    """How sums are divided in the end, by the number at `OTHER`; -1 where they are not."""
+    bits: bool = False
+    """Whether elements are combined as bytes."""
+
+    def units(self, count: int) -> int:
+        """Return `count` elements as the engine counts them for this reduction."""
+        return count * self.element if self.bits else count
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """One slice of one send of a schedule, seen from the rank that the program is for."""
+
+    number: int
+    slice_: int
+    peer: int
+    offset: int
+    size: int
+    adds: bool
+    before: tuple[int, ...]
+
+    def sub(self, slices: int) -> int:
+        return self.number * slices + self.slice_
+
+
+def _cut(schedule: Schedule, rank: int, shape: Shape, slices: int) -> tuple[list[_Piece], list[_Piece]]:
+    """Return what a rank sends and receives, slice by slice, empty ones left out."""
+    part = -(-shape.count // schedule.parts)
+    step = -(-part // slices)
+    sends: list[_Piece] = []
+    receives: list[_Piece] = []
+    for number in range(len(schedule)):
+        source, target = int(schedule.source[number]), int(schedule.target[number])
+        if rank not in (source, target):
+            continue
+        begin = int(schedule.first[number]) * part
+        end = min(begin + int(schedule.count[number]) * part, shape.count)
+        before = tuple(int(each) for each in schedule.before_of(number))
+        for slice_ in range(slices):
+            first, last = min(begin + slice_ * step, end), min(begin + (slice_ + 1) * step, end)
+            if first >= last:
+                continue
+            piece = _Piece(
+                number, slice_, target if rank == source else source, first * shape.element,
+                (last - first) * shape.element, bool(schedule.adds[number]), before,
+            )  # fmt: skip
+            (sends if rank == source else receives).append(piece)
+    return sends, receives
+
+
+def _written(schedule: Schedule, rank: int, shape: Shape, slices: int) -> Program:
+    """Return the program of a rank: each send goes as soon as what it waits for has come."""
+    sends, receives = _cut(schedule, rank, shape, slices)
+    adding = [piece for piece in receives if piece.adds]
+    room = max((piece.size for piece in adding), default=0)
+    writer = Writer()
+    writer.scratch = room * min(AHEAD, len(adding))
+    for piece in receives:
+        if not piece.adds:
+            writer.receive(piece.peer, BUFFER, piece.offset, piece.size, piece.sub(slices))
+    for turn, piece in enumerate(adding[:AHEAD]):
+        writer.receive(piece.peer, SCRATCH, turn % AHEAD * room, piece.size, piece.sub(slices))
+    home = _kept_first(schedule, rank)
+    done: set[tuple[int, int]] = set()
+    waiting = list(sends)
+    _send_ready(writer, waiting, done, slices)
+    turn = 0
+    for piece in receives:
+        writer.wait(piece.peer, piece.sub(slices))
+        if piece.adds:
+            place = (SCRATCH, turn % AHEAD * room)
+            count = piece.size // shape.element
+            writer.reduce(shape.kind, (BUFFER, piece.offset), place, shape.units(count))
+            if shape.scale >= 0 and piece.number in home:
+                writer.reduce(shape.scale, (BUFFER, piece.offset), (OTHER, 0), count)
+            if turn + AHEAD < len(adding):
+                after = adding[turn + AHEAD]
+                writer.receive(after.peer, *place, after.size, after.sub(slices))
+            turn += 1
+        done.add((piece.number, piece.slice_))
+        _send_ready(writer, waiting, done, slices)
+    assert not waiting, "a send waits for something that never comes"
+    return writer.program()
+
+
+def _kept_first(schedule: Schedule, rank: int) -> set[int]:
+    """Return the numbers of the sends that complete a part at its home, which is `rank`."""
+    last: dict[int, int] = {}
+    for number in range(len(schedule)):
+        if schedule.adds[number]:
+            last[int(schedule.first[number])] = number
+    return {number for number in last.values() if int(schedule.target[number]) == rank}
+
+
+def _send_ready(writer: Writer, waiting: list[_Piece], done: set[tuple[int, int]], slices: int) -> None:
+    """Write the sends whose slices have all come."""
+    for piece in list(waiting):
+        if all((each, piece.slice_) in done for each in piece.before):
+            writer.send(piece.peer, BUFFER, piece.offset, piece.size, piece.sub(slices))
+            waiting.remove(piece)
+
+
+def _slices(schedule: Schedule, shape: Shape) -> int:
+    """Return into how many slices a part is cut, within what a program holds."""
+    part = -(-shape.count // schedule.parts) * shape.element
+    steps = max(1, len(schedule) // schedule.ranks)
+    most = max(1, (INSTRUCTIONS - 64) // (6 * steps))
+    return max(1, min(-(-part // SLICE), most))
+
+
+@lru_cache(maxsize=1024)
+def ring(kind: str, ranks: int, rank: int, shape: Shape) -> Program:
+    """Return "all-reduce", "reduce-scatter" or "all-gather" of a buffer around the ring of all ranks."""
+    make = {"all-reduce": ring_all_reduce, "reduce-scatter": ring_reduce_scatter, "all-gather": ring_all_gather}
+    schedule = make[kind](ranks)
+    return _written(schedule, rank, shape, _slices(schedule, shape))
+
+
+@lru_cache(maxsize=1024)
+def broadcast(ranks: int, rank: int, root: int, size: int) -> Program:
+    """Return a broadcast: along a chain that begins at the root, or straight to everybody where that is short."""
+    place = (rank - root) % ranks
+    if size <= EAGER or ranks <= 2:  # noqa: PLR2004 - two ranks are a chain already
+        writer = Writer()
+        if place == 0:
+            for other in range(1, ranks):
+                writer.send((root + other) % ranks, BUFFER, 0, size, other)
+        else:
+            writer.receive(root, BUFFER, 0, size, place)
+            writer.wait(root, place)
+        return writer.program()
+    pieces = max(1, min(-(-size // SLICE), 256))
+    program = _written(chain_broadcast(ranks, pieces), place, Shape(size, 1, 0, -1), 1)
+    talks = program.code[:, 0] <= WAIT
+    program.code[talks, 1] = (program.code[talks, 1] + root) % ranks
+    return program
+
+
+@lru_cache(maxsize=1024)
+def direct_reduce(ranks: int, rank: int, shape: Shape) -> Program:
+    """Return an all-reduce of a short tensor: everybody tells everybody, and each adds in the order of ranks."""
+    writer = Writer()
+    size = shape.count * shape.element
+    writer.scratch = ranks * size
+    others = [(rank + step) % ranks for step in range(1, ranks)]
+    for peer in others:
+        writer.send(peer, BUFFER, 0, size, rank)
+    for peer in others:
+        writer.receive(peer, SCRATCH, peer * size, size, peer)
+    writer.copy((SCRATCH, rank * size), (BUFFER, 0), size)
+    for peer in others:
+        writer.wait(peer, peer)
+    writer.copy((BUFFER, 0), (SCRATCH, 0), size)
+    for other in range(1, ranks):
+        writer.reduce(shape.kind, (BUFFER, 0), (SCRATCH, other * size), shape.units(shape.count))
+    if shape.scale >= 0:
+        writer.reduce(shape.scale, (BUFFER, 0), (OTHER, 0), shape.count)
+    return writer.program()
+
+
+def all_reduce(ranks: int, rank: int, shape: Shape) -> Program:
+    """Return an all-reduce, straight where it is short and around the ring elsewhere."""
+    if ranks <= DIRECT_RANKS and shape.count * shape.element <= EAGER:
+        return direct_reduce(ranks, rank, shape)
+    return ring("all-reduce", ranks, rank, shape)
+
+
+def exchange(rank: int, sends: Sequence[tuple[int, int, int]], receives: Sequence[tuple[int, int, int]]) -> Program:
+    """Return an exchange of (rank, offset, bytes): sends from `BUFFER`, receives into `OTHER`.
+
+    What a rank has for itself is copied. The sub-tag of a message is the rank that sends it.
+    """
+    writer = Writer()
+    mine = [offset for peer, offset, size in receives if peer == rank and size]
+    for peer, offset, size in receives:
+        if peer != rank and size:
+            writer.receive(peer, OTHER, offset, size, peer)
+    for peer, offset, size in sends:
+        if peer == rank and size:
+            writer.copy((OTHER, mine[0]), (BUFFER, offset), size)
+        elif size:
+            writer.send(peer, BUFFER, offset, size, rank)
+    for peer, _, size in receives:
+        if peer != rank and size:
+            writer.wait(peer, peer)
+    return writer.program()

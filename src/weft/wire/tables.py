@@ -1,0 +1,80 @@
+"""The tables of the engine: messages under way, memory for short ones, programs; and the numbers that name things."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+EAGER = 8192
+"""Bytes of the longest message that goes without a grant."""
+HEAD = 64
+SLOT = EAGER + HEAD
+SLOTS = 64
+RESERVED = 16
+"""Slots of the inbox that only grants may use, so that they always get through."""
+TELL_AFTER = 16
+"""Messages taken after which the peer is told that their slots are free."""
+SENDS, RECEIVES, GRANTS, POOL, PROGRAMS, INSTRUCTIONS, GROUPS = 512, 1024, 1024, 512, 256, 2048, 256
+
+SEND, RECEIVE, WAIT, REDUCE, COPY = 1, 2, 3, 4, 5
+"""Instructions: send(qp, address, length, sub-tag); receive(qp, address, length, sub-tag, key); wait(qp, sub-tag);
+reduce(kind, to, from, count); copy(to, from, bytes)."""
+WORD_EAGER, WORD_DATA, WORD_CREDIT, WORD_BYE, WORD_ABORT = 1, 2, 3, 4, 5
+WORD_SHIFT, WORD_MASK = 24, 0xFFFFFF
+DATA_MESSAGE, GRANT_MESSAGE = 1, 2
+FREE, WAITING, READY, UNDER_WAY, POSTED_HERE, DONE = 0, 1, 2, 3, 4, 5
+OVERFULL, WRONG_SIZE, TOLD = 101, 102, 103
+"""Errors of the engine: more short messages came than anybody asked for; a message has another length than expected;
+another peer says that this one is gone."""
+OF_ENGINE = 1 << 62
+NOBODY = -1
+
+
+def _rows(*names: str) -> np.dtype:
+    return np.dtype([(name, "i8") for name in names])
+
+
+class Transfers(NamedTuple):
+    """The tables of the engine."""
+
+    sends: Any
+    receives: Any
+    grants: Any
+    pool: Any
+    pool_bytes: Any
+    programs: Any
+    code: Any
+    members: Any
+    """Which queue pairs belong to a group."""
+    inbox: Any
+    bounce: Any
+    inbox_words: Any
+    bounce_words: Any
+    at: Any
+    """Where pool, inbox and bounce lie, and how many sends, receives, grants and pooled messages there are."""
+
+
+N_SENDS, N_RECEIVES, N_GRANTS, N_POOLED = 3, 4, 5, 6
+"""Where in `at` the rows in use are counted."""
+
+
+def make_transfers(queue_pairs: int) -> Transfers:
+    """Return the tables for `queue_pairs`, all empty."""
+    inbox, bounce = np.zeros(queue_pairs * SLOTS * SLOT, np.uint8), np.zeros(queue_pairs * SLOTS * SLOT, np.uint8)
+    pool = np.zeros(POOL * EAGER, np.uint8)
+    at = np.zeros(8, np.int64)
+    at[:3] = pool.ctypes.data, inbox.ctypes.data, bounce.ctypes.data
+    return Transfers(
+        sends=np.zeros(SENDS, _rows("state", "qp", "tag", "address", "length", "program", "far", "key", "row")),
+        receives=np.zeros(RECEIVES, _rows("state", "qp", "tag", "address", "length", "program", "key", "turn")),
+        grants=np.zeros(GRANTS, _rows("state", "qp", "tag", "length", "far", "key", "row")),
+        pool=np.zeros(POOL, _rows("state", "qp", "tag", "length")),
+        pool_bytes=pool,
+        programs=np.zeros(PROGRAMS, _rows("state", "at", "end", "tag", "group", "under_way", "error", "culprit")),
+        code=np.zeros((PROGRAMS, INSTRUCTIONS, 6), np.int64),
+        members=np.zeros((GROUPS, queue_pairs), np.uint8),
+        inbox=inbox,
+        bounce=bounce,
+        inbox_words=inbox.view(np.int64),
+        bounce_words=bounce.view(np.int64),
+        at=at,
+    )

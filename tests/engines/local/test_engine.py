@@ -1,0 +1,247 @@
+"""The engine: jobs run once, ends are told apart, and whatever kills it, the next one goes on."""
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.engines.local.conftest import drive, finish, new_home, submission
+
+from weft.cluster.health import report
+from weft.cluster.jobs import ENDED, JobState, Team
+from weft.cluster.log import replayed
+from weft.cluster.nodes import Evidence, NodeState
+from weft.core.errors import UsageError
+from weft.engines.local import runner
+from weft.engines.local.durable import read_document
+from weft.engines.local.engine import Engine
+from weft.engines.local.home import Home
+from weft.engines.local.processes import Identity
+
+
+class CrashError(BaseException):
+    """Ends an engine as abruptly as a signal, in this process."""
+
+
+def runner_of(home: Home, name: str, attempt: int = 1) -> Identity:
+    found = read_document(home.attempt(name, attempt) / runner.CLAIM)
+    assert found is not None
+    return Identity.from_plain(found)
+
+
+def test_a_command_runs_and_its_end_and_output_and_result_are_known(engine: Engine):
+    (entry,) = engine.submit(submission("sh", "-c", "echo working; echo '{\"loss\": 0.5}'", name="e"))
+    (ended,) = finish(engine, entry.job.id)
+    assert (ended.job.state, ended.status, ended.result) == (JobState.DONE, 0, {"loss": 0.5})
+    assert engine.attempts.log("e-1", 1, 0, 0, 100)[0] == 'working\n{"loss": 0.5}\n'
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "words"),
+    [
+        (("sh", "-c", "exit 3"), 3, "ended with status 3"),
+        (("sh", "-c", "kill -9 $$"), 137, "ended by SIGKILL"),
+        (("no-such-program",), 127, "its command was not found"),
+    ],
+)
+def test_failures_are_told_apart(engine: Engine, command: tuple[str, ...], status: int, words: str):
+    (entry,) = engine.submit(submission(*command))
+    (ended,) = finish(engine, entry.job.id)
+    assert (ended.job.state, ended.status, ended.text) == (JobState.FAILED, status, words)
+
+
+def test_a_gang_ends_as_a_whole_when_one_of_its_ranks_fails(engine: Engine):
+    (entry,) = engine.submit(submission("sh", "-c", 'if [ "$RANK" = 1 ]; then exit 7; fi; sleep 60', nodes=2))
+    (ended,) = finish(engine, entry.job.id)
+    assert (ended.status, ended.text) == (7, "ended with status 7 on rank 1")
+
+
+def test_jobs_wait_for_room_and_for_those_before_them(engine: Engine):
+    (first,) = engine.submit(submission("sleep", "0.3", nodes=2))
+    (second,) = engine.submit(submission("true", nodes=2))
+    (third,) = engine.submit(submission("true", after=(second.job.id,)))
+    drive(engine, lambda: bool(third.wait))
+    assert (second.wait["code"], third.wait["code"]) == ("nodes", "dependency")
+    ends = finish(engine, first.job.id, second.job.id, third.job.id)
+    assert [entry.job.state for entry in ends] == [JobState.DONE] * 3
+    begun = [entry.began_ms or 0 for entry in ends]
+    assert begun == sorted(begun)
+
+
+def test_a_sweep_is_an_array_of_jobs_with_its_values_in_the_command(engine: Engine):
+    found = engine.submit(
+        submission("sh", "-c", "echo '{\"loss\": '{lr}'}'", sweep={"lr": ("2", "1")}, name="s", at_once=1)
+    )
+    assert [entry.job.id for entry in found] == ["s-1.0", "s-1.1"]
+    ends = finish(engine, "s-1.0", "s-1.1")
+    assert [entry.result for entry in ends] == [{"loss": 2}, {"loss": 1}]
+
+
+def test_cancelling_ends_what_runs_and_what_waits(engine: Engine, home: Home):
+    (running,) = engine.submit(submission("sleep", "60", nodes=2))
+    (waiting,) = engine.submit(submission("true"))
+    drive(engine, lambda: running.job.state is JobState.RUNNING)
+    process = runner_of(home, running.job.id)
+    assert engine.cancel(waiting.job.id)[0].job.state is JobState.CANCELLED
+    engine.cancel(running.job.id)
+    (ended,) = finish(engine, running.job.id)
+    assert ended.job.state is JobState.CANCELLED
+    drive(engine, lambda: not process.alive())
+    assert not (home.attempt(waiting.job.id, 1)).exists()
+
+
+def test_a_cancelled_job_that_does_not_listen_is_made_to_end(engine: Engine, home: Home):
+    (entry,) = engine.submit(submission("sh", "-c", "trap '' TERM; while :; do sleep 0.05; done"))
+    drive(engine, lambda: entry.job.state is JobState.RUNNING)
+    order = read_document(home.attempt(entry.job.id, 1) / runner.ORDER)
+    assert order is not None
+    assert order["grace_s"] == 5
+    engine.cancel(entry.job.id)
+    engine.attempts.end(entry)
+    (ended,) = finish(engine, entry.job.id)
+    assert (ended.job.state, ended.status) == (JobState.CANCELLED, 137)
+
+
+def test_a_drained_node_gets_nothing_until_it_is_given_back(engine: Engine):
+    engine.drain("slot-0", back=False, by="ann", reason="odd noise")
+    found = [engine.submit(submission("true"))[0] for _ in range(3)]
+    finish(engine, *(entry.job.id for entry in found))
+    history = [line["text"] for entry in found for line in engine.memory.store.history(entry.job.id)]
+    assert [text for text in history if text.startswith("started")] == ["started on slot-1"] * 3
+    assert engine.node("slot-0").override_by == "ann: odd noise"
+    assert engine.drain("slot-0", back=True).state is NodeState.READY
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"nodes": 3}, "it needs 3 nodes"),
+        ({"gpus_per_node": 2}, "with 2 GPUs each"),
+        ({"team": "nobody"}, "there is no team 'nobody'"),
+        ({"after": ("e-99",)}, "comes after 'e-99'"),
+        ({"snapshot": "0" * 64}, "there is no working folder"),
+    ],
+)
+def test_what_can_never_run_is_refused_and_nothing_is_made(
+    engine: Engine, home: Home, more: dict[str, Any], words: str
+):
+    with pytest.raises(UsageError, match=words):
+        engine.submit(submission("true", **more))
+    assert engine.memory.store.newest(5) == []
+    assert list((home.folder / "jobs").iterdir()) == []
+
+
+def test_the_same_key_is_the_same_job(engine: Engine):
+    first = engine.submit(submission("true", key="same-key-1"))
+    again = engine.submit(submission("true", key="same-key-1"))
+    assert [entry.job.id for entry in first] == [entry.job.id for entry in again]
+    assert len(engine.memory.store.newest(5)) == 1
+
+
+def test_a_team_with_a_quota_gets_it(tmp_path: Path):
+    engine = Engine(new_home(tmp_path / "c", nodes=2, teams=(Team("research", 1),)))
+    (entry,) = engine.submit(submission("true", team="research"))
+    assert finish(engine, entry.job.id)[0].job.state is JobState.DONE
+    assert {team.name: team.quota_gpus for team in engine.book.shares.records()} == {"research": 1, "default": 1}
+    engine.close()
+
+
+def test_a_job_whose_runner_is_killed_is_remembered_as_failed_and_leaves_nothing_running(engine: Engine, home: Home):
+    (entry,) = engine.submit(submission("sleep", "60"))
+    drive(engine, (home.attempt(entry.job.id, 1) / runner.CHILDREN).exists)
+    known = read_document(home.attempt(entry.job.id, 1) / runner.CHILDREN)
+    assert known is not None
+    child = Identity.from_plain(known["children"][0])
+    runner_of(home, entry.job.id).signal(signal.SIGKILL)
+    (ended,) = finish(engine, entry.job.id)
+    assert (ended.job.state, ended.lost) == (JobState.FAILED, 1)
+    drive(engine, lambda: not child.alive())
+
+
+def test_a_number_that_was_given_to_another_process_is_not_taken_for_the_old_one():
+    myself = Identity.of(os.getpid())
+    assert myself is not None
+    assert myself.alive()
+    assert not Identity(myself.pid, myself.start - 1, myself.boot).alive()
+    assert not Identity(myself.pid, myself.start, "another boot").alive()
+    assert not Identity(myself.pid, myself.start - 1, myself.boot).signal(signal.SIGKILL)
+
+
+@pytest.mark.parametrize("steps", range(12))
+def test_an_engine_that_dies_between_any_two_steps_starts_nothing_twice(tmp_path: Path, steps: int):
+    """The life of two jobs has fewer than 2 x 12 steps that can be torn apart; the engine dies at every other one."""
+    home = new_home(tmp_path / "cluster", nodes=1)
+    told: list[str] = []
+
+    def pulse(name: str) -> None:
+        told.append(name)
+        if len(told) == steps + 1:
+            raise CrashError
+
+    keys = ("first-job", "second-job")
+    for life in range(3):
+        engine = Engine(home, pulse=(lambda _: None) if life == 2 else pulse)
+        try:
+            names = [
+                entry.job.id
+                for key in keys
+                for entry in engine.submit(submission("sh", "-c", f"echo x >> {tmp_path}/$WEFT_JOB", key=key))
+            ]
+            drive(engine, lambda: all(engine.find(name).job.state in ENDED for name in names))  # noqa: B023
+        except CrashError:
+            told = told[:0]
+        else:
+            break
+        finally:
+            engine.close()
+    engine = Engine(home)
+    ends = engine.memory.store.newest(10)
+    engine.close()
+    assert [entry.job.state for entry in ends] == [JobState.DONE] * 2
+    assert [(tmp_path / entry.job.id).read_text() for entry in ends] == ["x\n"] * 2
+
+
+def test_decisions_are_logged_and_come_out_the_same_again(engine: Engine, home: Home):
+    finish(engine, *(engine.submit(submission("true", nodes=2))[0].job.id for _ in range(3)))
+    (log,) = home.decisions.iterdir()
+    lines = log.read_text().splitlines()
+    assert sum('"do": "bind"' in line for line in lines) == 3
+    assert list(replayed(lines)) == []
+
+
+def test_a_time_limit_is_kept(engine: Engine):
+    (entry,) = engine.submit(submission("sleep", "60", time_limit="300 ms"))
+    (ended,) = finish(engine, entry.job.id)
+    assert ended.job.state is JobState.FAILED
+
+
+def test_a_higher_priority_makes_a_lower_one_leave_and_wait_again(engine: Engine):
+    (low,) = engine.submit(
+        submission("sh", "-c", "trap 'exit 75' TERM; sleep 0.2 & wait; sleep 0.2", nodes=2, priority=10)
+    )
+    drive(engine, lambda: low.job.state is JobState.RUNNING)
+    (high,) = engine.submit(submission("true", nodes=2, priority=900))
+    ends = finish(engine, low.job.id, high.job.id)
+    assert [entry.job.state for entry in ends] == [JobState.DONE, JobState.DONE]
+    assert (low.job.preemptions, low.attempt) == (1, 2)
+
+
+def test_a_node_that_fails_its_test_goes_to_repair_and_gets_no_work(engine: Engine, monkeypatch: pytest.MonkeyPatch):
+    bad = report("preflight", engine.now(), passed=False, text="core 0: product 1 of whole numbers was wrong")
+    monkeypatch.setattr(engine.trials, "start", lambda action, now: None)
+    engine.report("slot-0", replace(bad, check="matmul"))
+    drive(engine, lambda: engine.node("slot-0").state is NodeState.TESTING)
+    (entry,) = engine.submit(submission("true"))
+    finish(engine, entry.job.id)
+    assert any("slot-1" in line["text"] for line in engine.memory.store.history(entry.job.id))
+
+
+@pytest.mark.slow
+def test_a_suspect_node_is_tested_by_the_health_programs_and_comes_back(engine: Engine):
+    engine.report("slot-0", Evidence("matmul", engine.now(), "fatal", "a stray report"))
+    drive(engine, lambda: engine.node("slot-0").state is NodeState.TESTING)
+    drive(engine, lambda: engine.node("slot-0").state is NodeState.READY, patience_s=200)
+    told = [line["text"] for line in engine.memory.store.happenings(50)]
+    assert {"diagnose test: passed", "validate test: passed"} <= set(told)
