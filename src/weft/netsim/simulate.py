@@ -15,11 +15,13 @@ from weft.fabric.shape import shape_of
 from weft.fabric.topology import build
 from weft.netsim import compiling
 from weft.netsim.engine.checkpoint import Keep
+from weft.netsim.engine.stores import planned_packets
 from weft.netsim.engine.world import EngineWorld
 from weft.netsim.faults import changes_of, named_links
 from weft.netsim.flow import Flow
 from weft.netsim.htsim import read_matrix, read_topology
 from weft.netsim.jobs import step_flows, step_of
+from weft.netsim.memory import check_memory, free_memory, planned_bytes
 from weft.netsim.network import Network, Timing
 from weft.netsim.pausing import PauseRecord
 from weft.netsim.reference.flows import FlowBoard, Progress
@@ -30,6 +32,7 @@ from weft.netsim.traffic import cut, flows_of, with_background
 from weft.netsim.transports import transport_named
 from weft.netsim.transports.base import Endpoints, Transport
 from weft.netsim.transports.nics import ColumnEndpoints
+from weft.netsim.transports.sprayed import SprayedEndpoints
 from weft.specs.fabric import FabricSpec
 from weft.specs.job import JobSpec
 from weft.specs.scenario import ScenarioSpec
@@ -204,8 +207,20 @@ def prepare_engine(
     parts = _parts(setup, transport, fast=True)
     endpoints = parts.endpoints
     assert isinstance(endpoints, ColumnEndpoints), "every transport keeps its queue pairs as columns"
+    if isinstance(endpoints, SprayedEndpoints):
+        _plan_memory(parts.network, endpoints, say)
     world = EngineWorld(parts.network, endpoints, parts.board, parts.seed, threads=threads or 1, **parts.rest)
     return parts.network, world
+
+
+def _plan_memory(network: Network, endpoints: SprayedEndpoints, say: Callable[[str], None] | None) -> None:
+    """Say how much memory a run will use, or raise where it does not fit."""
+    packets = planned_packets(network, len(endpoints.pairs), int(endpoints.params["window_max"][0]))
+    pair_bytes, packet_bytes = planned_bytes(endpoints.params, len(endpoints.pairs), packets)
+    free = free_memory()
+    plan = check_memory(pair_bytes, packet_bytes, None if free is None else free + pair_bytes)
+    if say is not None:
+        say(plan)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from weft.netsim.engine.checkpoint import load, save
 from weft.netsim.simulate import prepare_engine, set_up, transports_of
 from weft.specs.scenario import TrafficSpec
 
-pytestmark = pytest.mark.slow
+# The first one compiles, which takes minutes on a busy machine.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
 def worlds(seed: int = 1, hosts: int = 16):

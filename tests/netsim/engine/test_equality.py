@@ -9,7 +9,8 @@ from tests.netsim.worlds import fault, flows, scenario, small_site
 from weft.netsim.simulate import run, set_up, transports_of
 from weft.specs.scenario import FlowSpec, TrafficSpec
 
-pytestmark = pytest.mark.slow
+# The first one compiles, which takes minutes on a busy machine.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 TRANSPORTS = ("mrc", "uet", "random")
 KB = 1000
 

@@ -14,7 +14,7 @@ LARGEST_MESSAGE = 2**30
 """Longer flows are cut into messages of this many bytes; a message may have up to 2^32 - 1."""
 
 
-@dataclass
+@dataclass(slots=True)
 class Progress:
     """How far one flow has got."""
 
@@ -32,7 +32,7 @@ class Progress:
     """Flows that have to arrive before it begins."""
 
 
-@dataclass
+@dataclass(slots=True)
 class _Queue:
     """The flows of one queue pair, in order of their beginning."""
 

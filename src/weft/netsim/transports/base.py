@@ -13,7 +13,7 @@ from weft.netsim.network import Frames, Network
 from weft.netsim.switching import Switching
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Pair:
     """A queue pair that carries data from one NIC to another."""
 

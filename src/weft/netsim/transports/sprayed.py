@@ -13,6 +13,7 @@ from weft.core.units import Picoseconds
 from weft.mrc import columns
 from weft.mrc.settings import TIMEOUT_UNIT_PS, settings, slots_mask
 from weft.netsim import hosts
+from weft.netsim.memory import check_memory, free_memory, planned_bytes
 from weft.netsim.network import Network
 from weft.netsim.transports.base import Pair
 from weft.netsim.transports.nics import ColumnEndpoints, make_sheet
@@ -99,6 +100,7 @@ class SprayedEndpoints(ColumnEndpoints):
         # Nothing is written with an immediate here, and rings hold no more messages than there will be.
         most = min(int(params["messages"][0]), max((pair.posts for pair in self.pairs), default=1))
         params["messages"], params["message_mask"], params["immediates"] = most, slots_mask(most), 1
+        check_memory(*planned_bytes(params, len(self.pairs)), free_memory())
         self.params = params
         self.routing = routing(self.pairs, route_by, self._stride, shape.paths, route_word)
         """How EVs become paths."""
