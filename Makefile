@@ -27,14 +27,14 @@ $(STAMP): pyproject.toml
 	@$(PIP) install --group test --group check --editable '.[train,sim,cluster]'
 	@touch $@
 
-demo: $(STAMP)  ## Design a 131,072-GPU fabric; train a small GPT, kill and corrupt it, and get the same weights
+demo: $(STAMP)  ## Design a 131,072-GPU fabric; train a small GPT, cut, kill and corrupt it, and get the same weights
 	@rm -rf build/demo
 	@echo "demo: a fabric for 131,072 GPUs"
 	@$(BIN)/weft design gb200-8x100g-131k
 	@echo "demo: a small GPT on four processes, two replicas of a pipeline of two stages"
 	@$(BIN)/weft train tiny-gpt --folder build/demo
-	@echo "demo: the same again; now a worker is killed and a bit of another one's weights is flipped"
-	@$(BIN)/weft train tiny-gpt --folder build/demo --faults examples/faults.toml --set guard.digest_every=1
+	@echo "demo: the same over four planes of MRC; a plane is cut, a worker is killed, a bit of another's weights is flipped"
+	@$(BIN)/weft train tiny-gpt --folder build/demo --faults examples/planes.toml --set guard.digest_every=1 --set backend=mrc
 	@$(BIN)/weft runs incidents tiny-gpt-2 --folder build/demo
 	@$(BIN)/weft runs compare tiny-gpt-1 tiny-gpt-2 --folder build/demo
 	@echo "demo: what this machine was expected to do, beside what it did"
