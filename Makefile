@@ -10,7 +10,7 @@ export PYTHONPATH := $(CURDIR)/src
 PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
 
-.PHONY: help setup demo test test-slow test-root check format bench verify docs clean
+.PHONY: help setup demo test test-slow test-root test-kube kube-assets check format bench verify docs clean
 
 help:  ## Say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -24,17 +24,17 @@ $(STAMP): pyproject.toml
 	    || { echo "setup: $(PYTHON) is older than 3.11; run make PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv --without-pip $(VENV)
 	@$(PYTHON) -m pip --disable-pip-version-check -qq --python $(BIN)/python install 'pip>=25.1'
-	@$(PIP) install --group test --group check --editable '.[train,sim,cluster]'
+	@$(PIP) install --group test --group check --editable '.[train,sim,cluster,kubernetes]'
 	@touch $@
 
-demo: $(STAMP)  ## Design a 131,072-GPU fabric; train a small GPT, cut, kill and corrupt it, and get the same weights
+demo: $(STAMP)  ## Design a 131,072-GPU fabric; train a small GPT, kill and corrupt it, and get the same weights
 	@rm -rf build/demo
 	@echo "demo: a fabric for 131,072 GPUs"
 	@$(BIN)/weft design gb200-8x100g-131k
 	@echo "demo: a small GPT on four processes, two replicas of a pipeline of two stages"
 	@$(BIN)/weft train tiny-gpt --folder build/demo
-	@echo "demo: the same over four planes of MRC; a plane is cut, a worker is killed, a bit of another's weights is flipped"
-	@$(BIN)/weft train tiny-gpt --folder build/demo --faults examples/planes.toml --set guard.digest_every=1 --set backend=mrc
+	@echo "demo: the same again; now a worker is killed and a bit of another one's weights is flipped"
+	@$(BIN)/weft train tiny-gpt --folder build/demo --faults examples/faults.toml --set guard.digest_every=1
 	@$(BIN)/weft runs incidents tiny-gpt-2 --folder build/demo
 	@$(BIN)/weft runs compare tiny-gpt-1 tiny-gpt-2 --folder build/demo
 	@echo "demo: what this machine was expected to do, beside what it did"
@@ -45,13 +45,19 @@ demo: $(STAMP)  ## Design a 131,072-GPU fabric; train a small GPT, cut, kill and
 
 test: $(STAMP)  ## Run the tests (fast ones; under ten minutes on two cores)
 	@echo "test: the fast tests on $(WORKERS) workers"
-	@$(PYTEST) -n $(WORKERS) -m "not slow and not root"
+	@$(PYTEST) -n $(WORKERS) -m "not slow and not root and not kube"
 
 test-slow: $(STAMP)  ## Run the tests that take long
-	@$(PYTEST) -n $(WORKERS) --timeout 900 -m "slow and not root"
+	@$(PYTEST) -n $(WORKERS) --timeout 900 -m "slow and not root and not kube"
 
 test-root: $(STAMP)  ## Run the tests that need root and iproute2 (network namespaces)
 	@$(PYTEST) -m root
+
+kube-assets:  ## Build a real kube-apiserver, etcd and kube-scheduler into a cache folder (once; four minutes)
+	@scripts/kube-assets
+
+test-kube: $(STAMP)  ## Run the tests against a real API server (make kube-assets builds it)
+	@$(PYTEST) -n $(WORKERS) --dist loadfile --timeout 300 -m kube
 
 check: $(STAMP)  ## Lint, format, types, import contracts, spelling, dead code
 	@echo "check: format";    $(BIN)/ruff format --check --quiet .
