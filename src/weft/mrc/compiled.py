@@ -126,11 +126,12 @@ def _take_wide(made: Any) -> None:
 
     types: Any = known
     template = made.get_call_template
+    narrow = (*types.signed_domain, *types.unsigned_domain)
+    narrow = tuple(one for one in narrow if one not in (types.int64, types.uint64))
 
     def wide(arguments: Any, named: Any) -> Any:
         plain = [types.unliteral(one) for one in arguments]
-        narrow = [isinstance(one, types.Integer) and one.bitwidth < types.int64.bitwidth for one in plain]
-        return template(tuple(types.int64 if less else one for one, less in zip(plain, narrow, strict=True)), named)
+        return template(tuple(types.int64 if one in narrow else one for one in plain), named)
 
     made.get_call_template = wide
 
