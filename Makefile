@@ -42,6 +42,11 @@ demo: $(STAMP)  ## Design a 131,072-GPU fabric; train a small GPT, kill and corr
 	@$(BIN)/weft rehearse build/demo/here.toml tiny-gpt --folder build/demo --html build/demo/here.html
 	@echo "demo: the same job on 131,072 GPUs"
 	@$(BIN)/weft rehearse gb200-8x100g-131k tiny-gpt --html build/demo/131k.html
+	@if [ "$$(id -u)" = 0 ] && command -v ip >/dev/null && command -v nft >/dev/null; then \
+	    echo "demo: a real fabric of four planes on this machine; one is cut while MRC and TCP send over it"; \
+	    $(BIN)/weft lab up --name demo && $(BIN)/weft lab bench --name demo --rival tcp --fault 'cut link0-p0-i0'; \
+	    status=$$?; $(BIN)/weft lab down --name demo; exit $$status; \
+	else echo "demo: without root, ip and nft there is no lab"; fi
 
 test: $(STAMP)  ## Run the tests (fast ones; under ten minutes on two cores)
 	@echo "test: the fast tests on $(WORKERS) workers"
