@@ -229,7 +229,8 @@ class Actor:
                 if name not in self.silent:
                     await self._places.acquire()
                     self._spawn(self._renew(name))
-                due = max(due + pause_s, loop.time() - self.stage.period_s)
+                # Who is late does not hurry: that would be a burst when the server is slow.
+                due = max(due + pause_s, loop.time())
                 await asyncio.sleep(max(0.0, due - loop.time()))
             with contextlib.suppress(WeftError):
                 await self._mind()

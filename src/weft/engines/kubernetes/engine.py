@@ -323,7 +323,8 @@ class Engine:
         entry.looked_at = time.monotonic()
         record, pods = entry.record, self.world.pods_by_job(entry.seen.id)
         count = entry.standing = standing(entry.seen.owner, entry.placed, pods)
-        for name in [name for name in entry.made if name in self.world.pods_of.get(entry.seen.id, {})]:
+        seen = self.world.pods_of.get(entry.seen.id, {})
+        for name in [name for name in entry.made if name in seen and seen[name].node]:
             del entry.made[name]
         match record.state:
             case JobState.STARTING | JobState.RUNNING if count.succeeded == count.wanted:
