@@ -9,7 +9,11 @@ from weft.netsim.simulate import run, set_up, transports_of
 from weft.specs.rivals import AdaptiveSpec, DcqcnSpec, PfcSpec, RoceSpec, TransportsSpec
 from weft.specs.scenario import TrafficSpec
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not can_compile(), reason="the compiler is not installed")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.trial,
+    pytest.mark.skipif(not can_compile(), reason="the compiler is not installed"),
+]
 RIVALS = ("roce:1", "roce:4", "reps", "adaptive")
 TIGHT = PfcSpec(xoff=0.1, xon=0.05)
 TABLES = {

@@ -177,6 +177,7 @@ def test_a_flow_longer_than_any_message_is_cut():
 
 
 @pytest.mark.slow
+@pytest.mark.trial
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_compiled_rules_give_the_same_run(transport: str, tmp_path):
     spec = scenario(

@@ -7,6 +7,7 @@ QUICK = tuple(name for name in ALL if name not in LONGEST_FIRST)
 
 
 @pytest.mark.slow
+@pytest.mark.trial
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", QUICK)
 def test_an_experiment_meets_its_criteria(name: str) -> None:

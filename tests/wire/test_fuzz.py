@@ -102,11 +102,13 @@ def _send(chance: random.Random, heard: list[bytes], there: Endpoint, count: int
             assert hub["packets_in"] > before, "the endpoint takes no packets any more"
 
 
+@pytest.mark.trial
 def test_a_few_thousand_mutated_packets_do_no_harm() -> None:
     _attack(5_000)
 
 
 @pytest.mark.slow
+@pytest.mark.trial
 @pytest.mark.timeout(900)
 def test_a_million_mutated_packets_do_no_harm() -> None:
     _attack(1_000_000)

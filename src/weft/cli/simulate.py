@@ -24,6 +24,24 @@ if TYPE_CHECKING:
 FlowsFile = Annotated[
     Path | None, Parameter(name="--flows", help="Write how every flow went into FILE (.parquet or .csv).")
 ]
+Transports = Annotated[
+    str | None,
+    Parameter(
+        help="Transports to run, by comma: mrc, uet, random, roce (roce:8 has 8 queue pairs for a flow), reps, "
+        "adaptive; the scenario's where absent."
+    ),
+]
+Collective = Annotated[
+    str | None,
+    Parameter(help="Instead of a scenario: compare transports on ring, reduce-scatter, all-gather or all-to-all."),
+]
+Engine = Annotated[
+    Literal["engine", "reference"] | None,
+    Parameter(help="The compiled engine or the readable reference; both give the same report."),
+]
+KeepFolder = Annotated[
+    Path | None, Parameter(help="Folder in which a long run is kept; the same command takes it up again.")
+]
 
 
 def simulate(
@@ -31,31 +49,17 @@ def simulate(
     sweep: str | None = None,
     /,
     *,
-    transport: Annotated[
-        str | None,
-        Parameter(
-            help="Transports to run, by comma: mrc, uet, random, roce (roce:8 has 8 queue pairs for a flow), reps, "
-            "adaptive; the scenario's where absent."
-        ),
-    ] = None,
-    collective: Annotated[
-        str | None,
-        Parameter(help="Instead of a scenario: compare transports on ring, reduce-scatter, all-gather or all-to-all."),
-    ] = None,
+    transport: Transports = None,
+    collective: Collective = None,
     size: Annotated[str, Parameter(help="Collective: bytes of the buffer, or several sizes by comma.")] = "64MiB",
     ranks: Annotated[int, Parameter(help="Collective: how many take part.")] = 64,
     site: Annotated[str, Parameter(help="Collective: built-in name or path of the site.")] = "bed-64x400g",
     seed: Annotated[int | None, Parameter(help="Root of everything random; the scenario's where absent.")] = None,
-    engine: Annotated[
-        Literal["engine", "reference"] | None,
-        Parameter(help="The compiled engine or the readable reference; both give the same report."),
-    ] = None,
+    engine: Engine = None,
     threads: Annotated[int | None, Parameter(help="Threads of the engine; all cores for large fabrics.")] = None,
     matrix: Annotated[Path | None, Parameter(help="htsim's connection matrix (.cm) instead of the traffic.")] = None,
     topology: Annotated[Path | None, Parameter(help="htsim's topology (.topo) instead of the site's fabric.")] = None,
-    keep: Annotated[
-        Path | None, Parameter(help="Folder in which a long run is kept; the same command takes it up again.")
-    ] = None,
+    keep: KeepFolder = None,
     out: Annotated[Path | None, Parameter(help="Sweep: the Parquet file of its results.")] = None,
     flows: FlowsFile = None,
     json: JsonFlag = False,
@@ -68,8 +72,7 @@ def simulate(
     Parameters
     ----------
     scenario
-        Built-in name or path of a scenario file; `htsim-permutation`'s settings where --matrix names the traffic;
-        nothing where --collective is given.
+        Built-in name or path of a scenario file; may be left out with --matrix or --collective.
     sweep
         Path of a sweep file, after the word `sweep`.
 

@@ -13,6 +13,8 @@ from weft.mrc.compiled import Swap, compiled, keep_compiled
 
 _RULES = (
     "mrc",
+    "netsim/beginnings.py",
+    "netsim/halves.py",
     "netsim/hosts.py",
     "netsim/reps.py",
     "netsim/roce.py",

@@ -8,27 +8,22 @@ A queue pair here carries data one way: its sending half sits at the source; its
 its own that only answers and probes, at the destination. "Half" number 2i is the first, 2i + 1 the second.
 """
 
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from weft.mrc.acks import on_nack, on_sack, transmission
 from weft.mrc.columns import (
     DATA,
-    DENIED,
     EV_PROBE,
     NACK,
     NEVER,
     NOTHING,
     PORT_STATUS,
     PROBE,
-    REPLY,
     SACK,
-    SEND,
 )
 from weft.mrc.compiled import rule
 from weft.mrc.control import next_control, next_deadline, on_ev_probe_answer, on_timer
-from weft.mrc.evs import DENY, ev_event, usable
+from weft.mrc.evs import usable
 from weft.mrc.numbers import lowest_bit, seq_near
 from weft.mrc.ports import on_port_answer, on_port_status, port_changed
 from weft.mrc.receiver import (
@@ -37,93 +32,40 @@ from weft.mrc.receiver import (
     receive,
     receive_trimmed,
     refusal,
-    start_receiver,
     take_sack,
 )
 from weft.mrc.reverse import next_reverse_probe, on_reverse_answer, reverse_ev
-from weft.mrc.sender import next_data_on, post, sendable, start_sender
+from weft.mrc.sender import next_data_on, post, sendable
+from weft.netsim.halves import (  # noqa: F401 - whoever speaks of hosts finds their columns here too
+    ACKNOWLEDGED,
+    ARRIVED,
+    DRAW,
+    EV_ANSWER,
+    FAILED,
+    HALF,
+    HEADER,
+    HOST,
+    KIND,
+    KINDS,
+    OUT_COLUMNS,
+    PAIR,
+    PORT_ANSWER,
+    RECENT_ROUND_TRIPS,
+    RECYCLE,
+    REPS,
+    ROUTE,
+    ROW,
+    SIZE,
+    TIME,
+    TRIMMED_LAST_HOP,
+    TURN,
+    WORD_BITS,
+    WORD_MASK,
+    WORD_SHIFT,
+    Halves,
+    Sheet,
+)
 from weft.netsim.reps import freeze, remember, used, wished
-
-EV_ANSWER, PORT_ANSWER = 7, 8
-"""Kinds of packets besides those of `weft.mrc.columns`: the answers to endpoint operations."""
-KINDS = 9
-TURN, RECYCLE, DRAW, REPS = 0, 1, 2, 3
-"""How a sending half chooses EVs: in turn (MRC, UET oblivious and bitmap), unmarked ones again first, at random, or by
-the rules of `weft.netsim.reps`."""
-TRIMMED_LAST_HOP = 2
-"""What stands in an arrival whose payload was cut off on the last hop; 1 for any other hop."""
-ARRIVED, ACKNOWLEDGED, FAILED = 0, 1, 2
-"""Kinds of rows in `events`: a receiver has everything, a sender knows it, a queue pair has failed."""
-
-_FIELDS = dict.fromkeys((*(SEND.names or ()), *(REPLY.names or ())))
-HEADER = np.dtype([("pair", "i8"), ("half", "i8"), *((name, "i8") for name in _FIELDS)])
-"""What a packet under way says, whatever its kind; `half` is 1 where the destination's half sent it."""
-
-ROW, PAIR, HALF, ROUTE, SIZE, KIND, HOST, TIME = range(8)
-"""Columns of `out`: header row, queue pair, half that sends, EV bits that route it, bytes, kind, NIC, time."""
-OUT_COLUMNS = 8
-_RECENT_ROUND_TRIPS = 8
-WORD_BITS = 32
-"""Halves in one word of `ready`."""
-_WORD_SHIFT, _WORD_MASK = 5, 31
-
-
-class Halves(NamedTuple):
-    """The columns of all queue pairs of a run, and what ties them to NICs."""
-
-    s: Any
-    """Sending halves at the sources."""
-    b: Any
-    """Sending halves at the destinations, which carry no data."""
-    r: Any
-    """Receiving halves at the destinations."""
-    nic: Any
-    """NIC of every half."""
-    deadline: Any
-    """When every half has something to do by itself."""
-    goal: Any
-    """Sequence numbers by which the current flow has arrived (column 0) and is acknowledged (column 1)."""
-    first: Any
-    """Where the halves of a NIC begin in `of_nic`; one more entry than NICs."""
-    of_nic: Any
-    """The halves of every NIC, sending ones and receiving ones."""
-    turn: Any
-    """Whose turn it is at every NIC."""
-    place: Any
-    """Where every half stands among those of its NIC."""
-    ready: Any
-    """Halves that may have data to send, bits in words of 32, those of a NIC from `first_word` on."""
-    first_word: Any
-    """Where the words of a NIC begin in `ready`; one more entry than NICs."""
-    awake: Any
-    """1 for every NIC that has a bit in `ready`."""
-    due: Any
-    """A time before which no half of a NIC has anything to do by itself."""
-    ring: Any
-    """EVs whose packets came back unmarked, for `RECYCLE`: one row a pair."""
-    ring_at: Any
-    """Where the ring of a pair begins and how many it holds."""
-    sizes: Any
-    """Bytes of every kind of control packet; of a data packet, its header."""
-    frozen: Any
-    """For `REPS`: until when nothing new is tried, and how much of the ring has been written; one row a pair."""
-    spray: Any
-    """How EVs are chosen, and for how long `REPS` freezes."""
-
-
-class Sheet(NamedTuple):
-    """Where the headers of packets under way stand, and what a slot brings forth."""
-
-    pool: Any
-    """Headers."""
-    free: Any
-    """Free rows of the pool as a stack; its height stands in entry 0."""
-    out: Any
-    """Packets that a call sends, one row each."""
-    events: Any
-    """Kind, pair and time of what a call completes."""
-    count: Any
-    """Rows used of `out` and of `events`."""
 
 
 @rule
@@ -198,7 +140,7 @@ def set_deadline(h: Any, half: int) -> None:
     else:
         due_ps = next_deadline(h.b, i)
         q = h.r.qp[i]
-        recent_ps = q["heard_ps"] + _RECENT_ROUND_TRIPS * h.b.params[0]["base_rtt_ps"]
+        recent_ps = q["heard_ps"] + RECENT_ROUND_TRIPS * h.b.params[0]["base_rtt_ps"]
         if q["heard_ps"] >= 0 and q["reverse_probe_ps"] <= recent_ps:
             due_ps = min(due_ps, q["reverse_probe_ps"])
     h.deadline[half] = due_ps
@@ -213,7 +155,7 @@ def wake(h: Any, half: int) -> None:
         return
     nic = h.nic[half]
     place = h.place[half]
-    h.ready[h.first_word[nic] + (place >> _WORD_SHIFT)] |= 1 << (place & _WORD_MASK)
+    h.ready[h.first_word[nic] + (place >> WORD_SHIFT)] |= 1 << (place & WORD_MASK)
     h.awake[nic] = 1
 
 
@@ -222,11 +164,11 @@ def next_ready(h: Any, nic: int, at: int) -> int:
     """Return the place of the first half from `at` on, in a circle, that may have data to send, or -1."""
     first = h.first_word[nic]
     words = h.first_word[nic + 1] - first
-    word = at >> _WORD_SHIFT
-    bits = h.ready[first + word] >> (at & _WORD_MASK) << (at & _WORD_MASK)
+    word = at >> WORD_SHIFT
+    bits = h.ready[first + word] >> (at & WORD_MASK) << (at & WORD_MASK)
     for _ in range(words + 1):
         if bits:
-            return (word << _WORD_SHIFT) + lowest_bit(bits)
+            return (word << WORD_SHIFT) + lowest_bit(bits)
         word = word + 1 if word + 1 < words else 0
         bits = h.ready[first + word]
     return -1
@@ -461,7 +403,7 @@ def send_data(h: Any, sheet: Any, nic: int, now_ps: int, room: Any) -> int:
         i = half >> 1
         at = place + 1 if place + 1 < halves else 0
         if not sendable(h.s, i):
-            h.ready[h.first_word[nic] + (place >> _WORD_SHIFT)] &= ~(1 << (place & _WORD_MASK))
+            h.ready[h.first_word[nic] + (place >> WORD_SHIFT)] &= ~(1 << (place & WORD_MASK))
             continue
         free_now = _send_one(h, sheet, i, now_ps, free, room)
         if free_now < 0:
@@ -533,15 +475,6 @@ def _drop_recycled(h: Any, i: int) -> None:
 
 
 @rule
-def start_pairs(h: Any, words: Any, paths: Any, stride: int, scratch: Any) -> None:
-    """Make the halves of every pair ready; a row of `words` is the chance of its three halves."""
-    for i in range(len(paths)):
-        start_sender(h.s, i, words[i, 0], 0, paths[i], stride, scratch)
-        start_sender(h.b, i, words[i, 1], 0, paths[i], stride, scratch)
-        start_receiver(h.r, i, words[i, 2], 0)
-
-
-@rule
 def post_message(h: Any, i: int, length: int) -> int:
     """Give pair `i` a message to send."""
     wake(h, 2 * i)
@@ -559,18 +492,3 @@ def change_port(h: Any, nic: int, plane: int, up: int, now_ps: int) -> None:
             port_changed(h.s, half >> 1, plane, up, now_ps)
         set_deadline(h, half)
         wake(h, half)
-
-
-@rule
-def deny(h: Any, i: int, half: int, e: int) -> None:
-    """Deny EV `e` of a half, as an operator's denylist does; no answer takes it either."""
-    s = h.b if half else h.s
-    ev_event(s, i, e, DENY)
-    plane = s.evs[i, e]["plane"]
-    if s.planes[i, plane]["reverse"] != e:
-        return
-    s.planes[i, plane]["reverse"] = -1
-    for other in range(s.params[0]["evs"]):
-        ev = s.evs[i, other]
-        if ev["plane"] == plane and ev["state"] != DENIED and s.planes[i, plane]["reverse"] < 0:
-            s.planes[i, plane]["reverse"] = other

@@ -54,7 +54,8 @@ def ladder(target: JobSpec, budget: float | None = None) -> tuple[Rung, ...]:
             raise UsageError(f"a budget of {budget:g} operations; write a number above zero")
         for _ in range(64):
             spent = sum(rung.flops for rung in rungs)
-            if spent <= budget:
+            # Rounding can make two sizes one at some scales; a little smaller they differ again.
+            if spent <= budget and len({rung.params for rung in rungs}) == SIZES:
                 break
             shrink *= max(1.02, math.sqrt(spent / budget))
             rungs = _grid(target, shrink)

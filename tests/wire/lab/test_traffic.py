@@ -26,6 +26,7 @@ from weft.wire.lab.survey import survey
 from weft.wire.lab.traffic import Event, Stream, carry, warm_up
 
 pytestmark = [
+    pytest.mark.trial,
     pytest.mark.root,
     pytest.mark.timeout(900),
     pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root"),

@@ -12,7 +12,7 @@ from weft.core.seeds import Seed
 from weft.core.units import Picoseconds
 from weft.mrc import columns
 from weft.mrc.settings import TIMEOUT_UNIT_PS, settings, slots_mask
-from weft.netsim import hosts
+from weft.netsim import beginnings, hosts
 from weft.netsim.memory import check_memory, free_memory, planned_bytes
 from weft.netsim.network import Network
 from weft.netsim.transports.base import Pair
@@ -122,11 +122,11 @@ class SprayedEndpoints(ColumnEndpoints):
             local = shape.t0_of(pair.source) == shape.t0_of(pair.destination)
             paths[i] = 1 if local else len(pair.uplinks) or self._stride
         scratch = np.zeros(self._stride, np.int64)
-        self._rule(hosts.start_pairs)(self.halves, words, paths, self._stride, scratch)
+        self._rule(beginnings.start_pairs)(self.halves, words, paths, self._stride, scratch)
 
     def _deny(self, link: int) -> None:
         """Deny every EV whose path crosses a link."""
-        deny = self._rule(hosts.deny)
+        deny = self._rule(beginnings.deny)
         for i in range(len(self.pairs)):
             for half, table in ((0, self.halves.s.evs[i]), (1, self.halves.b.evs[i])):
                 for e, value in enumerate(table["value"].tolist()):
