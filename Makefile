@@ -10,7 +10,7 @@ export PYTHONPATH := $(CURDIR)/src
 PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
 
-.PHONY: help setup demo test test-slow test-root check format bench verify docs clean
+.PHONY: help setup demo test test-slow test-root test-kube kube-assets check format bench verify docs clean
 
 help:  ## Say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml
 	    || { echo "setup: $(PYTHON) is older than 3.11; run make PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv --without-pip $(VENV)
 	@$(PYTHON) -m pip --disable-pip-version-check -qq --python $(BIN)/python install 'pip>=25.1'
-	@$(PIP) install --group test --group check --editable '.[train,sim,cluster]'
+	@$(PIP) install --group test --group check --editable '.[train,sim,cluster,kubernetes]'
 	@touch $@
 
 demo: $(STAMP)  ## Design a 131,072-GPU fabric; train a small GPT, kill and corrupt it, and get the same weights
@@ -42,16 +42,27 @@ demo: $(STAMP)  ## Design a 131,072-GPU fabric; train a small GPT, kill and corr
 	@$(BIN)/weft rehearse build/demo/here.toml tiny-gpt --folder build/demo --html build/demo/here.html
 	@echo "demo: the same job on 131,072 GPUs"
 	@$(BIN)/weft rehearse gb200-8x100g-131k tiny-gpt --html build/demo/131k.html
+	@if [ "$$(id -u)" = 0 ] && command -v ip >/dev/null && command -v nft >/dev/null; then \
+	    echo "demo: a real fabric of four planes on this machine; one is cut while MRC and TCP send over it"; \
+	    $(BIN)/weft lab up --name demo && $(BIN)/weft lab bench --name demo --rival tcp --fault 'cut link0-p0-i0'; \
+	    status=$$?; $(BIN)/weft lab down --name demo; exit $$status; \
+	else echo "demo: without root, ip and nft there is no lab"; fi
 
 test: $(STAMP)  ## Run the tests (fast ones; under ten minutes on two cores)
 	@echo "test: the fast tests on $(WORKERS) workers"
-	@$(PYTEST) -n $(WORKERS) -m "not slow and not root"
+	@$(PYTEST) -n $(WORKERS) -m "not slow and not root and not kube"
 
 test-slow: $(STAMP)  ## Run the tests that take long
-	@$(PYTEST) -n $(WORKERS) --timeout 900 -m "slow and not root"
+	@$(PYTEST) -n $(WORKERS) --timeout 900 -m "slow and not root and not kube"
 
 test-root: $(STAMP)  ## Run the tests that need root and iproute2 (network namespaces)
 	@$(PYTEST) -m root
+
+kube-assets:  ## Build a real kube-apiserver, etcd and kube-scheduler into a cache folder (once; four minutes)
+	@scripts/kube-assets
+
+test-kube: $(STAMP)  ## Run the tests against a real API server (make kube-assets builds it)
+	@$(PYTEST) -n $(WORKERS) --dist loadfile --timeout 300 -m kube
 
 check: $(STAMP)  ## Lint, format, types, import contracts, spelling, dead code
 	@echo "check: format";    $(BIN)/ruff format --check --quiet .

@@ -17,7 +17,7 @@ import torch.multiprocessing as mp
 RANKS = 2
 LARGE, SMALL = 64 << 20, 4096
 ROUNDS, TURNS = 5, 3
-SMALL_TURNS = 200
+SMALL_TURNS = 100
 
 
 def _groups() -> dict[str, Any]:

@@ -16,8 +16,9 @@ from weft.fabric.design import Design, candidates, describe
 from weft.specs import JobSpec, ScenarioSpec, SiteSpec, load_job, load_scenario, load_site
 
 if TYPE_CHECKING:
+    from weft.netsim.engine.checkpoint import Keep
     from weft.netsim.results import Report as SimulationReport
-    from weft.netsim.simulate import Watch
+    from weft.netsim.simulate import Files, Watch
     from weft.planning.report import Report
 
 __all__ = ["compare", "design", "plan", "simulate"]
@@ -72,22 +73,32 @@ def simulate(
     transports: Sequence[str] = (),
     seed: int | None = None,
     *,
+    engine: Literal["engine", "reference"] | None = None,
+    threads: int | None = None,
+    files: "Files | None" = None,
     fast: bool | None = None,
+    keep: "Keep | None" = None,
     watch: "Watch | None" = None,
     say: Callable[[str], None] | None = None,
 ) -> "tuple[SimulationReport, ...]":
     """Run a scenario packet by packet and return one report for each transport.
 
-    `scenario` is a built-in name, a path or a loaded scenario; `fast` compiles the protocol's rules (decided by the
-    size of the traffic where absent); `watch` is told of progress, `say` what takes long.
+    `scenario` is a built-in name, a path or a loaded scenario. `engine` is the compiled one where that is installed,
+    and gives the same reports; `files` are htsim's, in place of the scenario's traffic and fabric. `fast` compiles the
+    protocol's rules for the reference (decided by the size of the traffic where absent). `keep` says where a long run
+    is kept, to be taken up again; `watch` is told of progress, `say` what takes long.
     """
-    from weft.netsim.simulate import run, set_up, transports_of
+    from weft.netsim.simulate import run, set_up, set_up_files, transports_of
 
     spec = load_scenario(scenario) if isinstance(scenario, str) else scenario
-    setup = set_up(spec, load_site(spec.site), seed, None if spec.job is None else load_job(spec.job))
+    site = load_site(spec.site)
+    job = None if spec.job is None else load_job(spec.job)
+    setup = set_up(spec, site, seed, job) if files is None else set_up_files(spec, site, files, seed)
     reports: list[SimulationReport] = []
     for transport in transports_of(setup, tuple(transports)):
-        reports.append(run(setup, transport, fast=fast, watch=watch, say=say))
+        reports.append(
+            run(setup, transport, engine=engine, threads=threads, fast=fast, keep=keep, watch=watch, say=say)
+        )
         if reports[-1].interrupted:
             break
     return tuple(reports)

@@ -10,7 +10,7 @@ from weft.cluster.snapshot import Snapshot
 
 SNAPSHOT = Snapshot(
     nodes=tuple(
-        Node(number, f"n{number}", 8, Place(number, number // 4, number // 8), evidence=(Evidence("ecc", 5),))
+        Node(number, f"n{number}", 8, Place(number, number // 4, number // 8), evidence=(Evidence("ecc", 5, "note"),))
         for number in range(16)
     ),
     jobs=(

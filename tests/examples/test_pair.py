@@ -23,8 +23,8 @@ COMMANDS: dict[str, list[list[str]]] = {
     "site": [["site", "show", SITE]],
 }
 WITHOUT_FILES = {
-    "cancel", "cluster", "completion", "drain", "jobs", "lab", "logs", "nodes", "runs", "scale", "schema", "simulate",
-    "submit", "train", "undrain", "why",
+    "cancel", "cluster", "completion", "drain", "jobs", "lab", "logs", "nodes", "pod", "runs", "scale", "schema",
+    "simulate", "submit", "train", "undrain", "why",
 }  # fmt: skip
 """Commands that take neither (a scenario names its site), and training, which has a test of its own."""
 

@@ -25,7 +25,7 @@ def network_of(pause: Pause, **more):
     (transport,) = transports_of(setup)
     network = Network(
         build(setup.fabric), setup.fabric, setup.scenario.network, transport.frames(4096), False, False,
-        Switching(pause=pause),
+        switching=Switching(pause=pause),
     )  # fmt: skip
     return setup, network
 

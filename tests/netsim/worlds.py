@@ -97,3 +97,10 @@ def run_world(spec, site=None, transport: str = "mrc", seed: int = 0):
         check_sender(world.endpoints.halves.s, i)
         check_receiver(world.endpoints.halves.r, i)
     return world
+
+
+def run_adaptive(**more):
+    """Return a world of the transport `adaptive` on a small site of one plane, before its first slot."""
+    setup = set_up(scenario(pair()), small_site(**{"planes": 1, **more}))
+    (chosen,) = transports_of(setup, ("adaptive",))
+    return prepare(setup, chosen, fast=False)[1]

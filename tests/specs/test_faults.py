@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from weft.core.errors import UsageError
-from weft.specs.faults import FaultsSpec, resolved
+from weft.specs.faults import FaultsSpec, refuse_planes, resolved
 
 
 def spec(*faults: dict[str, object], seed: int = 0) -> FaultsSpec:
@@ -58,3 +58,19 @@ def test_what_the_job_does_not_have_is_refused(fault: dict[str, object], message
 def test_a_fault_that_makes_no_sense_is_refused_with_what_would(fault: dict[str, object], message: str):
     with pytest.raises(ValidationError, match=message):
         spec(fault)
+
+
+def test_faults_of_planes_need_a_backend_with_planes():
+    broken = spec({"kind": "plane-down", "plane": 2, "rank": 1, "step": 3}, {"kind": "drop-link", "share": 0.1})
+    refuse_planes(broken, "mrc")
+    with pytest.raises(UsageError, match=r'fault 1 \(plane-down\) needs planes; set backend = "mrc"'):
+        refuse_planes(broken, "auto")
+    one, two = resolved(broken, ranks=4, nodes=2, steps=10)
+    assert (one.rank, one.plane, one.step) == (1, 2, 3)
+    assert two.rank is not None
+    assert two.share == 0.1
+
+
+def test_only_faults_of_planes_have_one():
+    with pytest.raises(ValidationError, match="a fault of kind 'kill' has no plane"):
+        spec({"kind": "kill", "plane": 1})

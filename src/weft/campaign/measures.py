@@ -207,7 +207,8 @@ class Measures:
         changes = sorted(self.draw)
         times = np.array([at for at, _ in changes], dtype=np.int64)
         levels = np.cumsum([watts for _, watts in changes]) + self.book.pool.count * self.book.power.node_idle_w
-        grid = np.arange(self.first_ms - step_ms, self.end_ms + step_ms, step_ms)
+        last_ms = max(self.end_ms, changes[-1][0] if changes else 0)
+        grid = np.arange(self.first_ms - step_ms, last_ms + 2 * step_ms, step_ms)
         at = np.searchsorted(times, grid, side="right") - 1
         idle = self.book.pool.count * self.book.power.node_idle_w
         return grid / 1000, np.where(at >= 0, levels[np.maximum(at, 0)] if len(levels) else idle, idle)

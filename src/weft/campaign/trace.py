@@ -90,7 +90,7 @@ def written(lines: Iterable[Line]) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
     for line in lines:
-        limit = "" if line.limit_ms is None else f"{line.limit_ms / _MS:g}"
+        limit = "" if line.limit_ms is None else f"{line.limit_ms / _MS:.3f}"
         writer.writerow(
             (f"{line.submit_ms / _MS:.3f}", f"{line.duration_ms / _MS:.3f}", limit, line.nodes, line.gpus_per_node,
              line.team, line.priority, line.kind)

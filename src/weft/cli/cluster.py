@@ -131,6 +131,7 @@ def generate(
     lines = scene(scenario, len(pool), spec.node.gpus, jobs=jobs, seed=Seed(seed), load=load)
     part = out.with_name(f".{out.name}.part")
     try:
+        out.parent.mkdir(parents=True, exist_ok=True)
         part.write_text(written(lines))
         part.replace(out)
     except OSError as error:
@@ -254,7 +255,7 @@ def _write_jobs(target: Path, found: dict[str, Measures]) -> None:
             writer.writerow(_JOB_COLUMNS)
             for name, measured in found.items():
                 for record in measured.records.values():
-                    reasons = " ".join(f"{code}={ms / 1000:g}" for code, ms in record.reasons.items())
+                    reasons = " ".join(f"{code}={ms / 1000:.3f}" for code, ms in record.reasons.items())
                     times = (record.submit_ms, record.start_ms, record.end_ms)
                     submit, start, end = ("" if each is None else each / 1000 for each in times)
                     wait = "" if record.wait_ms is None else record.wait_ms / 1000

@@ -13,11 +13,14 @@ from cyclopts import Parameter
 
 from weft.cli.output import JsonFlag, console, print_json, print_table
 from weft.core.errors import FailedError, UsageError
-from weft.engines.local.client import Client, UnreachableError
+from weft.engines.local.client import Client, Speaker, UnreachableError
 from weft.engines.local.home import Home
 
 HomeOption = Annotated[
     Path | None, Parameter(name="--home", help="The cluster's folder; $WEFT_CLUSTER, or ~/.weft/cluster.")
+]
+OnOption = Annotated[
+    str | None, Parameter(name="--on", help="A Kubernetes context in place of this machine; '.' for the current one.")
 ]
 DEFAULT_NODES = 4
 LOOPBACK = "127.0.0.1"
@@ -32,9 +35,13 @@ def home_of(given: Path | None) -> Home:
     return Home(Path(os.environ.get("WEFT_CLUSTER") or Path.home() / ".weft" / "cluster").absolute())
 
 
-def client_of(given: Path | None) -> Client:
-    """Return a way to the cluster that is meant."""
-    return Client(home_of(given))
+def client_of(given: Path | None, on: str | None = None) -> Speaker:
+    """Return a way to the cluster that is meant: this machine's, or the Kubernetes context `on`."""
+    if on is None:
+        return Client(home_of(given))
+    from weft.cli.cluster_kubernetes import remote
+
+    return remote(on)
 
 
 def up(
@@ -100,7 +107,7 @@ def down(
     json: JsonFlag = False,
 ) -> None:
     """Stop the cluster's daemon; jobs that run go on, and weft cluster up takes them up again."""
-    client = client_of(home)
+    client = Client(home_of(home))
     running = client.process()
     left: list[str] = []
     if running is not None:

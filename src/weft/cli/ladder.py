@@ -50,13 +50,14 @@ def ladder(
     target = load_job(job)
     top, rungs = rung_of(target), rungs_of(target, budget)
     with _cluster(home) as client, _shown(len(rungs) + run) as tell:
-        losses = _train(client, rungs, tell)
+        # The large run takes the longest, so it begins first; the prediction does not know it.
+        losses = _train(client, [top, *rungs] if run else rungs, tell)
+        measured = losses.pop(0) if run else None
         points = [(rung.params, rung.tokens, loss) for rung, loss in zip(rungs, losses, strict=True)]
         write_whole(out, "params,tokens,loss\n" + "".join(f"{a},{b},{c!r}\n" for a, b, c in points))
         columns = np.array(points, dtype=np.float64)
         found = scaling.fit(scaling.Points(columns[:, 0], columns[:, 1], columns[:, 2]), Seed(target.seed))
         prediction = scaling.predict(found, top.params, top.tokens, Seed(target.seed))
-        measured = _train(client, [top], tell)[0] if run else None
     document = {
         "job": target.name, "rungs": [{"params": a, "tokens": b, "loss": c} for a, b, c in points],
         "flops": sum(rung.flops for rung in rungs), "times_cheaper": top.flops / max(rung.flops for rung in rungs),

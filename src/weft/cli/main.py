@@ -77,6 +77,11 @@ app.command("weft.cli.scale:app", name="scale", help="Predict the loss of a larg
 cluster.command("weft.cli.cluster:replay", name="replay", help="Replay a trace through the real decisions.")
 cluster.command("weft.cli.cluster:generate", name="generate", help="Make a trace from a seed.")
 
+cluster.command("weft.cli.cluster_kubernetes:install", name="install", help="Make weft's kinds known to Kubernetes.")
+cluster.command("weft.cli.cluster_kubernetes:control", name="control", help="Run the engine of a Kubernetes cluster.")
+cluster.command("weft.cli.cluster_kubernetes:act", name="act", help="Play nodes against a real API server.")
+app.command("weft.cli.cluster_kubernetes:pod", name="pod", help="Be the program inside a pod.", show=False)
+
 app.command("weft.cli.files:schema", name="schema", help="Print the JSON schema of site, job or scenario files.")
 app.command("weft.cli.files:check", name="check", help="Check site, job and scenario files and name every mistake.")
 app.command("weft.cli.files:completion", name="completion", help="Print the completion script of a shell.")

@@ -17,34 +17,36 @@ _MW = 1e6
 def draw_replays(figure: Figure, found: Mapping[str, Measures]) -> None:
     """Draw use, waits, their reasons, and the site's draw with its ramp, one colour for a policy."""
     (use, waits, spread), (reasons, draw, ramp) = figure.subplots(2, 3)
+    longest_ms = max(measured.end_ms - measured.first_ms for measured in found.values())
+    unit, unit_s = ("h", 3600) if longest_ms > 2 * _HOUR_MS else ("min", 60)
     for (name, measured), colour in zip(found.items(), COLOURS, strict=False):
-        times = np.array([at for at, _ in measured.busy]) / _HOUR_MS
+        times = np.array([at for at, _ in measured.busy]) / 1000 / unit_s
         held = np.array([gpus for _, gpus in measured.busy]) / measured.total_gpus
         use.step(times, held, where="post", color=colour, label=name, linewidth=0.8)
         seconds = np.sort([r.wait_ms / 1000 for r in measured.records.values() if r.wait_ms is not None])
         if len(seconds):
             spread.step(np.maximum(seconds, 0.1), np.arange(1, len(seconds) + 1) / len(seconds), color=colour)
-        _draw_power(draw, ramp, measured, colour)
+        _draw_power(draw, ramp, measured, colour, unit_s)
     _draw_sizes(waits, found)
     _draw_reasons(reasons, found)
-    use.set(title="GPUs held", xlabel="time, h", ylabel="share", ylim=(0, 1.02))
+    use.set(title="GPUs held", xlabel=f"time, {unit}", ylabel="share", ylim=(0, 1.02))
     spread.set(title="jobs that started by then", xlabel="wait, s", ylabel="share", xscale="log", ylim=(0, 1.02))
-    draw.set(title="draw of the site (dashed: limit)", xlabel="time, h", ylabel="MW", ylim=(0, None))
-    ramp.set(title="change of the draw in a second (dashed: limit)", xlabel="time, h", ylabel="MW")
+    draw.set(title="draw of the site (dashed: limit)", xlabel=f"time, {unit}", ylabel="MW", ylim=(0, None))
+    ramp.set(title="its change in a second (dashed: limit)", xlabel=f"time, {unit}", ylabel="MW")
     use.legend(loc="lower right")
 
 
-def _draw_power(draw: Axes, ramp: Axes, measured: Measures, colour: str) -> None:
+def _draw_power(draw: Axes, ramp: Axes, measured: Measures, colour: str, unit_s: int) -> None:
     seconds, watts = measured.power_wave()
     every = max(1, len(seconds) // _POINTS)
-    draw.plot(seconds[::every] / 3600, watts[::every] / _MW, color=colour, linewidth=0.8)
+    draw.plot(seconds[::every] / unit_s, watts[::every] / _MW, color=colour, linewidth=0.8)
     change = np.diff(watts)
     # The largest change of each stretch, so that no jump is lost by drawing few points.
     stretches = len(change) // every
     if stretches:
         blocks = change[: stretches * every].reshape(stretches, every)
         largest = blocks[np.arange(stretches), np.abs(blocks).argmax(axis=1)]
-        ramp.plot(seconds[1 : stretches * every + 1 : every] / 3600, largest / _MW, color=colour, linewidth=0.8)
+        ramp.plot(seconds[1 : stretches * every + 1 : every] / unit_s, largest / _MW, color=colour, linewidth=0.8)
     power = measured.book.power
     if power.site_w is not None:
         draw.axhline(power.site_w / _MW, color="#999999", linestyle="--", linewidth=1)

@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from weft.cli.cluster_local import HomeOption, ago, client_of, print_nodes
+from weft.cli.cluster_local import HomeOption, OnOption, ago, client_of, print_nodes
 from weft.cli.output import JsonFlag, console, print_json, print_table
 from weft.core.errors import UsageError
 from weft.core.quantity import significant
-from weft.engines.local.client import Client
+from weft.engines.local.client import Speaker
 
 nodes_app = App(name="nodes", help="List the cluster's nodes, or test this machine.", help_format="plaintext")
 
@@ -23,7 +23,7 @@ _SHOWN = 30
 def jobs(
     name: str | None = None, /, *,
     all: Annotated[bool, Parameter(name=("--all", "-a"), negative="", help="Those that have ended too.")] = False,
-    home: HomeOption = None, json: JsonFlag = False,
+    home: HomeOption = None, on: OnOption = None, json: JsonFlag = False,
 ) -> None:  # fmt: skip
     """List jobs; with the name of one, everything about it; with that of a sweep, its jobs compared, best first.
 
@@ -33,7 +33,7 @@ def jobs(
         A job or a sweep.
 
     """
-    client = client_of(home)
+    client = client_of(home, on)
     if name is None:
         _list(client, all=all, json=json)
         return
@@ -47,14 +47,14 @@ def jobs(
         _print_job(document)
 
 
-def _array(client: Client, name: str) -> Any:
+def _array(client: Speaker, name: str) -> Any:
     try:
         return client.get("v1", "arrays", name)
     except UsageError:
         return None
 
 
-def _list(client: Client, *, all: bool, json: bool) -> None:
+def _list(client: Speaker, *, all: bool, json: bool) -> None:
     found = client.get("v1", "jobs", state="all" if all else "open")["jobs"]
     if json:
         print_json(found)
@@ -116,7 +116,7 @@ def _print_history(history: list[Mapping[str, Any]]) -> None:
 def logs(
     job: str, /, *,
     follow_it: Annotated[bool, Parameter(name=("--follow", "-f"), negative="", help="Until the job ends.")] = False,
-    rank: Rank = 0, home: HomeOption = None, json: JsonFlag = False,
+    rank: Rank = 0, home: HomeOption = None, on: OnOption = None, json: JsonFlag = False,
 ) -> None:  # fmt: skip
     """Print the output of a job.
 
@@ -126,7 +126,7 @@ def logs(
         Which.
 
     """
-    client = client_of(home)
+    client = client_of(home, on)
     if json:
         print_json(client.get("v1", "jobs", job, "log", rank=rank))
     elif follow_it:
@@ -139,7 +139,7 @@ def logs(
             offset, more = part["next"], bool(part["text"])
 
 
-def follow(client: Client, job: str, rank: int) -> None:
+def follow(client: Speaker, job: str, rank: int) -> None:
     """Print the output of a job as it comes, over all of its attempts, until it has ended."""
     offset, attempt = 0, 0
     while True:
@@ -154,7 +154,7 @@ def follow(client: Client, job: str, rank: int) -> None:
             return
 
 
-def cancel(*names: str, home: HomeOption = None, json: JsonFlag = False) -> None:
+def cancel(*names: str, home: HomeOption = None, on: OnOption = None, json: JsonFlag = False) -> None:
     """Call off jobs or sweeps; what runs is asked to end, then made to.
 
     Parameters
@@ -165,7 +165,7 @@ def cancel(*names: str, home: HomeOption = None, json: JsonFlag = False) -> None
     """
     if not names:
         raise UsageError("name a job to call off; weft jobs lists them")
-    client = client_of(home)
+    client = client_of(home, on)
     found = [job for name in names for job in client.post("v1", "jobs", name, "cancel")["jobs"]]
     if json:
         print_json(found)
@@ -174,7 +174,7 @@ def cancel(*names: str, home: HomeOption = None, json: JsonFlag = False) -> None
         console().print(f"{job['id']}: {job['state']}", markup=False)
 
 
-def why(job: str, /, *, home: HomeOption = None, json: JsonFlag = False) -> None:
+def why(job: str, /, *, home: HomeOption = None, on: OnOption = None, json: JsonFlag = False) -> None:
     """Say why a job does not run: the rule, who is before it, when it will start, and what would make it sooner.
 
     Parameters
@@ -183,7 +183,7 @@ def why(job: str, /, *, home: HomeOption = None, json: JsonFlag = False) -> None
         Which.
 
     """
-    document = client_of(home).get("v1", "jobs", job, "why")
+    document = client_of(home, on).get("v1", "jobs", job, "why")
     if json:
         print_json(document)
         return
@@ -208,9 +208,9 @@ def why(job: str, /, *, home: HomeOption = None, json: JsonFlag = False) -> None
 
 
 @nodes_app.default
-def nodes(*, home: HomeOption = None, json: JsonFlag = False) -> None:
+def nodes(*, home: HomeOption = None, on: OnOption = None, json: JsonFlag = False) -> None:
     """List the nodes: state, who is on them, what was seen of them."""
-    client = client_of(home)
+    client = client_of(home, on)
     document = client.get("v1", "nodes")["nodes"]
     if json:
         print_json(document)
@@ -218,7 +218,9 @@ def nodes(*, home: HomeOption = None, json: JsonFlag = False) -> None:
     print_nodes(document, client.get("v1", "status")["now_ms"])
 
 
-def drain(node: str, /, *, reason: Reason = "", home: HomeOption = None, json: JsonFlag = False) -> None:
+def drain(
+    node: str, /, *, reason: Reason = "", home: HomeOption = None, on: OnOption = None, json: JsonFlag = False
+) -> None:
     """Give a node no more work; what runs on it ends by itself.
 
     Parameters
@@ -227,10 +229,12 @@ def drain(node: str, /, *, reason: Reason = "", home: HomeOption = None, json: J
         Which.
 
     """
-    _drain(node, "drain", reason, client_of(home), json=json)
+    _drain(node, "drain", reason, client_of(home, on), json=json)
 
 
-def undrain(node: str, /, *, reason: Reason = "", home: HomeOption = None, json: JsonFlag = False) -> None:
+def undrain(
+    node: str, /, *, reason: Reason = "", home: HomeOption = None, on: OnOption = None, json: JsonFlag = False
+) -> None:
     """Give a node back.
 
     Parameters
@@ -239,10 +243,10 @@ def undrain(node: str, /, *, reason: Reason = "", home: HomeOption = None, json:
         Which.
 
     """
-    _drain(node, "undrain", reason, client_of(home), json=json)
+    _drain(node, "undrain", reason, client_of(home, on), json=json)
 
 
-def _drain(node: str, verb: str, reason: str, client: Client, *, json: bool) -> None:
+def _drain(node: str, verb: str, reason: str, client: Speaker, *, json: bool) -> None:
     from weft.cli.submit import asker
 
     document = client.post("v1", "nodes", node, verb, body={"by": asker(), "reason": reason})

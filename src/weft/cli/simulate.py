@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -14,6 +14,7 @@ from weft import api
 from weft.cli.output import JsonFlag, PlotFile, console, print_json, print_table, save_plot
 from weft.core.errors import FailedError, UsageError
 from weft.core.quantity import RATE, TIME, significant
+from weft.netsim.engine.checkpoint import Keep
 from weft.netsim.results import Report
 from weft.netsim.simulate import Watch
 
@@ -26,30 +27,74 @@ FlowsFile = Annotated[
 
 
 def simulate(
-    scenario: str,
+    scenario: str | None = None,
+    sweep: str | None = None,
     /,
     *,
     transport: Annotated[
-        str | None, Parameter(help="Transports to run, by comma: mrc, uet, random; the scenario's where absent.")
+        str | None,
+        Parameter(
+            help="Transports to run, by comma: mrc, uet, random, roce (roce:8 has 8 queue pairs for a flow), reps, "
+            "adaptive; the scenario's where absent."
+        ),
     ] = None,
+    collective: Annotated[
+        str | None,
+        Parameter(help="Instead of a scenario: compare transports on ring, reduce-scatter, all-gather or all-to-all."),
+    ] = None,
+    size: Annotated[str, Parameter(help="Collective: bytes of the buffer, or several sizes by comma.")] = "64MiB",
+    ranks: Annotated[int, Parameter(help="Collective: how many take part.")] = 64,
+    site: Annotated[str, Parameter(help="Collective: built-in name or path of the site.")] = "bed-64x400g",
     seed: Annotated[int | None, Parameter(help="Root of everything random; the scenario's where absent.")] = None,
+    engine: Annotated[
+        Literal["engine", "reference"] | None,
+        Parameter(help="The compiled engine or the readable reference; both give the same report."),
+    ] = None,
+    threads: Annotated[int | None, Parameter(help="Threads of the engine; all cores for large fabrics.")] = None,
+    matrix: Annotated[Path | None, Parameter(help="htsim's connection matrix (.cm) instead of the traffic.")] = None,
+    topology: Annotated[Path | None, Parameter(help="htsim's topology (.topo) instead of the site's fabric.")] = None,
+    keep: Annotated[
+        Path | None, Parameter(help="Folder in which a long run is kept; the same command takes it up again.")
+    ] = None,
+    out: Annotated[Path | None, Parameter(help="Sweep: the Parquet file of its results.")] = None,
     flows: FlowsFile = None,
     json: JsonFlag = False,
     plot: PlotFile = None,
 ) -> None:
     """Run SCENARIO, packet by packet, and print completion times, rates, losses and recovery.
 
+    `weft simulate sweep FILE` runs a scenario over sizes, loads, transports, failed links and seeds, on all cores.
+
     Parameters
     ----------
     scenario
-        Built-in name or path of a scenario file.
+        Built-in name or path of a scenario file; `htsim-permutation`'s settings where --matrix names the traffic;
+        nothing where --collective is given.
+    sweep
+        Path of a sweep file, after the word `sweep`.
 
     """
+    if scenario == "sweep":
+        from weft.cli.sweep import run_sweep
+
+        run_sweep(sweep, out, json=json, plot=plot)
+        return
     names = tuple(name.strip() for name in transport.split(",")) if transport else ()
+    if collective is not None:
+        if scenario is not None or matrix is not None:
+            raise UsageError("name either a scenario or a collective: weft simulate pair, or --collective ring")
+        from weft.cli.collective import run_collective
+
+        run_collective(collective, size, ranks, site, names, seed=seed or 0, json=json, plot=plot)
+        return
+    files = _files(scenario, sweep, matrix, topology)
     if flows is not None and flows.suffix not in (".parquet", ".csv"):
         raise UsageError(f"--flows {flows}: write a name that ends in .parquet or .csv")
     with _progress() as (watch, say):
-        reports = api.simulate(scenario, names, seed, watch=watch, say=say)
+        reports = api.simulate(
+            scenario or "htsim-permutation", names, seed, engine=engine, threads=threads, files=files,
+            keep=None if keep is None else Keep(keep), watch=watch, say=say,
+        )  # fmt: skip
     if flows is not None:
         _write_flows(flows, reports)
     if plot is not None:
@@ -66,6 +111,19 @@ def simulate(
     failed = sum(report.as_json()["failed"] for report in reports)
     if failed:
         raise FailedError(f"{failed} flows failed; --flows FILE.csv names each with its error")
+
+
+def _files(
+    scenario: str | None, sweep: str | None, matrix: Path | None, topology: Path | None
+) -> tuple[Path, Path] | None:
+    """Return htsim's two files where they are given, or raise with what does not go together."""
+    if sweep is not None:
+        raise UsageError(f"one scenario at a time, not {scenario} and {sweep}; `weft simulate sweep FILE` runs many")
+    if (matrix is None) != (topology is None):
+        raise UsageError("--matrix and --topology go together; name both files")
+    if scenario is None and matrix is None:
+        raise UsageError("name a scenario, built in or a file: weft simulate pair")
+    return None if matrix is None or topology is None else (matrix, topology)
 
 
 @contextmanager

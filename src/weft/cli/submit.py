@@ -9,12 +9,12 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from weft.cli.cluster_local import HomeOption, client_of
+from weft.cli.cluster_local import HomeOption, OnOption, client_of
 from weft.cli.output import JsonFlag, console, print_json
 from weft.cli.queue import follow, print_array
 from weft.core.errors import FailedError, UsageError
 from weft.core.specfile import read_table, validate
-from weft.engines.local.client import Client
+from weft.engines.local.client import Speaker
 from weft.specs import JOBS, JobSpec, load_job
 from weft.specs.faults import FaultsSpec
 from weft.specs.submission import SubmissionSpec
@@ -55,6 +55,10 @@ def submit(
     snapshot: Annotated[bool, Parameter(help="Take the working folder along.")] = True,
     wait: Annotated[bool, Parameter(negative="", help="Show the output and wait for the end.")] = False,
     home: HomeOption = None,
+    on: OnOption = None,
+    image: Annotated[str | None, Parameter(help="With --on: the image of its pods.")] = None,
+    volume: Annotated[tuple[str, ...], Parameter(negative="", help="With --on: PATH=CLAIM to mount.")] = (),
+    render: Annotated[Literal["jobset", "kueue"] | None, Parameter(help="Print these objects instead.")] = None,
     json: JsonFlag = False,
 ) -> None:  # fmt: skip
     """Submit a training (a job file) or any command (after --) to the cluster.
@@ -85,7 +89,12 @@ def submit(
             raise UsageError("--set and --faults are for trainings; a command takes its own options")
         table |= {"command": list(words), "name": _name_of(words)} | own
     _check(table)
-    client = client_of(home)
+    if render is not None:
+        from weft.cli.cluster_kubernetes import print_rendered
+
+        print_rendered(table, render, image, volume)
+        return
+    client = client_of(home) if on is None else remote_of(on, image, volume)
     client.post("v1", "check", body=table)
     if snapshot:
         from weft.engines.local.archive import pack
@@ -95,12 +104,19 @@ def submit(
     _answer(client, jobs, wait=wait, json=json)
 
 
+def remote_of(on: str, image: str | None, volumes: tuple[str, ...]) -> Speaker:
+    """Return a way to a Kubernetes cluster, with what its pods need."""
+    from weft.cli.cluster_kubernetes import remote
+
+    return remote(on, image, volumes)
+
+
 def _check(table: dict[str, Any]) -> SubmissionSpec:
     """Refuse what is wrong before anything is sent."""
     return validate(table, SubmissionSpec, "the submission")
 
 
-def _answer(client: Client, jobs: list[dict[str, Any]], *, wait: bool, json: bool) -> None:
+def _answer(client: Speaker, jobs: list[dict[str, Any]], *, wait: bool, json: bool) -> None:
     array = jobs[0]["array"]
     if wait:
         _wait(client, jobs, quiet=json)
@@ -119,7 +135,7 @@ def _answer(client: Client, jobs: list[dict[str, Any]], *, wait: bool, json: boo
         raise FailedError(f"{failed[0]} {ending['state']}: {ending['text']}")
 
 
-def _wait(client: Client, jobs: list[dict[str, Any]], *, quiet: bool) -> None:
+def _wait(client: Speaker, jobs: list[dict[str, Any]], *, quiet: bool) -> None:
     """Wait for the end of jobs, showing the output of a single one."""
     if len(jobs) == 1 and not quiet:
         follow(client, jobs[0]["id"], rank=0)

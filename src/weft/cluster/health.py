@@ -73,7 +73,8 @@ def brake(book: Book, sick: int, now_ms: int) -> Brake:
     """Return the brake for so many nodes that look sick."""
     policy, count = book.policy, book.pool.count
     allowance = min(max(int(policy.brake_share * count), policy.brake_least), policy.brake_most)
-    recent = int(np.count_nonzero(book.pool.out_ms > now_ms - policy.brake_window_ms))
+    out_ms = book.pool.out_ms
+    recent = int(np.count_nonzero((out_ms >= 0) & (out_ms > now_ms - policy.brake_window_ms)))
     return Brake(allowance, recent, sick)
 
 

@@ -163,6 +163,14 @@ class _Turn:
         if power_ms >= FAR_MS and not len(self.book.running):
             self._pass_over(at, Reason.POWER)
             return
+        # Small jobs that are before it take their nodes first, beside it where there is room and before it where not.
+        small = np.flatnonzero(self.allowed[:at] & self.fast[:at])
+        ahead = int(self.need[small].sum())
+        if ahead and keep + ahead <= len(back):
+            keep += ahead
+            start_ms = self.book.running.earliest_ms(back, keep, start_ms)
+        elif ahead:
+            start_ms = max(self.now_ms, start_ms) + int(self.limit_ms[small].sum())
         self._pass_over(at, Reason.POWER if power_ms > max(start_ms, self.now_ms) else Reason.NODES)
         self.head = _Head(at, job, max(self.now_ms, start_ms, power_ms), keep, int(self.watts[at]))
 

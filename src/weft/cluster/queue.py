@@ -117,7 +117,8 @@ class Queue:
 def is_fast(job: Job, policy: Policy) -> bool:
     """Return whether a job belongs to the fast lane: a small experiment that declares a short limit."""
     return (
-        job.kind == "experiment"
+        policy.lane_nodes > 0
+        and job.kind == "experiment"
         and job.gang.nodes <= policy.lane_most_nodes
         and job.limit_ms is not None
         and job.limit_ms <= policy.lane_limit_ms

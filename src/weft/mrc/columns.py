@@ -116,7 +116,7 @@ PLANE = np.dtype(
 
 PACKET = np.dtype(
     [
-        *(("sent_ps", "i8"), ("order", "i8"), ("message", "i4"), ("bytes", "i4")),
+        *(("sent_ps", "i8"), ("order", "i4"), ("message", "i4"), ("bytes", "i4")),
         *(
             ("older", "i2"),
             ("newer", "i2"),
@@ -125,10 +125,12 @@ PACKET = np.dtype(
             ("state", "i1"),
             ("tries", "i1"),
             ("gone", "i1"),
+            ("spare", "i1"),
         ),
     ]
 )
-"""One packet of the window: last transmission, its message and size, neighbours in its list, EV now and before."""
+"""One packet of the window: last transmission, its message and size, neighbours in its list, EV now and before. Its 32
+bytes never lie across two lines of a cache."""
 
 MESSAGE = np.dtype(_wide("first", "packets", "address", "key", "length", "immediate", "msn"))
 """One write: its packets, where it goes, and its immediate (-1 for none)."""

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple, TypeVar
 RuleT = TypeVar("RuleT", bound=Callable[..., Any])
 
 _RULES: dict[str, FunctionType] = {}
-_COMPILED: dict[tuple[FunctionType, str], Any] = {}
+_COMPILED: dict[tuple[FunctionType, str, bool], Any] = {}
 _KEPT: list[str] = []
+_TWINS: dict[FunctionType, FunctionType] = {}
 
 
 def rule(function: RuleT) -> RuleT:
@@ -25,6 +26,13 @@ def rule(function: RuleT) -> RuleT:
     assert isinstance(function, FunctionType), "a rule is a plain function"
     _RULES[f"{function.__module__}.{function.__qualname__}"] = function
     return function
+
+
+def twin(function: Callable[..., Any], other: Callable[..., Any]) -> None:
+    """Let compiled code use rule `other` for `function`: the same result by arithmetic that wraps only there."""
+    assert isinstance(function, FunctionType), "a rule is a plain function"
+    assert isinstance(other, FunctionType), "a rule is a plain function"
+    _TWINS[function] = other
 
 
 def rules() -> dict[str, FunctionType]:
@@ -55,6 +63,15 @@ class Swap(NamedTuple):
 
 def compiled(function: Callable[..., Any], swap: Swap | None = None) -> Any:
     """Return the compiled form of a rule; it takes the same arguments and leaves the same state behind."""
+    return _compiled(function, swap, entry=True)
+
+
+def _compiled(function: Callable[..., Any], swap: Swap | None, *, entry: bool) -> Any:
+    """Return a rule compiled to be called from outside, or by other compiled rules only.
+
+    The latter take no part in what Python needs, the unpacking of arguments and the keeping of code, which costs far
+    more time to compile than most rules do.
+    """
     assert isinstance(function, FunctionType), "only rules can be compiled"
     assert _is_rule(function), f"{function.__qualname__} is not a rule; decorate it with @rule"
     if swap is not None:
@@ -63,7 +80,7 @@ def compiled(function: Callable[..., Any], swap: Swap | None = None) -> Any:
         if not _reaches(function, swap, set()):
             swap = None
     suffix = "" if swap is None else f"_{swap.name}"
-    known = _COMPILED.get((function, suffix))
+    known = _COMPILED.get((function, suffix, entry))
     if known is not None:
         return known
     import numba
@@ -73,14 +90,19 @@ def compiled(function: Callable[..., Any], swap: Swap | None = None) -> Any:
     # The compiler keeps what it made by this name, so that copies which call other rules must not share it.
     copy.__module__, copy.__qualname__ = function.__module__, function.__qualname__ + suffix
     # Rules make no arrays, so nothing is to be counted or freed; counting references would cost more than the rules do.
-    options: dict[str, Any] = {"nogil": True, "_nrt": False, "cache": bool(_KEPT)}
+    # They divide by nothing that could be zero, so no check for it is wanted either.
+    options: dict[str, Any] = {"nogil": True, "_nrt": False, "error_model": "numpy"}
+    if entry:
+        options["cache"] = bool(_KEPT)
+    else:
+        options |= {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "forceinline": True}
     made: Any = numba.njit(copy, **options)
     _take_wide(made)
-    _COMPILED[function, suffix] = made
+    _COMPILED[function, suffix, entry] = made
     for name in function.__code__.co_names:
         called = names.get(name)
         if isinstance(called, FunctionType) and _is_rule(called):
-            names[name] = compiled(called, swap)
+            names[name] = _compiled(_TWINS.get(called, called), swap, entry=False)
     return made
 
 
@@ -104,11 +126,12 @@ def _take_wide(made: Any) -> None:
 
     types: Any = known
     template = made.get_call_template
+    narrow = (*types.signed_domain, *types.unsigned_domain)
+    narrow = tuple(one for one in narrow if one not in (types.int64, types.uint64))
 
     def wide(arguments: Any, named: Any) -> Any:
         plain = [types.unliteral(one) for one in arguments]
-        narrow = [isinstance(one, types.Integer) and one.bitwidth < types.int64.bitwidth for one in plain]
-        return template(tuple(types.int64 if less else one for one, less in zip(plain, narrow, strict=True)), named)
+        return template(tuple(types.int64 if one in narrow else one for one in plain), named)
 
     made.get_call_template = wide
 

@@ -7,7 +7,7 @@ because a window (at most 255 x 128 packets) is far smaller than half the PSN sp
 
 import numpy as np
 
-from weft.mrc.compiled import rule
+from weft.mrc.compiled import rule, twin
 
 PSN_MASK = 0xFFFFFF
 _PSN_SPACE = 0x1000000
@@ -67,6 +67,29 @@ def mix32(word: int, counter: int) -> int:
     low, high = low ^ (((low >> 27) | (high << 5)) & LOW32), high ^ (high >> 27)
     high, low = _times(high, low, 0x94D049BB, 0x133111EB)
     return high ^ (high >> 31)
+
+
+_GOLDEN = 0x9E3779B97F4A7C15 - 2**64
+_FIRST = 0xBF58476D1CE4E5B9 - 2**64
+_SECOND = 0x94D049BB133111EB - 2**64
+
+
+@rule
+def mix64(word: int, counter: int) -> int:
+    """Return all 64 bits that `weft.core.seeds.mix` makes, as a signed number; compiled only, where products wrap."""
+    z = word + _GOLDEN * (counter + 1)
+    z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * _FIRST
+    z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * _SECOND
+    return z ^ ((z >> 31) & 0x1FFFFFFFF)
+
+
+@rule
+def _mix32_wrapping(word: int, counter: int) -> int:
+    """Return what `mix32` returns; compiled only."""
+    return (mix64(word, counter) >> 32) & LOW32
+
+
+twin(mix32, _mix32_wrapping)
 
 
 @rule

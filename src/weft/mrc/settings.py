@@ -31,7 +31,7 @@ def settings(spec: MrcSpec, *, planes: int, rate_bps: int, payload: int = 4096) 
         "payload": payload,
         "overhead": HEADER_BYTES,
         "window": window_packets(window),
-        "slot_mask": _mask(window_packets(window)),
+        "slot_mask": slots_mask(window_packets(window)),
         "planes": planes,
         "evs": planes * (per_plane + -(-ev.backup // planes)),
         "active": planes * per_plane,
@@ -57,7 +57,7 @@ def settings(spec: MrcSpec, *, planes: int, rate_bps: int, payload: int = 4096) 
         "linear_retries": loss.linear_retries,
         "exponential_retries": loss.exponential_retries,
         "messages": window.messages,
-        "message_mask": _mask(window.messages),
+        "message_mask": slots_mask(window.messages),
         "immediates": window.immediates,
         "ack_bytes": window.ack_bytes,
         "ack_packet_bytes": window.ack_packet_bytes,
@@ -70,7 +70,7 @@ def settings(spec: MrcSpec, *, planes: int, rate_bps: int, payload: int = 4096) 
     return row
 
 
-def _mask(count: int) -> int:
+def slots_mask(count: int) -> int:
     """Return one less than the smallest power of two that is not below `count`."""
     return (1 << (count - 1).bit_length()) - 1
 

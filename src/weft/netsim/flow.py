@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Flow:
     """One write."""
 
@@ -23,5 +23,7 @@ class Flow:
     """Paths that it may take; all where empty."""
     lane: int = 0
     """Which of the queue pairs between its two NICs carries it."""
+    after_sent: tuple[int, ...] = ()
+    """Numbers of the flows whose senders must know that everything has arrived before it begins."""
     counted: bool = True
     """Whether it is a part of what is measured and waited for, and not background."""

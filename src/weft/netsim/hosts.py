@@ -42,12 +42,14 @@ from weft.mrc.receiver import (
 )
 from weft.mrc.reverse import next_reverse_probe, on_reverse_answer, reverse_ev
 from weft.mrc.sender import next_data_on, post, sendable, start_sender
+from weft.netsim.reps import freeze, remember, used, wished
 
 EV_ANSWER, PORT_ANSWER = 7, 8
 """Kinds of packets besides those of `weft.mrc.columns`: the answers to endpoint operations."""
 KINDS = 9
-TURN, RECYCLE, DRAW = 0, 1, 2
-"""How a sending half chooses EVs: in turn (MRC, UET oblivious and bitmap), unmarked ones again first, or at random."""
+TURN, RECYCLE, DRAW, REPS = 0, 1, 2, 3
+"""How a sending half chooses EVs: in turn (MRC, UET oblivious and bitmap), unmarked ones again first, at random, or by
+the rules of `weft.netsim.reps`."""
 TRIMMED_LAST_HOP = 2
 """What stands in an arrival whose payload was cut off on the last hop; 1 for any other hop."""
 ARRIVED, ACKNOWLEDGED, FAILED = 0, 1, 2
@@ -103,8 +105,10 @@ class Halves(NamedTuple):
     """Where the ring of a pair begins and how many it holds."""
     sizes: Any
     """Bytes of every kind of control packet; of a data packet, its header."""
+    frozen: Any
+    """For `REPS`: until when nothing new is tried, and how much of the ring has been written; one row a pair."""
     spray: Any
-    """How EVs are chosen, one number."""
+    """How EVs are chosen, and for how long `REPS` freezes."""
 
 
 class Sheet(NamedTuple):
@@ -310,9 +314,13 @@ def _take_reply(h: Any, sheet: Any, head: Any, time_ps: int) -> None:
     if head["kind"] == NACK:
         on_nack(h.s, i, head, time_ps)
     else:
-        if h.spray[0] == RECYCLE and head["verdict"] == 0 and head["probe_response"] == 0:
+        recycles = h.spray[0] == RECYCLE or h.spray[0] == REPS
+        if recycles and head["verdict"] == 0 and head["probe_response"] == 0:
             _recycle(h, i, seq_near(head["cack_psn"], q["una"]) + head["ack_psn_offset"], head["value"])
+        silent = q["silent"]
         on_sack(h.s, i, head, time_ps)
+        if h.spray[0] == REPS and q["silent"] > silent:
+            freeze(h, i, time_ps)
         if q["una"] >= h.goal[i, 1]:
             h.goal[i, 1] = NEVER
             tell(sheet, ACKNOWLEDGED, i, time_ps)
@@ -327,7 +335,10 @@ def _recycle(h: Any, i: int, seq: int, value: int) -> None:
     room = h.ring.shape[1]
     held = h.ring_at[i, 1]
     e = transmission(h.s, i, seq, value)
-    if held < room and e >= 0:
+    if h.spray[0] == REPS:
+        if e >= 0:
+            remember(h, i, e)
+    elif held < room and e >= 0:
         at = h.ring_at[i, 0] + held
         h.ring[i, at if at < room else at - room] = e
         h.ring_at[i, 1] = held + 1
@@ -395,7 +406,10 @@ def _pass_time(h: Any, sheet: Any, half: int, now_ps: int) -> None:
     side = half & 1
     if side == 0:
         failed = h.s.qp[i]["error"] != 0
+        missed = h.s.qp[i]["silent"] + h.s.qp[i]["timeouts"]
         on_timer(h.s, i, now_ps)
+        if h.spray[0] == REPS and h.s.qp[i]["silent"] + h.s.qp[i]["timeouts"] > missed:
+            freeze(h, i, now_ps)
         if h.s.qp[i]["error"] != 0 and not failed:
             tell(sheet, FAILED, i, now_ps)
     else:
@@ -497,9 +511,16 @@ def _next_packet(h: Any, i: int, now_ps: int, free: int, head: Any) -> int:
         s.qp[i]["cursor"] = 0
     elif h.spray[0] == RECYCLE and h.ring_at[i, 1] > 0:
         wish = h.ring[i, h.ring_at[i, 0]]
+    elif h.spray[0] == REPS:
+        wish = wished(h, i, now_ps)
+        if wish < 0:
+            s.qp[i]["cursor"] = 0
     found = next_data_on(s, i, wish, now_ps, free, head)
     if wish >= 0 and found != NOTHING:
-        _drop_recycled(h, i)
+        if h.spray[0] == REPS:
+            used(h, i)
+        else:
+            _drop_recycled(h, i)
     return found
 
 

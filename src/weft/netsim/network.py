@@ -66,6 +66,18 @@ class Limits:
     """Share of packets marked just below `ecn_high`, out of `MARK_ONE`."""
 
 
+@dataclass(frozen=True)
+class Timing:
+    """Rates and delays by stage, where they are not those of the fabric's own parts."""
+
+    rate_bps: tuple[int, ...]
+    """Rate of the links of every stage: NIC-T0, T0-T1, T1-T2."""
+    link_ps: tuple[int, ...]
+    """Delay of those links."""
+    switch_ps: tuple[int, ...]
+    """Latency of the switches of every tier."""
+
+
 @dataclass(frozen=True, eq=False)
 class Network:
     """A fabric, ready for packets of one transport."""
@@ -82,8 +94,16 @@ class Network:
     """Whether full queues trim."""
     ecn_last_hop: bool
     """Whether the last hop to a NIC marks."""
+    timing: Timing | None = None
+    """Rates and delays by stage; the fabric's own where absent."""
     switching: Switching = PLAIN
     """What else switches do."""
+
+    @cached_property
+    def rate_bps(self) -> Column:
+        """Return the rate of every link."""
+        links = self.topology.links
+        return links.rate_bps if self.timing is None else np.array(self.timing.rate_bps, np.int64)[links.stage]
 
     @cached_property
     def shape(self) -> Shape:
@@ -100,12 +120,17 @@ class Network:
     @cached_property
     def slot_ps(self) -> Picoseconds:
         """Return the length of a slot: the time of the largest frame on the fastest link."""
-        return transfer_ps(self.frames.full, int(self.topology.links.rate_bps.max()))
+        return transfer_ps(self.frames.full, int(self.rate_bps.max()))
 
     @cached_property
     def delay_ps(self) -> Column:
         """Return, for every port, the time from a packet's last bit leaving to the node at the far end acting on it."""
         links = self.topology.links
+        if self.timing is not None:
+            cable = np.array(self.timing.link_ps, np.int64)[links.stage]
+            switch = np.array(self.timing.switch_ps, np.int64)
+            below = np.where(links.stage == 0, self.spec.host_delay, switch[np.maximum(links.stage, 1) - 1])
+            return _both(cable + switch[links.stage], cable + below)
         lengths, which = np.unique(links.length_mm, return_inverse=True)
         cable = np.array([round(length * PICOSECONDS_PER_MILLIMETRE) for length in lengths.tolist()], np.int64)[which]
         into_switch = self.fabric.parts.switch.latency
@@ -151,7 +176,7 @@ class Network:
     @cached_property
     def plane_bdp(self) -> int:
         """Return the bytes that one plane holds in a round trip."""
-        return self.fabric.port_rate * self.round_trip_ps // (_BITS_PER_BYTE * PICOSECONDS_PER_SECOND)
+        return int(self.rate_bps[0]) * self.round_trip_ps // (_BITS_PER_BYTE * PICOSECONDS_PER_SECOND)
 
     def limits(self, port: int) -> Limits:
         """Return where the queues of a port act; a NIC's own port neither marks nor trims."""
@@ -181,7 +206,7 @@ class Network:
 
     def one_way_ps(self, path: tuple[int, ...], size: int) -> int:
         """Return the time of one packet of `size` bytes over an empty path, to the NIC acting on it."""
-        rates = self.topology.links.rate_bps
+        rates = self.rate_bps
         return sum(int(self.delay_ps[port]) + transfer_ps(size, int(rates[port // 2])) for port in path)
 
     @cached_property
@@ -200,10 +225,10 @@ class Network:
         path = self.path(source, destination, 0, 0)
         packets = -(-size // self.frames.payload)
         wire_bytes = size + packets * self.frames.header
-        nic_bps = self.fabric.nic_rate
+        nic_bps = self.fabric.planes * int(self.rate_bps[0])
         last = min(size, self.frames.payload) + self.frames.header
         # The last packet of each plane leaves when all bytes have been spread evenly over the planes.
-        leave_ps = max(0, int(transfer_ps(wire_bytes, nic_bps)) - int(transfer_ps(last, self.fabric.port_rate)))
+        leave_ps = max(0, int(transfer_ps(wire_bytes, nic_bps)) - int(transfer_ps(last, int(self.rate_bps[0]))))
         return leave_ps + self.one_way_ps(path, last)
 
 

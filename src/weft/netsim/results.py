@@ -18,7 +18,7 @@ _PS_PER_SECOND = 10**12
 _DIGITS = 4
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class FlowResult:
     """How one flow went."""
 

@@ -14,11 +14,15 @@ from weft.core.seeds import Seed
 from weft.fabric.shape import shape_of
 from weft.fabric.topology import build
 from weft.netsim import compiling
+from weft.netsim.engine.checkpoint import Keep
+from weft.netsim.engine.stores import planned_packets
 from weft.netsim.engine.world import EngineWorld
 from weft.netsim.faults import changes_of, named_links
 from weft.netsim.flow import Flow
+from weft.netsim.htsim import read_matrix, read_topology
 from weft.netsim.jobs import step_flows, step_of
-from weft.netsim.network import Network
+from weft.netsim.memory import check_memory, free_memory, planned_bytes
+from weft.netsim.network import Network, Timing
 from weft.netsim.pausing import PauseRecord
 from weft.netsim.reference.flows import FlowBoard, Progress
 from weft.netsim.reference.world import World
@@ -28,6 +32,7 @@ from weft.netsim.traffic import cut, flows_of, with_background
 from weft.netsim.transports import transport_named
 from weft.netsim.transports.base import Endpoints, Transport
 from weft.netsim.transports.nics import ColumnEndpoints
+from weft.netsim.transports.sprayed import SprayedEndpoints
 from weft.specs.fabric import FabricSpec
 from weft.specs.job import JobSpec
 from weft.specs.scenario import ScenarioSpec
@@ -41,6 +46,8 @@ COMPILE_FROM = 20_000
 """Data packets from which compiling the protocol's rules pays."""
 
 AnyWorld = World | EngineWorld
+Files = tuple[Path, Path]
+"""htsim's connection matrix and topology."""
 Watch = Callable[[str, int, int], None]
 """Told of progress: the transport, bytes received so far and bytes in all."""
 
@@ -57,6 +64,8 @@ class Setup:
     """Root of everything random."""
     flows: tuple[Flow, ...]
     """Who sends what to whom."""
+    timing: Timing | None = None
+    """Rates and delays by stage; the fabric's own where absent."""
 
 
 def set_up(scenario: ScenarioSpec, site: SiteSpec, seed: int | None = None, job: JobSpec | None = None) -> Setup:
@@ -67,14 +76,7 @@ def set_up(scenario: ScenarioSpec, site: SiteSpec, seed: int | None = None, job:
             raise UsageError(f"gpus is {scenario.gpus:,}, but {site.name} has {fabric.gpus:,}; write fewer")
         fabric = fabric.model_copy(update={"gpus": scenario.gpus})
     shape = shape_of(fabric)
-    if sum(shape.links) > MOST_LINKS:
-        raise UsageError(
-            f"{site.name} has {sum(shape.links):,} links, more than this simulator holds ({MOST_LINKS:,}); "
-            "add gpus = 1024 to the scenario to build only a part of it"
-        )
-    if seed is not None and not 0 <= seed < 2**63:
-        raise UsageError(f"a seed lies between 0 and 2^63 - 1, not {seed}")
-    root = Seed(scenario.seed if seed is None else seed)
+    root = _root(scenario, seed)
     if job is None:
         flows = flows_of(scenario, shape, fabric.nic_rate, root)
     else:
@@ -82,16 +84,50 @@ def set_up(scenario: ScenarioSpec, site: SiteSpec, seed: int | None = None, job:
         flows = with_background(
             step_flows(step_of(job, part, scenario.job_share)), scenario, shape, fabric.nic_rate, root
         )
-    packets = sum(-(-flow.size // fabric.packet) for flow in flows)
+    return Setup(scenario, fabric, root, flows)
+
+
+def set_up_files(scenario: ScenarioSpec, site: SiteSpec, files: Files, seed: int | None = None) -> Setup:
+    """Return htsim's files as a scenario whose other settings are `scenario`'s."""
+    matrix, topology = files
+    fabric, timing = read_topology(_text(topology), topology.name, site.fabric)
+    nodes, flows = read_matrix(_text(matrix), matrix.name)
+    if nodes > fabric.gpus:
+        raise UsageError(f"{matrix} has {nodes:,} nodes, but {topology} has {fabric.gpus:,}; use files that fit")
+    return Setup(scenario, fabric, _root(scenario, seed), flows, timing)
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file} can not be read: {error}; name a text file of htsim") from None
+
+
+def _root(scenario: ScenarioSpec, seed: int | None) -> Seed:
+    if seed is not None and not 0 <= seed < 2**63:
+        raise UsageError(f"a seed lies between 0 and 2^63 - 1, not {seed}")
+    return Seed(scenario.seed if seed is None else seed)
+
+
+def check_reference(setup: Setup) -> None:
+    """Raise where a scenario is too large for the reference."""
+    fabric, scenario = setup.fabric, setup.scenario
+    links = sum(shape_of(fabric).links)
+    if links > MOST_LINKS:
+        raise UsageError(
+            f"the fabric has {links:,} links, more than the reference holds ({MOST_LINKS:,}); use the engine (numba), "
+            "or add gpus = 1024 to the scenario to build only a part of it"
+        )
+    packets = sum(-(-flow.size // fabric.packet) for flow in setup.flows)
     if scenario.measure.until is not None:
         most = scenario.measure.until * fabric.nic_rate // (8 * 10**12 * fabric.packet) + 1
-        packets = min(packets, most * len({flow.source for flow in flows}))
+        packets = min(packets, most * len({flow.source for flow in setup.flows}))
     if packets > MOST_PACKETS:
         raise UsageError(
-            f"the traffic is {packets:,} packets, more than this simulator takes on ({MOST_PACKETS:,}); "
-            "make it smaller, or end it with measure.until"
+            f"the traffic is {packets:,} packets, more than the reference takes on ({MOST_PACKETS:,}); "
+            "make it smaller, use the engine (numba), or end it with measure.until"
         )
-    return Setup(scenario, fabric, root, flows)
 
 
 def run(
@@ -102,6 +138,7 @@ def run(
     threads: int | None = None,
     fast: bool | None = None,
     cache: Path | None = None,
+    keep: Keep | None = None,
     watch: Watch | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Report:
@@ -119,7 +156,12 @@ def run(
         network, world = prepare(setup, transport, fast=pays if fast is None else fast, cache=cache, say=say)
     total = sum(flow.size for flow in setup.flows if flow.counted)
 
+    if isinstance(world, EngineWorld) and keep is not None:
+        keep.take_up(world)
+
     def seen(world: AnyWorld) -> None:
+        if isinstance(world, EngineWorld) and keep is not None:
+            keep.now_and_then(world)
         if watch is not None:
             watch(transport.name, int(world.endpoints.received().sum()), total)
 
@@ -143,9 +185,12 @@ def prepare(
     say: Callable[[str], None] | None = None,
 ) -> tuple[Network, World]:
     """Return the network and the world of one run on the reference, at time 0."""
+    check_reference(setup)
     if fast:
         compiling.prepare(cache, say)
     parts = _parts(setup, transport, fast=fast)
+    if fast and isinstance(parts.endpoints, ColumnEndpoints):
+        parts.endpoints.warm_up()
     return parts.network, World(parts.network, parts.endpoints, parts.board, parts.seed, **parts.rest)
 
 
@@ -162,8 +207,20 @@ def prepare_engine(
     parts = _parts(setup, transport, fast=True)
     endpoints = parts.endpoints
     assert isinstance(endpoints, ColumnEndpoints), "every transport keeps its queue pairs as columns"
+    if isinstance(endpoints, SprayedEndpoints):
+        _plan_memory(parts.network, endpoints, say)
     world = EngineWorld(parts.network, endpoints, parts.board, parts.seed, threads=threads or 1, **parts.rest)
     return parts.network, world
+
+
+def _plan_memory(network: Network, endpoints: SprayedEndpoints, say: Callable[[str], None] | None) -> None:
+    """Say how much memory a run will use, or raise where it does not fit."""
+    packets = planned_packets(network, len(endpoints.pairs), int(endpoints.params["window_max"][0]))
+    pair_bytes, packet_bytes = planned_bytes(endpoints.params, len(endpoints.pairs), packets)
+    free = free_memory()
+    plan = check_memory(pair_bytes, packet_bytes, None if free is None else free + pair_bytes)
+    if say is not None:
+        say(plan)
 
 
 @dataclass(frozen=True)
@@ -181,7 +238,13 @@ def _parts(setup: Setup, transport: Transport, *, fast: bool) -> _Parts:
     scenario, fabric = setup.scenario, setup.fabric
     topology = build(fabric)
     network = Network(
-        topology, fabric, scenario.network, transport.frames(fabric.packet), transport.trimming, transport.ecn_last_hop
+        topology,
+        fabric,
+        scenario.network,
+        transport.frames(fabric.packet),
+        transport.trimming,
+        transport.ecn_last_hop,
+        setup.timing,
     )
     if (switching := transport.switching(network)) != PLAIN:
         network = replace(network, switching=switching)
@@ -307,7 +370,7 @@ def ideal_ps(network: Network, flows: Sequence[Flow]) -> int:
     if any(flow.after for flow in counted):
         return _chain_ps(network, flows)
     alone = max(network.ideal_ps(flow.source, flow.destination, flow.size) for flow in counted)
-    if any(flow.at_ps != counted[0].at_ps for flow in counted):
+    if any(flow.after_sent or flow.at_ps != counted[0].at_ps for flow in counted):
         return alone
     for end in ("source", "destination"):
         load: dict[int, int] = {}

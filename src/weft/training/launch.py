@@ -42,7 +42,7 @@ class Setting:
     ranks: int
     """How many there are."""
     port: int
-    """Port of the parent's store on this machine."""
+    """Port of the store."""
     generation: int = 0
     """Counts the times that the ranks were started; each has addresses of its own."""
     checks: "Checks | None" = None
@@ -51,6 +51,8 @@ class Setting:
     """What a supervisor tells the rank (`tiers.orders.Orders`), where there is one."""
     backend: str = "auto"
     """What carries bytes between ranks, as the job says it."""
+    host: str = _HOST
+    """Address of the machine whose parent has the store."""
 
 
 class Reporter:
@@ -120,7 +122,7 @@ def join(setting: Setting) -> None:
     from weft.training.group import backend_of
 
     os.environ.update(RANK=str(setting.rank), WORLD_SIZE=str(setting.ranks), LOCAL_RANK=str(setting.rank))
-    store = dist.TCPStore(_HOST, setting.port, is_master=False, timeout=_PATIENCE)
+    store = dist.TCPStore(setting.host, setting.port, is_master=False, timeout=_PATIENCE)
     store = dist.PrefixStore(f"generation{setting.generation}/", store)
     backend = backend_of(setting.backend)
     if setting.checks is not None:

@@ -1,8 +1,8 @@
 """The packets that an endpoint kept, as a classic pcap file that any dissector opens.
 
 A socket sees neither IP nor UDP headers, so these are written anew: addresses and ports are right, times are those of
-the endpoint's clock, and only the first 128 bytes of a packet are kept. Inside UDP the four bytes of the EV come first,
-then MRC as it is.
+the endpoint's clock. Only the first 128 bytes of a packet are kept, of outgoing data only the headers. Inside UDP the
+four bytes of the EV come first, then MRC as it is.
 """
 
 import ipaddress

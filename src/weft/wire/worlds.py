@@ -75,8 +75,9 @@ def software_spec(
 ) -> MrcSpec:
     """Return the protocol's parameters for threads instead of NICs: the same rules, slower clocks, no trimming.
 
-    A thread that is not scheduled is silent for milliseconds on all paths at once, so that time alone proves little;
-    what proves a loss is still a later transmission that has arrived, a `spread_us` later.
+    A thread that is not scheduled is silent for milliseconds on all paths at once, so that time alone proves little and
+    the timer is a last resort of 268 ms. What proves a loss is a later transmission that has arrived, `spread_us`
+    later, or the answer to a probe.
     """
     return MrcSpec.model_validate(
         {
@@ -92,7 +93,7 @@ def software_spec(
                 "spread_max": f"{16 * spread_us} us",
                 "spread_decay": "100 ms",
                 "probe_after": f"{probe_us} us",
-                "timeout": 15,
+                "timeout": 18,
             },
             "window": {
                 "mpr": _MPR,
@@ -121,8 +122,8 @@ class Loopback:
     payload: int = 32 * 1024
     """Bytes in a full packet: `lo` takes datagrams of 65,507 bytes, and every packet costs the same whatever its
     size."""
-    paths: int = 4
-    """EVs in a plane; all of them are the same way here."""
+    paths: int = 1
+    """EVs in a plane: all of them would be the same way here, and a dead one is known sooner."""
     window: int = 1024 * 1024
     """Bytes that a queue pair may have under way; an endpoint lowers it to what its receive buffer holds."""
     family: int = socket.AF_INET

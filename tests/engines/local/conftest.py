@@ -16,11 +16,13 @@ from weft.engines.local.store import Entry
 from weft.specs.submission import SubmissionSpec
 
 
-def new_home(folder: Path, nodes: int = 2, gpus: int = 1, teams: tuple[Team, ...] = ()) -> Home:
+def new_home(
+    folder: Path, nodes: int = 2, gpus: int = 1, teams: tuple[Team, ...] = (), policy: Policy | None = None
+) -> Home:
     home = Home(folder)
     home.make()
     memory = Memory(home)
-    memory.configure(nodes, gpus, teams, Policy())
+    memory.configure(nodes, gpus, teams, policy or Policy())
     memory.store.close()
     return home
 

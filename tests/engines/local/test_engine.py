@@ -13,6 +13,7 @@ from weft.cluster.health import report
 from weft.cluster.jobs import ENDED, JobState, Team
 from weft.cluster.log import replayed
 from weft.cluster.nodes import Evidence, NodeState
+from weft.cluster.snapshot import Policy
 from weft.core.errors import UsageError
 from weft.engines.local import runner
 from weft.engines.local.durable import read_document
@@ -217,15 +218,16 @@ def test_a_time_limit_is_kept(engine: Engine):
     assert ended.job.state is JobState.FAILED
 
 
-def test_a_higher_priority_makes_a_lower_one_leave_and_wait_again(engine: Engine):
-    (low,) = engine.submit(
-        submission("sh", "-c", "trap 'exit 75' TERM; sleep 0.2 & wait; sleep 0.2", nodes=2, priority=10)
-    )
+def test_a_higher_priority_makes_a_lower_one_leave_and_wait_again(tmp_path: Path):
+    engine = Engine(new_home(tmp_path / "cluster", policy=Policy(patience_ms=0)))
+    script = "[ $WEFT_ATTEMPT = 2 ] && exit 0; trap 'exit 75' TERM; while :; do sleep 0.05; done"
+    (low,) = engine.submit(submission("sh", "-c", script, priority=10, nodes=2))
     drive(engine, lambda: low.job.state is JobState.RUNNING)
     (high,) = engine.submit(submission("true", nodes=2, priority=900))
     ends = finish(engine, low.job.id, high.job.id)
+    engine.close()
     assert [entry.job.state for entry in ends] == [JobState.DONE, JobState.DONE]
-    assert (low.job.preemptions, low.attempt) == (1, 2)
+    assert (low.job.preemptions, low.attempt, high.attempt) == (1, 2, 1)
 
 
 def test_a_node_that_fails_its_test_goes_to_repair_and_gets_no_work(engine: Engine, monkeypatch: pytest.MonkeyPatch):

@@ -51,8 +51,12 @@ def told(request: pytest.FixtureRequest) -> Iterator[None]:
     """Show the figures of a test on the terminal, whether it passes or not."""
     yield
     terminal: Any = request.config.pluginmanager.getplugin("terminalreporter")
-    for line in LINES if terminal is not None else ():
-        terminal.write_line(f"  {line}")
+    capture: Any = request.config.pluginmanager.getplugin("capturemanager")
+    if LINES and terminal is not None:
+        with capture.global_and_fixture_disabled():
+            terminal.write_line("")
+            for line in LINES:
+                terminal.write_line(f"  {line}")
     LINES.clear()
 
 
@@ -157,6 +161,7 @@ def test_cutting_every_link_between_t0_and_t1_in_turn_costs_nothing_lasting(fabr
         return stream, before, during, after
 
     for _ in range(TRIES):
+        fabric.change(fabric.faults.cut, faults.heal)
         stream, before, during, after = run()
         if during >= 0.9 * before and after >= 0.9 * before:
             break

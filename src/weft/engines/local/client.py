@@ -7,7 +7,7 @@ import http.client
 import json
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote, urlencode
 
 from weft.core.errors import FailedError, UsageError
@@ -19,6 +19,26 @@ _PATIENCE_S = 60.0
 _TRIES, _PAUSE_S = 5, 0.5
 _ASKED_WRONGLY = frozenset({400, 404, 409, 413, 415})
 _GOOD = 200
+
+
+class Speaker(Protocol):
+    """What commands ask of a cluster, wherever it is."""
+
+    def get(self, *path: str, **query: Any) -> Any:
+        """Ask for something."""
+        ...
+
+    def post(self, *path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """Ask for a change, once."""
+        ...
+
+    def submit(self, submission: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Submit; asked twice with the same key it is submitted once."""
+        ...
+
+    def upload(self, packed: bytes) -> str:
+        """Upload a working folder and return its name."""
+        ...
 
 
 class Client:

@@ -53,7 +53,7 @@ def build_fabric(network: Network, pairs: int, seed: Seed) -> tuple[layout.Fabri
     grades, grade_of = _grades(network)
     # A port that nobody uses is never asked for anything.
     ports[:, layout.GRADE] = grade_of[np.maximum(numbers, 0)]
-    rates, which = np.unique(network.topology.links.rate_bps, return_inverse=True)
+    rates, which = np.unique(network.rate_bps, return_inverse=True)
     ports[:, layout.RATE] = which[np.maximum(numbers, 0) // 2]
     table = np.zeros((_MOST_RATES, layout.RATE_COLUMNS), np.int64)
     table[:, layout.BASE] = 1
@@ -74,6 +74,7 @@ def build_fabric(network: Network, pairs: int, seed: Seed) -> tuple[layout.Fabri
         layout.SECONDS: max(1, shape.t1_up),
         layout.TIERS: shape.tiers,
         **_manners(network),
+        layout.PER_SLOT: (1 << layout.PER_SLOT_BITS) // int(network.slot_ps),
     }
     for place, value in values.items():
         figures[place] = value

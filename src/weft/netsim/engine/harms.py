@@ -29,6 +29,14 @@ class Harms:
         """Return the faults in force on a port."""
         return self._faults.get(port, {})
 
+    def state(self) -> tuple[Any, ...]:
+        """Return what is kept of a run: the columns hold the rest."""
+        return self._rates, self._losses, self._faults, self._full_bps
+
+    def set_state(self, state: tuple[Any, ...]) -> None:
+        """Take up what was kept."""
+        self._rates, self._losses, self._faults, self._full_bps = state
+
     def change(self, change: Change, slot: int) -> list[Found]:
         """Let a fault begin or end on its links before `slot`; return the NICs that see it."""
         found: list[Found] = []

@@ -66,13 +66,15 @@ TIER, PLANE, INDEX, FIRST_PORT, PORTS, FIRST_NIC, NICS, FIRST_WORD = range(NODE_
 NICs), and where its words of busy ports begin."""
 AT_NICS = -1
 
-FIGURES = 26
+FIGURES = 27
 SLOT_PS, ORDER_WORD, LOSS_WORD, TRIMMING, HEADER, FULL, PLANES, DOWN, BUNDLE, POD_T0, SECONDS, TIERS, WATCHING = range(
     13
 )
 PAUSING, XOFF, XON, ROOM, ORDERED, ADAPTIVE, UPS, T0S, T1S, POD_T1, FIRST_UPLINK, FIRST_SECOND = range(13, 25)
+PER_SLOT = 25
 """Whether switches pause, from and to how many bytes, and with how many they drop; whether packets keep their order;
-whether switches choose uplinks, and what they need to name links: counts, and the first link of each stage."""
+whether switches choose uplinks, and what they need to name links: counts, and the first link of each
+stage. `PER_SLOT` is 2^32 over the length of a slot, by which dividing is quick."""
 
 HOLD_COLUMNS = 40
 HELD, ASKED, OVERRUN, LAG, NEXT_READ, NEXT_WRITTEN, PAUSED, PAUSED_SINCE, PAUSED_SLOTS, CHANGES = range(10)
@@ -88,6 +90,7 @@ INJECTED, DELIVERED, DROPPED, LOST, TRIMMED, MARKS, HOPS, TRACE, BUSY, LOSSES, S
 )
 """Of a part: totals; ports that hold packets; rows of the two logs; what ended it; packets waiting; what it lacks."""
 
+PER_SLOT_BITS = 32
 DARK = -1
 """What stands in `harms` for a port that loses everything."""
 
@@ -190,18 +193,15 @@ class Desk(NamedTuple):
 CHUNK = 32
 """Packets in a chunk."""
 
-_GOLDEN = 0x9E3779B97F4A7C15 - 2**64
-_FIRST = 0xBF58476D1CE4E5B9 - 2**64
-_SECOND = 0x94D049BB133111EB - 2**64
-
 
 @rule
-def mixed(word: int, counter: int) -> int:
-    """Return what `weft.core.seeds.mix` returns, as a signed number; compiled only, where products wrap."""
-    z = word + _GOLDEN * (counter + 1)
-    z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * _FIRST
-    z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * _SECOND
-    return z ^ ((z >> 31) & 0x1FFFFFFFF)
+def whole_slots(f: Any, time_ps: int) -> int:
+    """Return how many whole slots a time holds: a product, off by one at most, and then put right."""
+    slot_ps = f.figures[SLOT_PS]
+    if time_ps > LOW32:
+        return time_ps // slot_ps
+    slots = (time_ps * f.figures[PER_SLOT]) >> PER_SLOT_BITS
+    return slots + 1 if time_ps - slots * slot_ps >= slot_ps else slots
 
 
 @rule

@@ -73,7 +73,7 @@ from weft.netsim.hosts import (
     take_one,
     take_row,
 )
-from weft.netsim.transports.routing import STRIDE, way_of
+from weft.netsim.transports.routing import STRIDE, plane_of, way_of
 
 
 @rule
@@ -109,7 +109,7 @@ def unpack(h: Any, t: Any, packet: Any, head: Any) -> None:
     else:
         head["id"] = number
         head["port_status"] = packet[EXTRA]
-        head["plane"] = head["value"] // t.figures[STRIDE] if kind in (EV_PROBE, PORT_STATUS, PROBE) else 0
+        head["plane"] = plane_of(t, head["value"]) if kind in (EV_PROBE, PORT_STATUS, PROBE) else 0
 
 
 @rule
@@ -135,18 +135,19 @@ def pack(head: Any, kind: int, packet: Any) -> None:
 
 
 @rule
-def _goal(f: Any, h: Any, t: Any, half: int, route: int) -> int:
+def _goal(f: Any, h: Any, t: Any, half: int, plane: int, route: int) -> int:
     """Return the destination and the uplinks of a packet that a half sends with EV bits `route`."""
-    stride = t.figures[STRIDE]
-    way = way_of(t, half, route % stride)
+    way = way_of(t, half, route - plane * t.figures[STRIDE])
     seconds = f.figures[SECONDS]
+    if seconds == 1:
+        return h.nic[half ^ 1] | (way << UPLINK_SHIFT)
     first = way // seconds
     return h.nic[half ^ 1] | (first << UPLINK_SHIFT) | ((way - first * seconds) << SECOND_SHIFT)
 
 
 @rule
-def launch(f: Any, q: Any, h: Any, t: Any, busy: Any, d: Any, part: int, number: int, nic: int) -> None:
-    """Put what a NIC sends into the queues of its ports."""
+def launch(f: Any, q: Any, h: Any, t: Any, busy: Any, d: Any, part: int, number: int, nic: int, start_ps: int) -> None:
+    """Put what a NIC sends in the slot that begins at `start_ps` into the queues of its ports."""
     node = f.nodes[number]
     sheet = d.sheet
     word = node[FIRST_WORD] + nic - node[FIRST_NIC]
@@ -155,13 +156,13 @@ def launch(f: Any, q: Any, h: Any, t: Any, busy: Any, d: Any, part: int, number:
         out = sheet.out[k]
         head = sheet.pool[out[ROW]]
         kind = out[KIND]
-        plane = out[ROUTE] // t.figures[STRIDE]
+        plane = plane_of(t, out[ROUTE])
         row = take_queue_row(q, d, part)
         packet = q.rows[row]
         pack(head, kind, packet)
         packet[UID] = (nic << UID_BITS) + f.sent[nic]
-        packet[PLACE] = out[TIME] % f.figures[SLOT_PS]
-        goal = _goal(f, h, t, 2 * out[PAIR] + out[HALF], out[ROUTE])
+        packet[PLACE] = out[TIME] - start_ps
+        goal = _goal(f, h, t, 2 * out[PAIR] + out[HALF], plane, out[ROUTE])
         packet[GOAL] = goal | (head["sack_offset"] << OFFSET_SHIFT) if kind == SACK else goal
         f.sent[nic] += 1
         append(q, d, f.ports[first_port + plane], row, kind != DATA, out[SIZE])
@@ -221,15 +222,17 @@ def _note_seen(f: Any, h: Any, d: Any, pair: int, psn: int, time_ps: int) -> Non
 
 
 @rule
-def _send(f: Any, q: Any, h: Any, t: Any, busy: Any, d: Any, part: int, number: int, nic: int, now_ps: int) -> int:
+def _send(
+    f: Any, q: Any, h: Any, t: Any, busy: Any, d: Any, part: int, number: int, nic: int, start_ps: int, phase_ps: int
+) -> int:
     """Let a NIC send data while its ports have room; return how many packets."""
     node = f.nodes[number]
     planes = f.figures[PLANES]
     first_port = node[FIRST_PORT] + (nic - node[FIRST_NIC]) * planes
     for plane in range(planes):
         d.room[plane] = f.figures[FULL] - f.ports[first_port + plane, DATA_BYTES]
-    sent = send_data(h, d.sheet, nic, now_ps, d.room)
-    launch(f, q, h, t, busy, d, part, number, nic)
+    sent = send_data(h, d.sheet, nic, start_ps + phase_ps, d.room)
+    launch(f, q, h, t, busy, d, part, number, nic, start_ps)
     return sent
 
 
@@ -248,14 +251,14 @@ def nic_step(f: Any, w: Any, q: Any, h: Any, t: Any, busy: Any, d: Any, part: in
         phase_ps = 0
         if d.first[local] >= 0:
             phase_ps = take_in_nic(f, w, h, t, d, local, slot)
-            launch(f, q, h, t, busy, d, part, number, nic)
+            launch(f, q, h, t, busy, d, part, number, nic, start_ps)
         if h.due[nic] <= start_ps:
             send_control(h, d.sheet, nic, start_ps)
-            launch(f, q, h, t, busy, d, part, number, nic)
+            launch(f, q, h, t, busy, d, part, number, nic, start_ps)
         if h.awake[nic]:
             if f.last_sent[nic] == slot - 1:
                 phase_ps = 0
-            if _send(f, q, h, t, busy, d, part, number, nic, start_ps + phase_ps):
+            if _send(f, q, h, t, busy, d, part, number, nic, start_ps, phase_ps):
                 f.last_sent[nic] = slot
         if busy[word]:
             first_port = node[FIRST_PORT] + local * planes

@@ -8,6 +8,7 @@ from typing import Any
 
 from weft.mrc.columns import DATA, NEVER
 from weft.mrc.compiled import rule
+from weft.mrc.numbers import mix64
 from weft.netsim.engine.layout import (
     ASKED,
     ASKS_SENT,
@@ -84,7 +85,7 @@ from weft.netsim.engine.layout import (
     XOFF,
     XON,
     granted,
-    mixed,
+    whole_slots,
 )
 from weft.netsim.engine.wires import OUT_OF_LOG, OUT_OF_ROWS, place_on_wire
 
@@ -286,7 +287,7 @@ def _launch(f: Any, w: Any, d: Any, part: int, port: Any, packet: Any, size: int
         # Nothing overtakes on a link, though a short packet behind a long one would in this arithmetic.
         place_ps = max(place_ps, f.arrives[port[NUMBER]] + 1 - slot * slot_ps)
         f.arrives[port[NUMBER]] = slot * slot_ps + place_ps
-    slots = min(place_ps // slot_ps, w.heads.shape[1] - 1)
+    slots = min(whole_slots(f, place_ps), w.heads.shape[1] - 1)
     row = place_on_wire(w, d, part, port[FAR], slot + slots)
     target = w.rows[row]
     target[UID] = packet[UID]
@@ -313,7 +314,7 @@ def _is_lost(f: Any, d: Any, port: Any, packet: Any) -> bool:
     """Decide whether a port that is not well loses a packet, and note it."""
     state = packet[STATE]
     hop = (state >> HOP_SHIFT) & HOP_MASK
-    die = (mixed(f.figures[LOSS_WORD], (packet[UID] << 4) + hop) >> 32) & LOW32
+    die = (mix64(f.figures[LOSS_WORD], (packet[UID] << 4) + hop) >> 32) & LOW32
     harm = f.harms[port[HARM]]
     if harm != DARK and die >= harm:
         return False

@@ -24,7 +24,7 @@ _PER_HALF = 6
 def ring_slots(network: Network) -> int:
     """Return the slots of the ring: a power of two beyond the longest way over one link."""
     slot_ps = int(network.slot_ps)
-    slowest = int(network.topology.links.rate_bps.min())
+    slowest = int(network.rate_bps.min())
     longest = int(network.delay_ps.max()) + network.frames.full * 8 * 10**12 // slowest + slot_ps
     return 1 << (longest // slot_ps + 2).bit_length()
 

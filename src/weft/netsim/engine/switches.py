@@ -7,7 +7,7 @@ for another way of choosing.
 from typing import Any
 
 from weft.mrc.compiled import rule
-from weft.mrc.numbers import lowest_bit
+from weft.mrc.numbers import lowest_bit, mix64
 from weft.netsim.engine.layout import (
     ADAPTIVE,
     AT_NICS,
@@ -40,7 +40,6 @@ from weft.netsim.engine.layout import (
     UID,
     UPLINK_MASK,
     UPLINK_SHIFT,
-    mixed,
 )
 from weft.netsim.engine.queues import admit, decide_pause, forward, transmit
 from weft.netsim.engine.uplinks import with_uplink
@@ -99,7 +98,7 @@ def take_arrivals(f: Any, w: Any, busy: Any, d: Any, part: int, number: int, slo
                 if place & PLACE_MASK >= slot_ps:
                     forward(f, w, d, part, number, packet, slot)
                     continue
-                key = mixed(f.figures[ORDER_WORD], packet[UID] + base)
+                key = mix64(f.figures[ORDER_WORD], packet[UID] + base)
                 d.count[TRACE] += key * (2 * ((place >> PLACE_BITS) & PORT_MASK) + 1)
                 # A switch that chooses uplinks takes all its arrivals in one order, and so one list.
                 to = 0 if chooses else local_port(f, node, packet[GOAL])

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from weft.core.errors import LimitReachedError
+from weft.core.errors import LimitReachedError, UsageError
 from weft.core.seeds import Seed
-from weft.mrc.compiled import compiled
 from weft.mrc.numbers import seq_near
+from weft.netsim.compiling import Fixed
 from weft.netsim.engine import kernel, layout, stores
 from weft.netsim.engine.fabric import NO_PORT, build_fabric
 from weft.netsim.engine.harms import Harms
@@ -57,15 +57,19 @@ class EngineWorld:
         first = {change.fault: change.at_ps for change in reversed(changes)}
         self.records.faults = [FaultRecord(first.get(n, 0)) for n in range(faults)]
         self._bin_end_ps = bin_ps
-        self._crew = Crew(threads)
+        self._crew = Crew(threads, endpoints.swap)
         self._at_once = max(1, min(_MOST_SLOTS_AT_ONCE, _PORT_SLOTS_AT_ONCE // network.ports))
         self._build(seed, 1 if threads == 1 else threads * _PARTS_PER_THREAD)
         self._changes = tuple(changes)
         self._changed = 0
         self.swap = endpoints.swap
-        self._advance = compiled(kernel.advance, self.swap)
+        self._advance = Fixed(kernel.advance, self.swap)
         self.pauses = None if network.switching.pause is None else EnginePauses(self)
         self._news = Reconvergence(network.switching.reconvergence_ps, changes)
+        if len(self.desks) == 1:
+            self._advance(*self._columns(), self.desks[0], 0, 0)
+        else:
+            self._crew.warm_up(self)
 
     def _build(self, seed: Seed, parts: int) -> None:
         network, halves = self.network, self.endpoints.halves
@@ -268,6 +272,49 @@ class EngineWorld:
                 desk.peaks[:] = 0
             self.records.close_bin(self._bin_end_ps, self.endpoints.received())
             self._bin_end_ps += self.bin_ps
+
+    # What is kept of a run besides its columns.
+
+    def used(self, name: str, rows: int) -> int:
+        """Return how many rows of a column hold anything."""
+        chunks, waiting = int(self.wires.free[:, 1].max()), int(self.queues.free[:, 1].max())
+        most = {
+            "wires-rows": chunks * layout.CHUNK,
+            "wires-after": chunks,
+            "queues-rows": waiting,
+            "queues-after": waiting,
+        }
+        return min(most.get(name, rows), rows)
+
+    def small_state(self) -> dict[str, Any]:
+        """Return everything that is no column."""
+        sizes = [len(desk.at) for desk in self.desks]
+        return {
+            "of": (self.network.fabric.as_written(), len(self.endpoints.pairs), len(self.desks)),
+            "slot": (self.slot, self._changed, self._bin_end_ps),
+            "board": self.board.state(),
+            "records": self.records,
+            "harms": self.harms.state(),
+            "stores": (len(self.wires.after), len(self.queues.after), sizes),
+        }
+
+    def make_like(self, small: dict[str, Any]) -> None:
+        """Make the columns as large as those that were kept."""
+        if small["of"] != self.small_state()["of"]:
+            raise UsageError("the folder keeps another scenario, or one with other threads; name an empty one")
+        wires, queues, sizes = small["stores"]
+        while len(self.wires.after) < wires:
+            self.wires = stores.grown_wires(self.wires)
+        while len(self.queues.after) < queues:
+            self.queues = stores.grown_queues(self.queues)
+        self.desks = [stores.with_scratch(desk, size) for desk, size in zip(self.desks, sizes, strict=True)]
+
+    def set_small_state(self, small: dict[str, Any]) -> None:
+        """Take up everything that is no column."""
+        self.slot, self._changed, self._bin_end_ps = small["slot"]
+        self.board.set_state(small["board"])
+        self.records = small["records"]
+        self.harms.set_state(small["harms"])
 
     @property
     def in_flight(self) -> int:

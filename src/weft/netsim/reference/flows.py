@@ -4,6 +4,7 @@ import heapq
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from weft.netsim.flow import Flow
 from weft.netsim.hosts import ACKNOWLEDGED, ARRIVED
@@ -13,7 +14,7 @@ LARGEST_MESSAGE = 2**30
 """Longer flows are cut into messages of this many bytes; a message may have up to 2^32 - 1."""
 
 
-@dataclass
+@dataclass(slots=True)
 class Progress:
     """How far one flow has got."""
 
@@ -31,7 +32,7 @@ class Progress:
     """Flows that have to arrive before it begins."""
 
 
-@dataclass
+@dataclass(slots=True)
 class _Queue:
     """The flows of one queue pair, in order of their beginning."""
 
@@ -49,20 +50,35 @@ class FlowBoard:
         self.flows = tuple(flows)
         self.payload = payload
         ends = sorted({(f.source, f.destination, f.lane, f.uplinks) for f in flows})
-        self.pairs = tuple(Pair(*end) for end in ends)
         number = {end: i for i, end in enumerate(ends)}
         self.pair_of = [number[f.source, f.destination, f.lane, f.uplinks] for f in flows]
-        self.progress = [Progress(unsent=f.size, waits_for=len(f.after)) for f in flows]
+        whole = LARGEST_MESSAGE // payload * payload
+        posts = [0] * len(ends)
+        for pair, flow in zip(self.pair_of, flows, strict=True):
+            posts[pair] += -(-flow.size // whole)
+        self.pairs = tuple(Pair(*end, count) for end, count in zip(ends, posts, strict=True))
+        self.progress = [Progress(unsent=f.size, waits_for=len(f.after) + len(f.after_sent)) for f in flows]
         self._followers: list[list[int]] = [[] for _ in flows]
+        self._sent_followers: dict[int, list[int]] = {}
         for i, flow in enumerate(flows):
             for before in flow.after:
                 self._followers[before].append(i)
+            for before in flow.after_sent:
+                self._sent_followers.setdefault(before, []).append(i)
         self._queues = [_Queue() for _ in self.pairs]
         self._full: set[int] = set()
-        self._starts = [(f.at_ps, i) for i, f in enumerate(flows) if not f.after]
+        self._starts = [(f.at_ps, i) for i, f in enumerate(flows) if not f.after and not f.after_sent]
         heapq.heapify(self._starts)
         self.open = sum(f.counted for f in flows)
         """Counted flows that are not over."""
+
+    def state(self) -> tuple[Any, ...]:
+        """Return how far all flows are, to be kept."""
+        return self.progress, self._queues, self._full, self._starts, self.open
+
+    def set_state(self, state: tuple[Any, ...]) -> None:
+        """Take up what was kept."""
+        self.progress, self._queues, self._full, self._starts, self.open = state
 
     def next_start_ps(self) -> int | None:
         """Return when the next flow begins, as far as that is known."""
@@ -129,6 +145,7 @@ class FlowBoard:
                     i = queue.acknowledging.popleft()
                     self.progress[i].acknowledged_ps = event.time_ps
                     self.open -= self.flows[i].counted
+                    self._release(self._sent_followers.get(i, ()), event.time_ps)
                 self._aim(event.pair, endpoints)
             else:
                 self._fail(event.pair, endpoints.failure(event.pair))
@@ -140,7 +157,11 @@ class FlowBoard:
 
     def _arrived(self, i: int, time_ps: int) -> None:
         self.progress[i].arrived_ps = time_ps
-        for follower in self._followers[i]:
+        self._release(self._followers[i], time_ps)
+
+    def _release(self, followers: Sequence[int], time_ps: int) -> None:
+        """Let flows begin that have waited for the last one that they had to wait for."""
+        for follower in followers:
             progress = self.progress[follower]
             progress.waits_for -= 1
             if progress.waits_for == 0:
@@ -169,3 +190,4 @@ class FlowBoard:
             self.open -= self.flows[i].counted
             if self.progress[i].arrived_ps < 0:
                 ended += self._followers[i]
+            ended += self._sent_followers.get(i, ())

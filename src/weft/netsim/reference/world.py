@@ -341,7 +341,7 @@ class World:
 
 
 def _make_ports(network: Network) -> list[Port]:
-    rates = network.topology.links.rate_bps.tolist()
+    rates = network.rate_bps.tolist()
     delays, stages = network.delay_ps.tolist(), network.stage.tolist()
     ends = list(zip(network.first_hop.tolist(), network.last_hop.tolist(), strict=True))
     known = {each: network.limits(port) for port, each in enumerate(ends)}

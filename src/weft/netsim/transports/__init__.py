@@ -5,6 +5,7 @@ from weft.netsim.transports.adaptive import Adaptive
 from weft.netsim.transports.base import Transport
 from weft.netsim.transports.mrc import Mrc
 from weft.netsim.transports.random import RandomSpray
+from weft.netsim.transports.reps import Reps
 from weft.netsim.transports.roce import Roce
 from weft.netsim.transports.uet import Uet
 from weft.specs.rivals import MOST_QUEUE_PAIRS, TransportsSpec
@@ -23,6 +24,8 @@ def transport_named(name: str, spec: TransportsSpec, denied: frozenset[int] = fr
         return RandomSpray(spec.random, spec.fit)
     if name == "adaptive":
         return Adaptive(spec.adaptive, spec.fit)
+    if name == "reps":
+        return Reps(spec.reps, spec.fit)
     plain, _, count = name.partition(":")
     if plain == "roce":
         return Roce(spec.roce, _queue_pairs(name, count))

@@ -13,7 +13,7 @@ from weft.netsim.network import Frames, Network
 from weft.netsim.switching import Switching
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Pair:
     """A queue pair that carries data from one NIC to another."""
 
@@ -25,6 +25,8 @@ class Pair:
     """Number among the queue pairs of the same two NICs."""
     uplinks: tuple[int, ...] = ()
     """Paths that it may take; all where empty."""
+    posts: int = 2**16
+    """Messages that it will be given in all."""
 
 
 Sent = Sequence[int]

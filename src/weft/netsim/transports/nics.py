@@ -11,9 +11,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from weft.mrc import columns
-from weft.mrc.compiled import Swap, compiled
+from weft.mrc.compiled import Swap
 from weft.mrc.sender import POSTED
 from weft.netsim import hosts
+from weft.netsim.compiling import Fixed
 from weft.netsim.network import Network
 from weft.netsim.transports.base import Arrival, Event, Outcome, Pair
 from weft.netsim.transports.routing import Routing
@@ -41,6 +42,7 @@ class ColumnEndpoints:
     swap: ClassVar[Swap | None] = None
     """Rules that take the place of those of `weft.netsim.hosts` in an engine."""
     _fast: bool
+    _fixed: dict[Callable[..., Any], Fixed]
 
     def reached(self, pair: int) -> tuple[int, int]:
         """Return how many packets have arrived without a gap, and for how many the sender knows it."""
@@ -71,7 +73,11 @@ class ColumnEndpoints:
         self._rule(self.rules.send_out)(self.halves, self.sheet, 0, nothing[:, 0].copy(), nothing)
 
     def _rule(self, function: Callable[..., Any]) -> Any:
-        return compiled(function) if self._fast else function
+        if not self._fast:
+            return function
+        if function not in self._fixed:
+            self._fixed[function] = Fixed(function)
+        return self._fixed[function]
 
     def take_in(self, arrivals: Sequence[Arrival]) -> Outcome:
         """Take in what arrived in one slot, in order."""

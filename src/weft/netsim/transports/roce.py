@@ -109,6 +109,7 @@ class RoceEndpoints(ColumnEndpoints):
     def __init__(self, network: Network, pairs: Sequence[Pair], spec: RoceSpec, seed: Seed, *, fast: bool) -> None:
         """Start every queue pair on the path that it is hashed to."""
         self.network, self.pairs, self._fast = network, tuple(pairs), fast
+        self._fixed = {}
         self._paths: dict[tuple[int, int, int], tuple[int, ...]] = {}
         self._stride = network.shape.paths
         self.halves = make_halves(network, self.pairs, spec)
@@ -121,7 +122,6 @@ class RoceEndpoints(ColumnEndpoints):
         start = self._rule(roce.start_pair)
         for i in range(len(self.pairs)):
             start(self.halves, i, *self._routes(i, frozenset()))
-        self.warm_up()
 
     def _routes(self, i: int, dead: frozenset[int]) -> tuple[int, int, int]:
         """Return plane, path there and path back that a queue pair is hashed to, given what routing holds for dead."""

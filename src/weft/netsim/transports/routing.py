@@ -14,7 +14,7 @@ from weft.netsim.transports.base import Pair
 
 AS_GIVEN, HASHED = 0, 1
 """How an EV becomes a path: it is the path's number, or switches hash it together with the queue pair."""
-POLICY, STRIDE, PATHS, WORD = range(4)
+POLICY, STRIDE, PATHS, WORD, SHIFT = range(5)
 """Entries of `Routing.figures`."""
 _HASH_BITS = 32
 _HALF_SHIFT = 16
@@ -25,7 +25,8 @@ class Routing(NamedTuple):
     """How all pairs of a run find their paths."""
 
     figures: Any
-    """The policy, the EVs of a plane (an EV is plane x stride + number), the paths of a plane, the word to hash."""
+    """The policy, the EVs of a plane (an EV is plane x stride + number), the paths of a plane, the word to hash,
+    and the stride as a power of two (-1 where it is none)."""
     first: Any
     """Where the uplinks of a pair begin in `uplinks`; one more entry than pairs."""
     uplinks: Any
@@ -35,12 +36,20 @@ class Routing(NamedTuple):
 def routing(pairs: Sequence[Pair], policy: int, stride: int, paths: int, word: int = 0) -> Routing:
     """Return the routing of `pairs`."""
     counts = [len(pair.uplinks) for pair in pairs]
+    shift = stride.bit_length() - 1 if stride & (stride - 1) == 0 else -1
     signed = (word + _SIGN) % (2 * _SIGN) - _SIGN
     return Routing(
-        np.array([policy, stride, paths, signed], np.int64),
+        np.array([policy, stride, paths, signed, shift], np.int64),
         np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
         np.array([uplink for pair in pairs for uplink in pair.uplinks] or [0], np.int64),
     )
+
+
+@rule
+def plane_of(t: Any, value: int) -> int:
+    """Return the plane of an EV; divisions are dear."""
+    shift = t.figures[SHIFT]
+    return value >> shift if shift >= 0 else value // t.figures[STRIDE]
 
 
 @rule

@@ -1,6 +1,7 @@
 """Endpoints that run MRC's rules: MRC itself, and what differs from it in how it sprays and what it reacts to."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -10,8 +11,9 @@ from typing_extensions import override
 from weft.core.seeds import Seed
 from weft.core.units import Picoseconds
 from weft.mrc import columns
-from weft.mrc.settings import TIMEOUT_UNIT_PS, settings
+from weft.mrc.settings import TIMEOUT_UNIT_PS, settings, slots_mask
 from weft.netsim import hosts
+from weft.netsim.memory import check_memory, free_memory, planned_bytes
 from weft.netsim.network import Network
 from weft.netsim.transports.base import Pair
 from weft.netsim.transports.nics import ColumnEndpoints, make_sheet
@@ -56,6 +58,18 @@ def fitted(spec: MrcSpec, round_trip_ps: int) -> MrcSpec:
     )
 
 
+@dataclass(frozen=True)
+class Spray:
+    """How senders choose EVs."""
+
+    kind: int
+    """`TURN`, `RECYCLE`, `DRAW` or `REPS` of `weft.netsim.hosts`."""
+    ring: int = 0
+    """`REPS`: EVs kept that came back unmarked."""
+    freeze_ps: int = 0
+    """`REPS`: how long nothing new is tried after a silent loss."""
+
+
 class SprayedEndpoints(ColumnEndpoints):
     """All NICs of a run, driven by the rules of `weft.netsim.hosts`."""
 
@@ -68,7 +82,7 @@ class SprayedEndpoints(ColumnEndpoints):
         spec: MrcSpec,
         seed: Seed,
         *,
-        spray: int,
+        spray: int | Spray,
         route_by: int = AS_GIVEN,
         route_word: int = 0,
         ev_paths: int | None = None,
@@ -77,20 +91,24 @@ class SprayedEndpoints(ColumnEndpoints):
     ) -> None:
         """Start every pair; `ev_paths` is how many EVs a plane has where they are not paths."""
         self.network, self.pairs, self._fast = network, tuple(pairs), fast
+        self._fixed = {}
         self._paths: dict[tuple[int, int, int], tuple[int, ...]] = {}
         shape = network.shape
         self._stride = ev_paths or shape.paths
         """EVs of a plane: the value of an EV is plane x stride + path."""
         params = settings(spec, planes=shape.planes, rate_bps=network.fabric.nic_rate, payload=network.frames.payload)
+        # Nothing is written with an immediate here, and rings hold no more messages than there will be.
+        most = min(int(params["messages"][0]), max((pair.posts for pair in self.pairs), default=1))
+        params["messages"], params["message_mask"], params["immediates"] = most, slots_mask(most), 1
+        check_memory(*planned_bytes(params, len(self.pairs)), free_memory())
         self.params = params
         self.routing = routing(self.pairs, route_by, self._stride, shape.paths, route_word)
         """How EVs become paths."""
-        self.halves = _make_halves(network, self.pairs, params, spray)
+        self.halves = _make_halves(network, self.pairs, params, Spray(spray) if isinstance(spray, int) else spray)
         self.sheet = make_sheet(network, len(self.pairs))
         self._start(seed)
         for port in sorted(denied):
             self._deny(port)
-        self.warm_up()
 
     def _start(self, seed: Seed) -> None:
         """Make every half ready, each with its own chance, which depends on nothing but its pair."""
@@ -139,10 +157,10 @@ class SprayedEndpoints(ColumnEndpoints):
         return found
 
 
-def _make_halves(network: Network, pairs: tuple[Pair, ...], params: np.ndarray, spray: int) -> hosts.Halves:
+def _make_halves(network: Network, pairs: tuple[Pair, ...], params: np.ndarray, spray: Spray) -> hosts.Halves:
     count = len(pairs)
     back = params.copy()
-    back["window"], back["messages"], back["immediates"] = _BACK_WINDOW, 1, 1
+    back["window"], back["slot_mask"], back["messages"], back["message_mask"] = _BACK_WINDOW, _BACK_WINDOW - 1, 1, 0
     nic = np.array([end for pair in pairs for end in (pair.source, pair.destination)], np.int64)
     order = np.argsort(nic, kind="stable")
     first = np.searchsorted(nic[order], np.arange(network.shape.hosts + 1))
@@ -153,7 +171,7 @@ def _make_halves(network: Network, pairs: tuple[Pair, ...], params: np.ndarray, 
     sizes[columns.DATA] = network.frames.header
     for kind, size in network.frames.control.items():
         sizes[kind] = size
-    ring = int(params["evs"][0]) if spray == hosts.RECYCLE else 1
+    ring = int(params["evs"][0]) if spray.kind == hosts.RECYCLE else max(1, spray.ring)
     return hosts.Halves(
         columns.make_sender(params, count),
         columns.make_sender(back, count),
@@ -172,5 +190,6 @@ def _make_halves(network: Network, pairs: tuple[Pair, ...], params: np.ndarray, 
         np.full((count, ring), -1, np.int16),
         np.zeros((count, 2), np.int16),
         sizes,
-        np.array([spray], np.int64),
+        np.zeros((count, 2), np.int64),
+        np.array([spray.kind, spray.freeze_ps], np.int64),
     )

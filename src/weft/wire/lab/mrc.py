@@ -27,6 +27,9 @@ from weft.wire.worlds import Carriers, Place
 UNDER_WAY = 8
 """Writes that are posted and not yet acknowledged: enough that the transport never waits for the program."""
 _WATCH_S = 0.2
+_TIMEOUT = 18
+"""Timer of a packet as a power of two of 1.024 us, so 268 ms: several times what it takes to presume a packet lost, so
+that the timer speaks only where nothing else can."""
 _MPR = 32
 """Receive window in units of 128 packets: what four planes of 200 Mb/s carry while a loss is made sure of, and more."""
 
@@ -44,7 +47,7 @@ class LabCarriers(Carriers):
     def spec(self) -> MrcSpec:
         """Return the protocol's parameters here."""
         spec = super().spec
-        loss = spec.loss.model_copy(update={"spread_max": Picoseconds(2 * spec.loss.spread)})
+        loss = spec.loss.model_copy(update={"spread_max": Picoseconds(2 * spec.loss.spread), "timeout": _TIMEOUT})
         active = self.planes * max(1, self.paths // 2)
         ev = spec.ev.model_copy(update={"active": active, "backup": self.planes * self.paths - active})
         window = spec.window.model_copy(update={"mpr": _MPR})

@@ -1,0 +1,167 @@
+"""`weft cluster install|control|act`: weft's kinds, its engine and acted nodes on a Kubernetes cluster."""
+
+import asyncio
+import importlib.util
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from weft.cli.output import JsonFlag, console, print_json
+from weft.core.errors import UsageError
+from weft.engines.local.client import Speaker
+
+_MISSING = "this command needs aiohttp, orjson and PyYAML; install weft with its extra: pip install 'weft[kubernetes]'"
+
+On = Annotated[str | None, Parameter(name="--on", help="Context of the kubeconfig; the current one where absent.")]
+Config = Annotated[Path | None, Parameter(name="--kubeconfig", help="The kubeconfig, in place of KUBECONFIG.")]
+
+
+def needed() -> None:
+    """Say in one sentence which packages are missing."""
+    if any(importlib.util.find_spec(name) is None for name in ("aiohttp", "orjson", "yaml")):
+        raise UsageError(_MISSING)
+
+
+def remote(on: str, image: str | None = None, volumes: tuple[str, ...] = ()) -> Speaker:
+    """Return a way to the cluster of a context; "." is the current one."""
+    needed()
+    from weft.engines.kubernetes.access import load
+    from weft.engines.kubernetes.remote import Remote
+
+    pool = os.environ.get("WEFT_POOL", "weft")
+    return Remote(load(None if on == "." else on, os.environ), image=image, volumes=volumes, pool=pool)
+
+
+def print_rendered(table: Mapping[str, Any], kind: str, image: str | None, volumes: tuple[str, ...]) -> None:
+    """Print what a submission is in the objects of others."""
+    needed()
+    from weft.engines.kubernetes.rendering import rendered
+
+    sys.stdout.write(rendered(table, kind, image, volumes))
+
+
+def run(work: Coroutine[Any, Any, Any]) -> Any:
+    """Run until done; SIGTERM ends it as Ctrl-C does."""
+
+    async def main() -> Any:
+        task = asyncio.current_task()
+        assert task is not None, "a coroutine runs in a task"
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        return await work
+
+    try:
+        return asyncio.run(main())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+def install(
+    *,
+    on: On = None,
+    kubeconfig: Config = None,
+    print_: Annotated[bool, Parameter(name="--print", negative="", help="Print them as YAML instead.")] = False,
+    json: JsonFlag = False,
+) -> None:  # fmt: skip
+    """Make weft's kinds known to a cluster: WeftJob, Team, NodeHealth and Topology. Done twice it changes nothing."""
+    needed()
+    if print_:
+        from weft.engines.kubernetes.objects import manifest
+
+        sys.stdout.write(manifest())
+        return
+    from weft.engines.kubernetes.access import load
+    from weft.engines.kubernetes.program import install as work
+
+    access = load(on, os.environ, kubeconfig)
+    names = run(work(access))
+    if json:
+        print_json({"context": access.context, "kinds": names})
+    else:
+        console().print(f"{access.context}: {', '.join(names)} are served", markup=False, soft_wrap=True)
+
+
+def control(
+    *,
+    on: On = None,
+    kubeconfig: Config = None,
+    pool: Annotated[str, Parameter(name="--pool", help="The pool of nodes that is ours.")] = "weft",
+    namespace: Annotated[str | None, Parameter(name="--namespace", help="Jobs of this namespace only.")] = None,
+    lease_namespace: Annotated[str, Parameter(name="--lease-namespace", help="Where the lease is.")] = "weft-system",
+    lease: Annotated[float, Parameter(name="--lease", help="Seconds after which a silent engine is replaced.")] = 15.0,
+    identity: Annotated[str, Parameter(name="--identity", help="Who we are; the host's name where absent.")] = "",
+    metrics: Annotated[str, Parameter(name="--metrics", help="Serve metrics and health at HOST:PORT.")] = "",
+    reports: Annotated[str, Parameter(name="--reports", help="Address at which pods reach --metrics.")] = "",
+    rate: Annotated[float, Parameter(name="--rate", help="Most writes in a second.")] = 2000.0,
+) -> None:  # fmt: skip
+    """Run the engine: it places jobs on the pool's nodes and keeps them running. One of several leads."""
+    needed()
+    from weft.engines.kubernetes.access import load
+    from weft.engines.kubernetes.program import Leading
+    from weft.engines.kubernetes.program import control as work
+    from weft.engines.kubernetes.settings import Settings
+
+    if rate < 1 or lease <= 0:
+        raise UsageError(f"--rate {rate} and --lease {lease} must be at least 1 write and more than 0 seconds")
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    access = load(on, os.environ, kubeconfig)
+    settings = Settings(pool=pool, namespace=namespace, rate_per_s=rate, aggregator=reports.rstrip("/"))
+    leading = Leading(lease_namespace, identity or socket.gethostname(), lease, metrics)
+    run(work(access, settings, leading))
+
+
+def act(
+    *,
+    on: On = None,
+    kubeconfig: Config = None,
+    nodes: Annotated[int, Parameter(name="--nodes", help="Nodes to play.")] = 100,
+    gpus: Annotated[int, Parameter(name="--gpus", help="GPUs in each.")] = 8,
+    pool: Annotated[str, Parameter(name="--pool", help="The pool that they join.")] = "weft",
+    start: Annotated[float, Parameter(name="--start", help="Seconds that a pod takes to start.")] = 0.0,
+    run_for: Annotated[float | None, Parameter(name="--run", help="Seconds that pods run; for ever if absent.")] = None,
+    exec_: Annotated[bool, Parameter(name="--exec", negative="", help="Run the pods' commands here.")] = False,
+    folder: Annotated[Path, Parameter(name="--folder", help="Where --exec keeps volumes and logs.")] = Path("acted"),
+    silence: Annotated[float, Parameter(name="--silence", help="Share of nodes that fall silent.")] = 0.0,
+    after: Annotated[float, Parameter(name="--after", help="Seconds until they do.")] = 60.0,
+) -> None:  # fmt: skip
+    """Play the nodes of a cluster against a real API server: they heartbeat and move pods through their states."""
+    needed()
+    from weft.engines.kubernetes.access import load
+    from weft.engines.kubernetes.acting import Stage
+    from weft.engines.kubernetes.program import play, stage_fits
+
+    if not 0 <= silence <= 1:
+        raise UsageError(f"--silence {silence}: write a share from 0 to 1")
+    stage = stage_fits(Stage(nodes, gpus, pool, start_s=start, run_s=run_for))
+    access = load(on, os.environ, kubeconfig)
+
+    def ready() -> None:
+        console().print(
+            f"{nodes:,} nodes play on {access.context}, a heartbeat each {stage.period_s:.0f} s; Ctrl-C ends it",
+            markup=False, soft_wrap=True,
+        )  # fmt: skip
+
+    run(play(access, stage, ready, folder if exec_ else None, (silence, after)))
+
+
+def pod(*command: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> None:
+    """Be the program inside a pod: run a command in the submitter's folder, or a part of a training.
+
+    Parameters
+    ----------
+    command
+        What is run; a training where absent.
+
+    """
+    from weft.engines.kubernetes.inside import run as work
+
+    status = work(command, os.environ)
+    if status:
+        sys.exit(status)

@@ -1,0 +1,43 @@
+"""How the engine runs, and the clock that it reads."""
+
+import time
+from dataclasses import dataclass, field
+
+from weft.cluster.snapshot import Policy, Power
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the engine runs."""
+
+    pool: str = "weft"
+    """The pool whose nodes are ours: the value of the label cluster.weft/pool."""
+    namespace: str | None = None
+    """Where jobs are looked for; none for everywhere."""
+    policy: Policy = field(default_factory=Policy)
+    """The rules of `weft.cluster`."""
+    power: Power = field(default_factory=Power)
+    """What may be drawn."""
+    pass_s: float = 0.03
+    """Changes within this time are looked at together."""
+    heart_s: float = 2.0
+    """A pass is made at least this often: graces, limits and waves run out without any event."""
+    resync_s: float = 15.0
+    """Every gang is compared with its record at least this often."""
+    silence_s: float = 90.0
+    """A watch that says nothing for this long is opened again."""
+    width: int = 64
+    """Writes in flight."""
+    rate_per_s: float = 2000.0
+    """Most writes in a second."""
+    test_s: float = 60.0
+    """How long a node has to be heard, or not heard, before a test of it has an answer."""
+    teams_s: float = 10.0
+    """Time between two looks at what teams hold."""
+    aggregator: str = ""
+    """Where the programs inside pods report."""
+
+
+def system_ms() -> int:
+    """Return the time in milliseconds since 1970."""
+    return time.time_ns() // 1_000_000

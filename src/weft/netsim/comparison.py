@@ -1,0 +1,141 @@
+"""The same collective by several transports on one fabric: time, bus bandwidth, and each one's ratio to MRC.
+
+A ring is made of rounds that are all alike: every rank sends one part to the next. Where all of them would be more than
+a simulator should take on, the first few are run and the others taken as equal; a row says how many. An all-to-all is
+run whole.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from weft.collectives.algorithms import direct_all_to_all, ring_all_gather, ring_all_reduce, ring_reduce_scatter
+from weft.collectives.schedule import Schedule
+from weft.core.errors import UsageError
+from weft.core.units import Bytes
+from weft.fabric.shape import Shape, shape_of
+from weft.netsim.results import Report
+from weft.netsim.simulate import run, set_up, transports_of
+from weft.specs.rivals import TransportsSpec
+from weft.specs.scenario import FlowSpec, ScenarioSpec, TrafficSpec
+from weft.specs.site import SiteSpec
+
+Collective = Literal["ring", "reduce-scatter", "all-gather", "all-to-all"]
+"""What can be compared: a ring all-reduce, its two halves, and everybody to everybody."""
+_MAKERS: dict[str, Callable[[int], Schedule]] = {
+    "ring": ring_all_reduce,
+    "reduce-scatter": ring_reduce_scatter,
+    "all-gather": ring_all_gather,
+    "all-to-all": direct_all_to_all,
+}
+MOST_PACKETS = 2_000_000
+"""Data packets of one run; longer rings are cut."""
+_FEWEST_RANKS, _MOST_RANKS = 2, 512
+_FEWEST_ROUNDS = 2
+_BITS = 8 * 10**12
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """One transport at one size."""
+
+    transport: str
+    """Its name."""
+    size: int
+    """Bytes of the whole buffer."""
+    time_ps: int
+    """Time of the collective; -1 where it did not complete."""
+    bus_bps: float
+    """What a rank's link carries for it: the usual measure of nccl-tests."""
+    rounds: int
+    """Rounds that were run."""
+    of_rounds: int
+    """Rounds that there are."""
+    report: Report
+    """The run itself."""
+
+    def as_json(self, base_bps: float) -> dict[str, Any]:
+        """Return the row as plain values (docs/json.md); `base_bps` is MRC's bus bandwidth at this size, or 0."""
+        return {
+            "transport": self.transport,
+            "size_bytes": self.size,
+            "time_us": round(self.time_ps / 10**6, 3) if self.time_ps >= 0 else None,
+            "bus_bps": round(self.bus_bps),
+            "ratio_to_mrc": round(self.bus_bps / base_bps, 4) if base_bps else None,
+            "rounds": self.rounds,
+            "of_rounds": self.of_rounds,
+            "report": self.report.as_json(),
+        }
+
+
+def compare(
+    collective: Collective,
+    sizes: Sequence[int],
+    ranks: int,
+    site: SiteSpec,
+    transports: Sequence[str],
+    *,
+    seed: int = 0,
+    most_packets: int = MOST_PACKETS,
+    each: Callable[[Row], None] | None = None,
+) -> tuple[Row, ...]:
+    """Return a row for every size and transport, the best transport first; `each` is told of them as they come."""
+    shape = shape_of(site.fabric)
+    if not _FEWEST_RANKS <= ranks <= min(_MOST_RANKS, shape.hosts):
+        most = min(_MOST_RANKS, shape.hosts)
+        raise UsageError(f"{ranks} ranks are not possible on {site.name}; ask for {_FEWEST_RANKS} to {most}")
+    places = across(shape, ranks)
+    found: list[Row] = []
+    for size in sizes:
+        rows: list[Row] = []
+        for name in transports:
+            rows.append(_run(collective, size, places, site, name, seed, most_packets))
+            if each is not None:
+                each(rows[-1])
+        found += sorted(rows, key=lambda row: -row.bus_bps)
+    return tuple(found)
+
+
+def across(shape: Shape, ranks: int) -> list[int]:
+    """Return the NIC of every rank, so that neighbours in a ring hang on different T0s where there are several."""
+    groups: list[list[int]] = [[] for _ in range(shape.t0)]
+    per_group = -(-ranks // shape.t0)
+    for nic in range(shape.hosts):
+        group = groups[shape.t0_of(nic)]
+        if len(group) < per_group:
+            group.append(nic)
+    found = [group[turn] for turn in range(per_group) for group in groups if turn < len(group)]
+    return found[:ranks]
+
+
+def _run(
+    collective: Collective, size: int, places: Sequence[int], site: SiteSpec, name: str, seed: int, most_packets: int
+) -> Row:
+    ranks = len(places)
+    schedule = _MAKERS[collective](ranks)
+    part = -(-size // ranks)
+    of_rounds = len(schedule) // ranks
+    packets = -(-part // site.fabric.packet) * ranks
+    # The sends of an all-to-all differ from round to round, so that none can stand for another.
+    fit = max(_FEWEST_ROUNDS, most_packets // packets)
+    rounds = of_rounds if collective == "all-to-all" else min(of_rounds, fit)
+    flows = tuple(
+        FlowSpec.model_construct(
+            name=str(send), source=places[int(schedule.source[send])], destination=places[int(schedule.target[send])],
+            size=Bytes(part), after=tuple(str(before) for before in schedule.before_of(send)),
+        )
+        for send in range(rounds * ranks)
+    )  # fmt: skip
+    traffic = TrafficSpec.model_construct(pattern="flows", flows=flows)
+    scenario = ScenarioSpec.model_construct(
+        name=f"{collective} over {ranks}", site=site.name, traffic=traffic, transport=TransportsSpec()
+    )
+    setup = set_up(scenario, site, seed)
+    (transport,) = transports_of(setup, (name,))
+    report = run(setup, transport)
+    ends = [flow.arrived_ps for flow in report.flows]
+    if min(ends) < 0:
+        return Row(report.transport, size, -1, 0.0, rounds, of_rounds, report)
+    took_ps = max(ends)
+    bus_bps = rounds * part * _BITS / took_ps
+    return Row(report.transport, size, took_ps * of_rounds // rounds, bus_bps, rounds, of_rounds, report)

@@ -1,0 +1,136 @@
+"""One scenario over many sizes, loads, transports, failed links and seeds: on all cores, resumable, as one table.
+
+Every run leaves its row in a folder beside the result; a row that is there is not run again. The table is written when
+all are there.
+"""
+
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from weft.core.errors import UsageError
+from weft.core.seeds import Seed
+from weft.fabric.topology import build
+from weft.netsim.simulate import run, set_up, transports_of
+from weft.specs import ScenarioSpec, load_scenario, load_site
+from weft.specs.scenario import FaultSpec
+from weft.specs.sweep import SweepSpec
+
+MOST_RUNS = 100_000
+"""Runs that one sweep may have."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run of a sweep."""
+
+    gpus: int | None
+    """GPUs; the scenario's where absent."""
+    size: int | None
+    """Bytes of a flow; the scenario's where absent."""
+    load: float | None
+    """Offered load; the scenario's where absent."""
+    transport: str
+    """Transport."""
+    failed_links: int
+    """Links that are down."""
+    seed: int
+    """Seed."""
+
+    def key(self) -> str:
+        """Return a name for a file."""
+        return "-".join(str(value) for value in asdict(self).values())
+
+
+def points_of(spec: SweepSpec, scenario: ScenarioSpec) -> tuple[Point, ...]:
+    """Return every run of a sweep."""
+    lists: list[tuple[Any, ...]] = [
+        spec.gpus or (None,),
+        spec.size or (None,),
+        spec.load or (None,),
+        spec.transport or scenario.transport.use,
+        spec.failed_links or (0,),
+        tuple(range(spec.seeds)),
+    ]
+    found = tuple(Point(*values) for values in itertools.product(*lists))
+    if len(found) > MOST_RUNS:
+        raise UsageError(f"the sweep has {len(found):,} runs; write lists that make at most {MOST_RUNS:,}")
+    return found
+
+
+def scenario_at(scenario: ScenarioSpec, point: Point) -> ScenarioSpec:
+    """Return the scenario of one run, its failed links among its faults."""
+    assert scenario.traffic is not None, "a sweep is over traffic"
+    changed = {name: value for name, value in (("size", point.size), ("load", point.load)) if value is not None}
+    found = scenario.model_copy(update={"traffic": scenario.traffic.model_copy(update=changed)})
+    if point.gpus is not None:
+        found = found.model_copy(update={"gpus": point.gpus})
+    if not point.failed_links:
+        return found
+    setup = set_up(found, load_site(found.site), point.seed)
+    topology = build(setup.fabric)
+    between = (topology.links.stage > 0).nonzero()[0]
+    if point.failed_links > len(between):
+        raise UsageError(f"{point.failed_links} links can not fail: the fabric has {len(between)} between switches")
+    drawn = Seed(point.seed).stream("failed links").choice(between, size=point.failed_links, replace=False)
+    faults = tuple(
+        FaultSpec(kind="link-down", target=topology.names.of("link", int(link))) for link in sorted(drawn.tolist())
+    )
+    return found.model_copy(update={"faults": (*found.faults, *faults)})
+
+
+def run_point(reference: str, point: Point) -> dict[str, Any]:
+    """Run one point of a sweep and return its row."""
+    scenario = scenario_at(load_scenario(reference), point)
+    setup = set_up(scenario, load_site(scenario.site), point.seed)
+    (transport,) = transports_of(setup, (point.transport,))
+    found = run(setup, transport, threads=1).as_json()
+    row = {"scenario": scenario.name, **asdict(point)}
+    row |= {f"fct_{name}_us": value for name, value in found["fct_us"].items()}
+    names = ("hosts", "flows", "completed", "failed", "ideal_us", "goodput_bps_per_nic", "retransmitted", "trimmed")
+    more = ("marked", "dropped", "lost", "packet_hops", "cpu_s", "hash")
+    return row | {name: found[name] for name in names + more}
+
+
+def rows_of(
+    spec: SweepSpec, folder: Path, *, workers: int | None = None, watch: Callable[[int, int], None] | None = None
+) -> list[dict[str, Any]]:
+    """Run what is missing of a sweep and return all its rows; every row is kept in `folder`."""
+    scenario = load_scenario(spec.scenario)
+    if scenario.traffic is None:
+        raise UsageError(f"{spec.scenario} has no traffic to be varied; sweep a scenario with a [traffic] table")
+    points = points_of(spec, scenario)
+    folder.mkdir(parents=True, exist_ok=True)
+    missing = [point for point in points if not _row_file(folder, point).is_file()]
+    done = len(points) - len(missing)
+    count = min(workers or os.cpu_count() or 1, max(1, len(missing)))
+    for point, row in _run_all(spec.scenario, missing, count):
+        file = _row_file(folder, point)
+        part = file.with_suffix(".part")
+        part.write_text(json.dumps(row))
+        part.replace(file)
+        done += 1
+        if watch is not None:
+            watch(done, len(points))
+    return [json.loads(_row_file(folder, point).read_text()) for point in points]
+
+
+def _run_all(reference: str, points: list[Point], workers: int) -> Iterator[tuple[Point, dict[str, Any]]]:
+    if workers == 1:
+        for point in points:
+            yield point, run_point(reference, point)
+        return
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        pending = {pool.submit(run_point, reference, point): point for point in points}
+        for future in as_completed(pending):
+            yield pending[future], future.result()
+
+
+def _row_file(folder: Path, point: Point) -> Path:
+    return folder / f"{point.key()}.json"

@@ -1,0 +1,173 @@
+import asyncio
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.engines.kubernetes.stage import CONTROLLER, Theatre, playing, until
+
+from weft.cluster.nodes import NodeState
+from weft.engines.kubernetes.client import ApiError, Client
+from weft.engines.kubernetes.election import Election
+from weft.engines.kubernetes.engine import Engine
+from weft.engines.kubernetes.objects import manifest
+from weft.engines.kubernetes.resources import HEALTH, JOBS, NAMESPACES, NODES, PODS, Resource
+from weft.engines.kubernetes.seen import CANCEL
+
+_DEPLOY = Path(__file__).parents[3] / "deploy" / "kubernetes"
+_GROUP = "rbac.authorization.k8s.io"
+_KINDS = {
+    "ClusterRole": Resource(_GROUP, "v1", "clusterroles", "ClusterRole", namespaced=False),
+    "ClusterRoleBinding": Resource(_GROUP, "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False),
+    "Role": Resource(_GROUP, "v1", "roles", "Role"),
+    "RoleBinding": Resource(_GROUP, "v1", "rolebindings", "RoleBinding"),
+}
+
+
+def _documents() -> list[dict[str, Any]]:
+    every = yaml.safe_load_all((_DEPLOY / "rbac.yaml").read_text(encoding="utf-8"))
+    return [one for one in every if one["kind"] in _KINDS]
+
+
+def _single_verbs() -> Iterator[tuple[str, int, str, str]]:
+    """Yield every (kind of role, rule, resource, verb) that the engine is given."""
+    for one in _documents():
+        if one["kind"] in ("ClusterRole", "Role") and one["metadata"]["name"] == "weft-engine":
+            for number, rule in enumerate(one["rules"]):
+                for resource in rule["resources"]:
+                    for verb in rule["verbs"]:
+                        yield one["kind"], number, resource, verb
+
+
+def _without(taken: tuple[str, int, str, str] | None) -> list[dict[str, Any]]:
+    documents = deepcopy(_documents())
+    if taken is None:
+        return documents
+    kind, number, resource, verb = taken
+    role = next(one for one in documents if one["kind"] == kind and one["metadata"]["name"] == "weft-engine")
+    rule = role["rules"][number]
+    others = [other for other in rule["resources"] if other != resource]
+    kept = [other for other in rule["verbs"] if other != verb]
+    new = [{**rule, "resources": others}] if others else []
+    new += [{**rule, "resources": [resource], "verbs": kept}] if kept else []
+    role["rules"][number : number + 1] = new
+    return documents
+
+
+def test_the_kinds_that_are_shipped_are_those_of_the_specs():
+    assert (_DEPLOY / "kinds.yaml").read_text(encoding="utf-8") == manifest()
+
+
+@pytest.mark.kube
+@pytest.mark.timeout(400)
+def test_the_shipped_permissions_are_enough_and_each_of_them_is_needed(theatre: Theatre):
+    asyncio.run(_all_verbs(theatre))
+
+
+async def _all_verbs(theatre: Theatre) -> None:
+    async with theatre.open() as client, playing(theatre, theatre.stage(4)):
+        await client.apply(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "weft-system"}})
+        refused = await _scene(theatre, client, None, 0)
+        assert not refused, f"the shipped permissions do not allow {refused}"
+        unused = []
+        for number, taken in enumerate(_single_verbs(), 1):
+            if not await _scene(theatre, client, taken, number):
+                unused.append(taken)
+        assert not unused, f"nobody needs {unused}"
+
+
+async def _scene(theatre: Theatre, client: Client, taken: Any, number: int) -> list[str]:
+    """Play everything that the engine can do, with one permission less; returns what was refused."""
+    for one in _without(taken):
+        resource = _KINDS[one["kind"]]
+        namespace = one["metadata"].get("namespace")
+        name = one["metadata"]["name"]
+        there = await client.find(resource, name, namespace)
+        if there is None:
+            await client.create(resource, one, namespace)
+        elif "rules" in one:
+            await client.replace(resource, {**there, "rules": one["rules"]}, namespace)
+    await asyncio.sleep(0.3)
+    access = theatre.plane.access(CONTROLLER)
+    async with Client(access, tries=2) as mine:
+        election = Election(mine, "weft-system", f"test{number}", name=f"lease{theatre.name}{number}", duration_s=30.0)
+        try:
+            await election.wait()
+            await election.give_up()
+        except ApiError:
+            return mine.refused
+        engine = Engine(mine, theatre.settings(teams_s=0.2))
+        task = asyncio.create_task(engine.run())
+        try:
+            await _play(theatre, client, engine, mine, task, number)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await _clear(theatre, client)
+        return mine.refused
+
+
+async def _play(theatre: Theatre, client: Client, engine: Engine, mine: Client, task: Any, number: int) -> None:
+    async def over(question: Any) -> bool:
+        return bool(mine.refused) or task.done() or bool(await question())
+
+    async def wait_for(question: Any) -> bool:
+        """Wait until it is so; returns whether the scene goes on."""
+        await until(lambda: over(question), 30.0)
+        return not mine.refused and not task.done()
+
+    gang, server, sick = f"gang{number}", f"server{number}", theatre.stage(4).name(3)
+    await theatre.submit(client, gang, 2)
+    await theatre.submit(client, server, 1, kind="service", priority=0)
+
+    async def both_run() -> bool:
+        states = await theatre.states(client)
+        return states.get(gang) == states.get(server) == "running"
+
+    if not await wait_for(both_run):
+        return
+    # A service that has to leave goes by eviction; a gang that is called off by deletion.
+    entry = engine.entries[f"{theatre.name}/{server}"]
+    engine._leave(entry, "failed", 0)
+    engine.touch(entry.seen.id)
+    await client.patch(JOBS, gang, {"metadata": {"annotations": {CANCEL: "a test"}}}, theatre.name)
+
+    async def both_ended() -> bool:
+        states = await theatre.states(client)
+        return states.get(gang) == "cancelled" and states.get(server) == "failed"
+
+    if not await wait_for(both_ended):
+        return
+    node = engine.book.pool.nodes[engine.roll.numbers[sick]]
+    engine._carrier.show_node(replace(node, state=NodeState.QUARANTINED), "a test")
+
+    async def marked() -> bool:
+        there = await client.get(NODES, sick)
+        return any(one["key"].endswith("quarantined") for one in there["spec"].get("taints") or ())
+
+    if not await wait_for(marked):
+        return
+
+    async def quiet() -> bool:
+        return not any(engine.lanes.waiting(line) for line in list(engine.lanes._lines) + list(engine.lanes._running))
+
+    await wait_for(quiet)
+
+
+async def _clear(theatre: Theatre, client: Client) -> None:
+    for one in await client.list(JOBS, theatre.name):
+        await client.delete(JOBS, one["metadata"]["name"], theatre.name)
+    await client.request("DELETE", PODS.path(theatre.name), query={"gracePeriodSeconds": "0"})
+    sick = theatre.stage(4).name(3)
+    taints = (await client.get(NODES, sick))["spec"].get("taints") or []
+    kept = [one for one in taints if not one["key"].endswith("quarantined")]
+    await client.patch(NODES, sick, {"spec": {"taints": kept}})
+    await client.delete(HEALTH, sick)
+
+    async def empty() -> bool:
+        return not await client.list(PODS, theatre.name)
+
+    await until(empty)

@@ -1,0 +1,32 @@
+"""Memory is planned before a run, and refused where there is not enough."""
+
+import pytest
+
+from weft.core.errors import UsageError
+from weft.mrc.settings import settings
+from weft.netsim.memory import check_memory, free_memory, planned_bytes
+from weft.specs.transport import MrcSpec, WindowSpec
+
+GB = 10**9
+
+
+def test_the_whole_fabric_fits_into_sixteen_gibibytes():
+    params = settings(MrcSpec(window=WindowSpec(mpr=4)), planes=8, rate_bps=800 * GB)
+    assert sum(planned_bytes(params, 131_072, 62_000_000)) < 16 * 2**30
+
+
+def test_more_pairs_and_packets_take_more():
+    params = settings(MrcSpec(), planes=8, rate_bps=800 * GB)
+    pairs, packets = planned_bytes(params, 10, 1000)
+    assert planned_bytes(params, 20, 2000) == (2 * pairs, 2 * packets)
+
+
+def test_what_does_not_fit_is_refused_with_the_figures():
+    assert "at most 2.79 GiB" in check_memory(2 * GB, GB, 4 * GB)
+    with pytest.raises(UsageError, match=r"2\.33 GiB are free"):
+        check_memory(2 * GB, GB, int(2.5 * GB))
+
+
+def test_this_machine_says_what_is_free():
+    free = free_memory()
+    assert free is None or free > 0
