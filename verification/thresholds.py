@@ -48,7 +48,7 @@ def threshold() -> Experiment:
             title="median recovery from a black hole", xlabel="spread, us", ylabel="us", xscale="log", ylim=(0, None)
         )
         right.plot(_SPREADS, [100 * count / 32768 for count in mistakes.values()], "o-", color=COLOURS[1])
-        right.set(title="packets given up too soon, full load", xlabel="spread, us", ylabel="%", xscale="log")
+        right.set(title="packets given up too soon, full load", xlabel="spread, us", ylabel="%")
 
     return Experiment(
         "threshold", "How soon silence counts as loss", "A packet is presumed lost once one that was sent a spread later has "

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from weft.mrc import columns, evs
 from weft.mrc.columns import ACTIVE, ASSUMED_BAD, DENIED, EV_STATE_NAMES, GOOD, SKIP, SPARE
 from weft.mrc.invariants import check_evs
+from weft.mrc.ports import on_port_status
 from weft.mrc.sender import start_sender
 from weft.mrc.settings import settings
 from weft.specs.transport import MrcSpec
@@ -199,3 +200,34 @@ def test_the_controller_names_paths_by_their_bits() -> None:
     assert evs.deny(s, 0, value, 0) == 1
     assert s.evs[0, 5]["state"] == GOOD
     assert evs.deny(s, 0, 10**6, 1) == 0
+
+
+@given(st.lists(st.booleans(), min_size=20, max_size=20), st.integers(0, 2**40))
+def test_a_busy_port_costs_no_ev_its_turn(swapped: list[bool], seed: int) -> None:
+    s = made(seed=seed)
+    used: Counter[int] = Counter()
+    for swap in swapped:
+        for room in (2, 1) if swap else (1, 2):
+            e = evs.pick_ev(s, 0, -1, room)
+            assert room >> int(s.evs[0, e]["plane"]) & 1, "the port has room"
+            used[e] += 1
+    # Two ports, each free every other time: five rounds over four EVs of each plane.
+    assert sorted(used.values()) == [5] * 8
+
+
+def test_a_plane_that_comes_back_brings_its_evs_and_no_others() -> None:
+    s = made()
+    blamed = {plane: next(e for e in range(12) if s.evs[0, e]["plane"] == plane) for plane in (0, 1)}
+    for e in blamed.values():
+        evs.ev_event(s, 0, e, evs.SILENCE)
+    on_port_status(s, 0, 0b10)
+    on_port_status(s, 0, 0b11)
+    assert [int(s.evs[0, blamed[plane]]["state"]) for plane in (0, 1)] == [GOOD, ASSUMED_BAD]
+    check_evs(s, 0)
+
+
+def test_a_pair_with_few_paths_keeps_the_same_share_of_them() -> None:
+    s = made(active=16, backup=0, min_active=8, paths=2)
+    for e in range(16):
+        evs.ev_event(s, 0, e, evs.SILENCE)
+    assert s.qp[0]["active"] == 2

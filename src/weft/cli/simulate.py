@@ -172,7 +172,9 @@ def _print(reports: tuple[Report, ...]) -> None:
         if slowest is not None:
             took = "did not complete" if slowest.completion_ps is None else TIME.about(slowest.completion_ps)
             failure = f" ({slowest.failure})" if slowest.failure else ""
-            text = f"{report.transport}: slowest flow {slowest.name} {took}{failure}; trace {report.hash()}"
+            span = report.makespan_ps() if report.chained else None
+            whole = "" if span is None else f"all of them {TIME.about(span)}; "
+            text = f"{report.transport}: {whole}slowest flow {slowest.name} {took}{failure}; trace {report.hash()}"
             console().print(text, markup=False, soft_wrap=True)
 
 

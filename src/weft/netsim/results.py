@@ -112,7 +112,7 @@ class Series:
     queue_peaks: Any
     """Deepest data queue of every stage in each bin, bytes (bins x stages)."""
     lost: Any
-    """Packets that faults had taken by the end of each bin."""
+    """Data packets that faults had taken by the end of each bin."""
 
     def rates_bps(self, pairs: slice | list[int] | None = None) -> Any:
         """Return the rate of new payload in each bin, over all queue pairs or those numbered in `pairs`."""

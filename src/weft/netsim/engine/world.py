@@ -267,7 +267,6 @@ class EngineWorld:
         if self.pauses is not None and self._bin_end_ps <= now_ps:
             self.pauses.look(self._bin_end_ps)
         while self._bin_end_ps <= now_ps:
-            self.records.lost = int(self._totals()[layout.LOST])
             self.records.peaks = np.max([desk.peaks for desk in self.desks], axis=0).tolist()
             for desk in self.desks:
                 desk.peaks[:] = 0

@@ -64,7 +64,7 @@ class Records:
     queue_peaks: list[list[int]] = field(default_factory=list)
     """Deepest data queue of every stage in each bin, in bytes."""
     lost_by: list[int] = field(default_factory=list)
-    """Packets lost to faults up to the end of each bin."""
+    """Data packets lost to faults up to the end of each bin."""
     peaks: list[int] = field(default_factory=list)
     """The deepest queues in the bin that is open."""
 
@@ -77,5 +77,5 @@ class Records:
         self.bin_ends_ps.append(end_ps)
         self.received.append(received)
         self.queue_peaks.append(self.peaks)
-        self.lost_by.append(self.lost)
+        self.lost_by.append(sum(fault.data_lost for fault in self.faults))
         self.peaks = [0] * self.stages
