@@ -146,7 +146,7 @@ def test_bad_options_are_named(arguments, reason: str, tmp_path: Path, capsys: p
     assert reason in capsys.readouterr().err
 
 
-def test_the_whole_site_is_refused_with_a_way_out(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+def test_the_reference_refuses_the_whole_site_with_a_way_out(capsys: pytest.CaptureFixture[str], tmp_path: Path):
     text = 'name = "all"\nsite = "gb200-8x100g-131k"\n[traffic]\npattern = "permutation"\nsize = "8 MiB"\n'
-    assert main(["simulate", written(tmp_path, text)]) == 2
+    assert main(["simulate", written(tmp_path, text), "--engine", "reference"]) == 2
     assert "gpus = 1024" in capsys.readouterr().err

@@ -40,6 +40,8 @@ from weft.specs.site import SiteSpec
 
 MOST_PACKETS = 50_000_000
 """Data packets that the reference takes on; more would run for days."""
+MOST_ENGINE_PACKETS = 500_000_000
+"""Data packets that the engine takes on: more than 131,072 NICs send in a permutation of 8 MiB."""
 MOST_LINKS = 200_000
 """Links that the reference takes on."""
 COMPILE_FROM = 20_000
@@ -112,22 +114,38 @@ def _root(scenario: ScenarioSpec, seed: int | None) -> Seed:
 
 def check_reference(setup: Setup) -> None:
     """Raise where a scenario is too large for the reference."""
-    fabric, scenario = setup.fabric, setup.scenario
-    links = sum(shape_of(fabric).links)
+    links = sum(shape_of(setup.fabric).links)
     if links > MOST_LINKS:
         raise UsageError(
             f"the fabric has {links:,} links, more than the reference holds ({MOST_LINKS:,}); use the engine (numba), "
             "or add gpus = 1024 to the scenario to build only a part of it"
         )
-    packets = sum(-(-flow.size // fabric.packet) for flow in setup.flows)
-    if scenario.measure.until is not None:
-        most = scenario.measure.until * fabric.nic_rate // (8 * 10**12 * fabric.packet) + 1
-        packets = min(packets, most * len({flow.source for flow in setup.flows}))
+    packets = packets_of(setup)
     if packets > MOST_PACKETS:
         raise UsageError(
             f"the traffic is {packets:,} packets, more than the reference takes on ({MOST_PACKETS:,}); "
             "make it smaller, use the engine (numba), or end it with measure.until"
         )
+
+
+def check_engine(setup: Setup) -> None:
+    """Raise where a scenario would keep the engine busy for a day."""
+    packets = packets_of(setup)
+    if packets > MOST_ENGINE_PACKETS:
+        raise UsageError(
+            f"the traffic is {packets:,} packets, more than the engine takes on ({MOST_ENGINE_PACKETS:,}); "
+            "make it smaller, or end it with measure.until"
+        )
+
+
+def packets_of(setup: Setup) -> int:
+    """Return how many data packets a scenario sends, at most those that fit into its time."""
+    fabric, until_ps = setup.fabric, setup.scenario.measure.until
+    packets = sum(-(-flow.size // fabric.packet) for flow in setup.flows)
+    if until_ps is None:
+        return packets
+    most = until_ps * fabric.nic_rate // (8 * 10**12 * fabric.packet) + 1
+    return min(packets, most * len({flow.source for flow in setup.flows}))
 
 
 def run(
@@ -203,6 +221,7 @@ def prepare_engine(
     say: Callable[[str], None] | None = None,
 ) -> tuple[Network, EngineWorld]:
     """Return the network and the world of one run on the compiled engine, at time 0."""
+    check_engine(setup)
     compiling.prepare(cache, say)
     parts = _parts(setup, transport, fast=True)
     endpoints = parts.endpoints
