@@ -17,7 +17,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from verification import fabrics, paths, thresholds
+from verification import fabrics, mathematics, paths, rivals, thresholds
 from verification.findings import Experiment, Finding, use
 from weft.netsim import compiling
 
@@ -37,6 +37,20 @@ ALL: dict[str, Callable[[], Experiment]] = {
     "collective": thresholds.collective,
     "htsim": fabrics.htsim,
 }
+RIVALS: dict[str, Callable[[], Experiment]] = {
+    "S3": rivals.s3,
+    "S4": rivals.s4,
+    "S5": rivals.s5,
+    "S6": rivals.s6,
+    "S7": rivals.s7,
+    "S8": rivals.s8,
+    "S17": rivals.s17,
+    "S19": rivals.s19,
+    "S20": rivals.s20,
+    "mathematics": mathematics.mathematics,
+}
+"""Run by name only, and not on the page yet: some of their rows do not hold."""
+KNOWN = ALL | RIVALS
 LONGEST_FIRST = ("balance", "S15", "S18", "S10", "S14")
 ENGINES = ("engine", "reference")
 PAGE = Path("docs/verification.md")
@@ -49,7 +63,7 @@ def run_one(name: str, engine: str = ENGINES[0]) -> tuple[str, Experiment, bytes
     """Run one experiment and draw it."""
     use(engine)
     began = time.perf_counter()
-    found = ALL[name]()
+    found = KNOWN[name]()
     return name, _plain(found), _picture(found), time.perf_counter() - began
 
 
@@ -80,7 +94,7 @@ def page(outcomes: dict[str, tuple[Experiment, bool]]) -> str:
         "",
         "Published results beside what the simulator finds. `make verify` runs every experiment on two cores, checks",
         "every row and writes this page; `python -m verification S15` runs one, `--engine reference` does it on the readable",
-        "simulator, which finds the same. Rows that begin with *off* switch the mechanism off that the experiment is about",
+        "simulator. Rows that begin with *off* switch the mechanism off that the experiment is about",
         "and show that the result is then another. R numbers are results of arXiv 2605.04333 (P1) in the order of its",
         "figures, S numbers ours; times are scaled down where it says so.",
         "",
@@ -113,12 +127,12 @@ def main(arguments: list[str]) -> int:
     """Run the experiments called in `arguments`, or all."""
     options = argparse.ArgumentParser(description="Published results beside what the simulator finds.")
     options.add_argument("--engine", choices=ENGINES, default=ENGINES[0], help="which of the two simulators runs them")
-    options.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(ALL)}; all where absent")
+    options.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(KNOWN)}; the page's where absent")
     chosen = options.parse_args(arguments)
     names: list[str] = chosen.names
-    unknown = [name for name in names if name not in ALL]
+    unknown = [name for name in names if name not in KNOWN]
     if unknown:
-        print(f"there is no experiment called {unknown[0]}; there are {', '.join(ALL)}", file=sys.stderr)
+        print(f"there is no experiment called {unknown[0]}; there are {', '.join(KNOWN)}", file=sys.stderr)
         return 2
     wanted = sorted(names or ALL, key=lambda name: (name not in LONGEST_FIRST, name))
     # Compiled once here, so that the workers only load.

@@ -49,7 +49,7 @@ fabric.command(
     "weft.cli.fabric:export", name="export", help="Print the fabric as Linux commands (iproute2, seg6local)."
 )
 
-site = _group("site", "Look at sites.")
+site = _group("site", "Look at sites, and measure this machine as one.")
 site.command("weft.cli.files:list_sites", name="list", help="List the built-in sites.")
 site.command("weft.cli.files:show_site", name="show", help="Print a site with everything it inherits.")
 site.command("weft.cli.measure:measure", name="measure", help="Measure this machine and write it as a site.")
@@ -82,8 +82,8 @@ cluster.command("weft.cli.cluster_kubernetes:control", name="control", help="Run
 cluster.command("weft.cli.cluster_kubernetes:act", name="act", help="Play nodes against a real API server.")
 app.command("weft.cli.cluster_kubernetes:pod", name="pod", help="Be the program inside a pod.", show=False)
 
-app.command("weft.cli.files:schema", name="schema", help="Print the JSON schema of site, job or scenario files.")
-app.command("weft.cli.files:check", name="check", help="Check site, job and scenario files and name every mistake.")
+app.command("weft.cli.files:schema", name="schema", help="Print the JSON schema of a kind of file.")
+app.command("weft.cli.files:check", name="check", help="Check files and name every mistake in them.")
 app.command("weft.cli.files:completion", name="completion", help="Print the completion script of a shell.")
 
 
