@@ -1,5 +1,6 @@
 """What holds of every pass, over random workloads, failures and clocks."""
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -9,9 +10,10 @@ from tests.cluster.worlds import Life, clusters, nodes_of
 
 from weft.campaign.replay import Habits, Replay
 from weft.campaign.trace import Line
-from weft.cluster.actions import Bind, Reserve
+from weft.cluster.actions import Bind, Reserve, Wait
 from weft.cluster.jobs import Gang, Job, Team
 from weft.cluster.plan import plan
+from weft.cluster.reasons import Reason
 from weft.cluster.snapshot import Policy, Snapshot
 
 STRICT = Policy(fair=False, priorities=False, preempt=False, aged_ms=10**12)
@@ -75,12 +77,16 @@ def test_the_head_starts_when_it_was_promised_or_before_whatever_is_backfilled(
     lines = data.draw(traces(nodes, gpus))
     world = a_replay(lines, replace(STRICT, lane_nodes=lane, lane_limit_ms=50), nodes, gpus)
     promised: dict[str, int] = {}
+    before: Counter[str] = Counter()
     for action in world.actions():
         if isinstance(action, Reserve):
             promised.setdefault(action.job, action.at_ms)
-        elif isinstance(action, Bind) and action.job in promised:
-            # A pass comes a millisecond after the end that it waits for, at the latest.
-            assert world.now_ms <= promised[action.job] + 1
+        elif isinstance(action, Bind):
+            # A pass comes a millisecond after the end that it waits for, at the latest: once for the head, and once
+            # for each small job before it, where they take turns.
+            assert world.now_ms <= promised.get(action.job, world.now_ms) + 1 + before[action.job]
+            if action.why == "order":
+                before.update(promised)
     assert all(record.state == "done" for record in world.measures.records.values())
 
 
@@ -115,3 +121,11 @@ def test_an_elastic_gang_that_is_backfilled_starts_narrow():
     )
     bound = [action for action in plan(Snapshot(nodes, jobs, (Team("default", 32),)), 10) if isinstance(action, Bind)]
     assert {action.job: len(action.placement.nodes) for action in bound} == {"a": 4, "c": 2}
+
+
+def test_a_job_with_more_gpus_on_a_node_than_any_node_has_waits_and_holds_nobody_up():
+    nodes = nodes_of(4, 4, odd=False)
+    jobs = (Job("vast", Gang(1, 8), 0, limit_ms=1000), Job("plain", Gang(2, 4), 1, limit_ms=1000))
+    actions = plan(Snapshot(nodes, jobs, (Team("default", 16),)), 10)
+    assert [action.job for action in actions if isinstance(action, Bind)] == ["plain"]
+    assert [(action.job, action.code) for action in actions if isinstance(action, Wait)] == [("vast", Reason.SIZE.code)]

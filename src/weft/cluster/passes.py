@@ -132,7 +132,7 @@ class _Turn:
 
     def _room(self) -> Column:
         """Return how many nodes each job could have now."""
-        free = self.book.pool.available()[self.degraded, self.gpus] - self.policy.spare_nodes
+        free = self.book.pool.available(self.gpus, self.degraded) - self.policy.spare_nodes
         lane = self._lane()
         return free - lane * self.minds_lane if lane else free
 
@@ -147,7 +147,8 @@ class _Turn:
     def _block(self, at: int) -> None:
         """Make the job at a position the head, or pass over it where it can not be served at all."""
         job = self._job(at)
-        keep = int(self.need[at]) + self.policy.spare_nodes + (self._lane() if self.minds_lane[at] else 0)
+        # The whole lane is kept: its jobs that run now may be over by then, without emptying a node that they share.
+        keep = int(self.need[at]) + self.policy.spare_nodes + self.policy.lane_nodes * int(self.minds_lane[at])
         back = self._back(job)
         if keep > len(back):
             self._pass_over(at, Reason.SIZE)

@@ -86,15 +86,17 @@ class Pool:
         """Return the number of nodes."""
         return len(self.nodes)
 
-    def available(self) -> Column:
-        """Return how many nodes have at least g GPUs free, for every g: healthy ones, and all."""
+    def available(self, gpus: Column | int, degraded: Column | int) -> Column:
+        """Return how many nodes have at least `gpus` GPUs free, of the healthy ones (0) or of all (1)."""
         if self._available is None:
-            self._available = np.cumsum(self.histogram[:, ::-1], axis=1)[:, ::-1]
-        return self._available
+            # One column more than GPUs on the largest node: nobody has that many.
+            self._available = np.zeros((2, self.largest + 2), dtype=np.int64)
+            self._available[:, :-1] = np.cumsum(self.histogram[:, ::-1], axis=1)[:, ::-1]
+        return self._available[degraded, np.minimum(gpus, self.largest + 1)]
 
     def back(self, gpus: int, *, degraded: bool) -> Column:
         """Return when each node that could give `gpus` GPUs, were it empty, is empty at the latest."""
-        if self._whole == self.count:
+        if self._whole == self.count and gpus <= self.largest:
             return self.back_ms
         able = self.usable >= gpus if degraded else (self.usable >= gpus) & ~self.degraded
         return self.back_ms[able]

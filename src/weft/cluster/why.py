@@ -106,7 +106,7 @@ def _text(book: Book, job: Job, reason: Reason) -> str:
         open_ = [each for each in job.after if book.ended.get(each) is not JobState.DONE]
         return f"{text}: {', '.join(open_)}"
     if reason in (Reason.NODES, Reason.SIZE):
-        free = int(book.pool.available()[int(job.takes_degraded), min(job.gang.gpus_per_node, book.pool.largest)])
+        free = int(book.pool.available(job.gang.gpus_per_node, int(job.takes_degraded)))
         return f"{text}: it needs {job.gang.fewest:,}, {free:,} are free"
     if reason is Reason.BEHIND and book.reservation is not None:
         return f"{text}: nodes are kept for {book.reservation.job}"

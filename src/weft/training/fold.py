@@ -21,6 +21,7 @@ _RUN = 64
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 _WORD_BYTES = 8
 _SHIFT = 29
+_LOW = 2 ** (64 - _SHIFT) - 1
 
 
 @cache
@@ -99,7 +100,8 @@ def joined(digests: torch.Tensor) -> torch.Tensor:
     total = torch.zeros((), dtype=torch.int64, device=digests.device)
     for row in range(rows):
         part = digests[row * _COLUMNS : (row + 1) * _COLUMNS]
-        mixed = (part ^ (part >> _SHIFT)) * factors[: part.numel()]
+        # The shift must bring in zeros, not signs: else 0 and -1 would be the same.
+        mixed = (part ^ (part >> _SHIFT & _LOW)) * factors[: part.numel()]
         total = total * factors[row % _COLUMNS] + mixed.sum()
     return total
 
