@@ -47,7 +47,7 @@ PARAMS = np.dtype(
             "losses_to_retire",
             "most_skips",
         ),
-        *("trimming", "retire", "skip", "same_plane", "shuffle", "remap_ps"),
+        *("trimming", "retire", "skip", "even", "same_plane", "shuffle", "remap_ps"),
         *("ev_probe_interval_ps", "ev_probe_timeout_ps", "probes_to_readmit"),
         *("spread_ps", "spread_max_ps", "spread_decay_ps", "passed_packets", "probe_after_ps"),
         *("timeout_ps", "linear_retries", "exponential_retries"),
@@ -74,14 +74,18 @@ SENDER = np.dtype(
         *("probe_id", "probe_sent_ps", "probe_order", "probe_open", "probe_misses"),
         # Messages: oldest, next to send, end; immediates under way; next message number.
         *("msg_first", "msg_next", "msg_end", "immediates", "msn"),
-        # EVs: place in the round, EVs in rotation, planes that have any (bits); of what was sent lately, the
-        # share lost; the probe of a retired one.
+        # EVs: place in the round, EVs in rotation and how many of them are in SKIP, planes that have any (bits); of
+        # what was sent lately, the share lost, over few and over many; the EV of the last loss; the probe of a
+        # retired one.
         *(
             "cursor",
             "active",
+            "skipping",
             "reach",
             "bad",
             "loss_share",
+            "loss_ev",
+            "background",
             "ev_probe_id",
             "ev_probe_ev",
             "ev_probe_sent_ps",
@@ -103,16 +107,20 @@ SENDER = np.dtype(
 EV = np.dtype(
     [
         *(("value", "i4"), ("plane", "i1"), ("state", "i1"), ("role", "i1"), ("losses", "i1"), ("probes", "i1")),
-        *(("skips", "i2"), ("patience", "i2")),
+        *(("skips", "i2"), ("patience", "i2"), ("flying", "i2")),
     ]
 )
 """One entropy value: its 32 bits, its plane, its state and use, silent losses and answered probes in a row; for how
-many rounds it is still passed over, and for how many after its next packet."""
+many rounds it is still passed over, and for how many after its next packet; its packets under way."""
 
 PLANE = np.dtype(
-    [("active", "i4"), ("spare", "i4"), ("target", "i4"), ("reverse", "i4"), ("due_ps", "i8"), ("up", "i8")]
+    [
+        *(("active", "i4"), ("spare", "i4"), ("target", "i4"), ("used", "i4"), ("reverse", "i4")),
+        *(("due_ps", "i8"), ("up", "i8")),
+    ]
 )
-"""One plane of a queue pair: EVs in rotation, ready and aimed at; its reverse EV; its local port's pending change."""
+"""One plane of a queue pair: EVs in rotation, ready, aimed at and all there are; its reverse EV; its local port's
+pending change."""
 
 PACKET = np.dtype(
     [
@@ -144,6 +152,8 @@ RECEIVER = np.dtype(
             "immediates",
             "error",
             "reverse_at",
+            "reverse_turn",
+            "reverse_good_ps",
             "reverse_draws",
             "reverse_probe_ps",
             "reverse_probe_ev",
