@@ -296,14 +296,3 @@ def test_silence_never_takes_the_last_path_of_a_pair_that_has_few() -> None:
     assert (int(s.qp[0]["active"]), int(s.qp[0]["refused"])) == (1, 1)
     assert evs.pick_ev(s, 0, -1, -1) == e
     check_evs(s, 0)
-
-
-def test_a_plane_that_comes_back_takes_back_its_own_evs_and_no_others() -> None:
-    s = made(backup=0, min_active=1)
-    lost = [next(e for e in s.rotation[0, :8].tolist() if s.evs[0, e]["plane"] == plane) for plane in (0, 1)]
-    for e in lost:
-        evs.ev_event(s, 0, e, evs.SILENCE)
-    on_port_status(s, 0, 0b01)
-    on_port_status(s, 0, 0b11)
-    assert [int(s.evs[0, e]["state"]) for e in lost] == [ASSUMED_BAD, GOOD]
-    check_evs(s, 0)
