@@ -139,10 +139,10 @@ def test_losses_that_go_from_ev_to_ev_blame_none_until_the_second_in_a_row() -> 
     s = made(active=64, backup=0, min_active=1, paths=64)
     first, second, third = s.rotation[0, :3].tolist()
     assert evs.ev_silent(s, 0, first) == ASSUMED_BAD
-    # The other one may be chance, if that is what takes packets here: one more on it, and it is not.
+    # The next one may be chance, if that is what takes packets here: one more on it, and it is not.
     assert evs.ev_silent(s, 0, second) == SKIP
     assert evs.ev_silent(s, 0, second) == ASSUMED_BAD
-    for _ in range(4000):
+    for _ in range(20_000):
         evs.note_fate(s.qp[0], 0)
     assert evs.ev_silent(s, 0, third) == ASSUMED_BAD
 

@@ -75,8 +75,8 @@ SENDER = np.dtype(
         # Messages: oldest, next to send, end; immediates under way; next message number.
         *("msg_first", "msg_next", "msg_end", "immediates", "msn"),
         # EVs: place in the round, EVs in rotation and how many of them are in SKIP, planes that have any (bits); of
-        # what was sent lately, the share lost, over few and over many; the EV of the last loss; the probe of a
-        # retired one.
+        # what was sent lately, the share lost, over few and over many; the EV of the last loss and for how long
+        # it is remembered; the probe of a retired one.
         *(
             "cursor",
             "active",
@@ -85,6 +85,7 @@ SENDER = np.dtype(
             "bad",
             "loss_share",
             "loss_ev",
+            "loss_left",
             "background",
             "ev_probe_id",
             "ev_probe_ev",

@@ -24,7 +24,7 @@ leave open is chosen here:
   pair with few paths has few EVs, and its floor is the same share of them.
 - Where switches do not trim, an EV is blamed for as many losses in a row as chance alone would hardly bring: where one
   packet in ten is lost three are enough, where every second one is it takes ten. So a full queue retires no path.
-- Where they trim, one silent loss is enough, unless the latest one was on another EV, within about 2,000 packets: what
+- Where they trim, one silent loss is enough, unless one on another EV came within about 10,000 packets before it: what
   falls on one EV after another is no fault of paths (a NIC or its link drops packets), and two in a row are needed.
 - A readmitted EV fills the gap of its plane, or waits as a spare.
 """
@@ -65,10 +65,12 @@ _ONE = 1024
 _SHARE_OVER = 32
 """Transmissions over which the share of lost ones is averaged: few, so that a full queue is known before it is blamed
 on paths."""
-_BACKGROUND_SHIFT, _BACKGROUND_ONE = 10, 1 << 22
-"""Transmissions, a power of two, over which silent losses are averaged, and one in that average."""
-_BACKGROUND = _BACKGROUND_ONE >> 14
-"""Share of such losses from which one more, on another EV, blames it no longer: one within the last 2,000."""
+_BACKGROUND_SHIFT, _BACKGROUND_ONE = 13, 1 << 27
+"""Transmissions, a power of two, over which losses that go from EV to EV are averaged, and one in that average."""
+_REMEMBERED = 16384
+"""Packets delivered after which a silent loss is forgotten."""
+_BACKGROUND = _BACKGROUND_ONE >> 19
+"""Share of such losses from which one more blames its EV no longer: one within the last 11,000."""
 _PATIENCE_SHIFT = 3
 """Marks in a row, doublings of `patience`, that only skip an EV once each; those after them double the rounds."""
 _MOST_HELD = 8
@@ -91,7 +93,7 @@ def fill_evs(s: Any, i: int, paths: int, stride: int, scratch: Any) -> None:
     active = min(params["active"] // planes, paths)
     used = min(per_plane, paths)
     q["active"] = 0
-    q["loss_ev"] = -1
+    q["loss_left"] = 0
     q["skipping"] = 0
     q["cursor"] = 0
     q["reach"] = (1 << planes) - 1
@@ -350,11 +352,12 @@ def ev_silent(s: Any, i: int, e: int) -> int:
 
 @rule
 def _elsewhere(q: Any, e: int) -> bool:
-    """Note a silent loss on EV `e`, and return whether the latest one before it was on another, not long ago."""
-    found = q["loss_ev"] != e and q["background"] > _BACKGROUND
-    q["background"] += (_BACKGROUND_ONE - q["background"]) >> _BACKGROUND_SHIFT
+    """Note a silent loss on EV `e`, and return whether losses have lately gone from one EV to another."""
+    if q["loss_left"] > 0 and q["loss_ev"] != e:
+        q["background"] += (_BACKGROUND_ONE - q["background"]) >> _BACKGROUND_SHIFT
     q["loss_ev"] = e
-    return found
+    q["loss_left"] = _REMEMBERED
+    return q["background"] > _BACKGROUND
 
 
 @rule
@@ -362,6 +365,7 @@ def note_fate(q: Any, lost: int) -> None:
     """Move the shares of transmissions that are lost, in 1/1024, by one whose fate is known now."""
     q["loss_share"] += (lost * _ONE - q["loss_share"]) // _SHARE_OVER
     if not lost:
+        q["loss_left"] = max(0, q["loss_left"] - 1)
         q["background"] = max(0, q["background"] - (q["background"] >> _BACKGROUND_SHIFT) - 1)
 
 
