@@ -11,7 +11,6 @@ from weft.specs.scenario import TrafficSpec
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.trial,
     pytest.mark.skipif(not can_compile(), reason="the compiler is not installed"),
 ]
 RIVALS = ("roce:1", "roce:4", "reps", "adaptive")
