@@ -86,6 +86,11 @@ class Script:
     def reached(self, pair):
         return (10**9, 10**9)
 
+    most_posts = 1
+
+    def has(self, pair, sequence):
+        return False
+
     def received(self):
         return np.zeros(1, np.int64)
 

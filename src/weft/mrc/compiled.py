@@ -9,7 +9,8 @@ into floats; rules are imported by name, never called through a module; what cou
 This is the only module that imports numba.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import FunctionType
 from typing import Any, NamedTuple, TypeVar
 
@@ -98,6 +99,7 @@ def _compiled(function: Callable[..., Any], swap: Swap | None, *, entry: bool) -
         options |= {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "forceinline": True}
     made: Any = numba.njit(copy, **options)
     _take_wide(made)
+    _count_from_the_front(made)
     _COMPILED[function, suffix, entry] = made
     for name in function.__code__.co_names:
         called = names.get(name)
@@ -134,6 +136,40 @@ def _take_wide(made: Any) -> None:
         return template(tuple(types.int64 if one in narrow else one for one in plain), named)
 
     made.get_call_template = wide
+
+
+def _count_from_the_front(made: Any) -> None:
+    """Let compiled code take every index as it is: rules never count from the end of a column.
+
+    The question whether an index is negative would be asked some hundred times for each packet.
+    """
+    compile_one = made.compile
+
+    def compile_plainly(signature: Any) -> Any:
+        with _plain_indices():
+            return compile_one(signature)
+
+    made.compile = compile_plainly
+
+
+@contextmanager
+def _plain_indices() -> Iterator[None]:
+    """Let numba, as long as this lasts, make no case of negative indices."""
+    from numba import types as known
+    from numba.np import arrayobj
+
+    types: Any = known
+    module: Any = arrayobj
+    before = module.fix_integer_index
+
+    def plain(context: Any, builder: Any, kind: Any, index: Any, _size: Any) -> Any:
+        return context.cast(builder, index, kind, types.intp if kind.signed else types.uintp)
+
+    module.fix_integer_index = plain
+    try:
+        yield
+    finally:
+        module.fix_integer_index = before
 
 
 def _is_rule(function: FunctionType) -> bool:

@@ -41,7 +41,7 @@ from weft.netsim.engine.layout import (
     UPLINK_MASK,
     UPLINK_SHIFT,
 )
-from weft.netsim.engine.queues import admit, decide_pause, forward, transmit
+from weft.netsim.engine.queues import admit, cross, decide_pause, forward, transmit
 from weft.netsim.engine.uplinks import with_uplink
 from weft.netsim.engine.wires import clear_list
 
@@ -198,12 +198,7 @@ def switch_step(f: Any, w: Any, q: Any, h: Any, busy: Any, d: Any, part: int, nu
             bit = lowest_bit(left)
             left &= left - 1
             local = (word << _WORD_SHIFT) + bit
-            port = f.ports[node[FIRST_PORT] + local]
-            if d.first[local] >= 0:
-                for k in range(in_order(w, d, local, by_time)):
-                    each = d.order[k]
-                    admit(f, q, h, d, part, port, w.rows[d.at[each]], d.key[each])
-            if transmit(f, w, q, h, d, part, port, slot):
+            if _port_step(f, w, q, h, d, part, f.ports[node[FIRST_PORT] + local], local, by_time, slot):
                 waiting += 1
             else:
                 bits &= ~(1 << bit)
@@ -215,6 +210,22 @@ def switch_step(f: Any, w: Any, q: Any, h: Any, busy: Any, d: Any, part: int, nu
             if own >= 0:
                 decide_pause(f, d, own ^ 1, slot)
     release_arrivals(w, part, number, slot)
+
+
+@rule
+def _port_step(
+    f: Any, w: Any, q: Any, h: Any, d: Any, part: int, port: Any, local: int, by_time: bool, slot: int
+) -> bool:
+    """Let a port take in what arrived for it and send; return whether anything still waits."""
+    first = d.first[local]
+    if first >= 0:
+        if d.after[first] < 0 and cross(f, w, h, d, part, port, w.rows[d.at[first]], slot):
+            d.first[local] = -1
+            return False
+        for k in range(in_order(w, d, local, by_time)):
+            each = d.order[k]
+            admit(f, q, h, d, part, port, w.rows[d.at[each]], d.key[each])
+    return transmit(f, w, q, h, d, part, port, slot)
 
 
 @rule

@@ -8,6 +8,7 @@ from typing import Any
 
 from weft.netsim.flow import Flow
 from weft.netsim.hosts import ACKNOWLEDGED, ARRIVED
+from weft.netsim.network import Network
 from weft.netsim.transports.base import Carriers, Event, Pair
 
 LARGEST_MESSAGE = 2**30
@@ -71,6 +72,16 @@ class FlowBoard:
         heapq.heapify(self._starts)
         self.open = sum(f.counted for f in flows)
         """Counted flows that are not over."""
+
+    def round_slots(self, network: Network, most_posts: int) -> int:
+        """Return after how many slots, counted from the first one, flows are told what was completed.
+
+        In between nobody has to: no flow waits for another, or for room at its queue pair. Where ports pause each
+        other everything is looked at slot by slot.
+        """
+        waits = any(flow.after or flow.after_sent for flow in self.flows)
+        shares = len(self.pairs) < len(self.flows) or any(pair.posts > most_posts for pair in self.pairs)
+        return 1 if waits or shares or network.switching.pause is not None else network.ahead_slots[0]
 
     def state(self) -> tuple[Any, ...]:
         """Return how far all flows are, to be kept."""

@@ -122,6 +122,15 @@ class Endpoints(Carriers, Protocol):
         """Return the packet number in its pair that a data packet carries."""
         ...
 
+    def has(self, pair: int, sequence: int) -> bool:
+        """Return whether packet number `sequence` of a pair has arrived."""
+        ...
+
+    @property
+    def most_posts(self) -> int:
+        """Return how many messages a pair can hold at once."""
+        ...
+
     def received(self) -> Any:
         """Return the bytes that each pair has received so far."""
         ...

@@ -20,6 +20,7 @@ from weft.netsim.transports.base import Arrival, Event, Outcome, Pair
 from weft.netsim.transports.routing import Routing
 
 _LEAST_POOL = 4096
+_NO_LIMIT = 2**62
 
 
 class ColumnEndpoints:
@@ -47,6 +48,15 @@ class ColumnEndpoints:
     def reached(self, pair: int) -> tuple[int, int]:
         """Return how many packets have arrived without a gap, and for how many the sender knows it."""
         return int(self.halves.r.qp[pair]["expected"]), int(self.halves.s.qp[pair]["una"])
+
+    def has(self, pair: int, sequence: int) -> bool:
+        """Return whether packet number `sequence` of a pair has arrived; out of order none is kept, if not said."""
+        return sequence < self.reached(pair)[0]
+
+    @property
+    def most_posts(self) -> int:
+        """Return how many messages a pair can hold at once."""
+        return int(self.params["messages"][0]) if "messages" in self.params.dtype.names else _NO_LIMIT
 
     def received(self) -> Any:
         """Return the bytes that each pair has received so far."""

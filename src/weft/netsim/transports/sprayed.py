@@ -11,6 +11,7 @@ from typing_extensions import override
 from weft.core.seeds import Seed
 from weft.core.units import Picoseconds
 from weft.mrc import columns
+from weft.mrc.receiver import has_packet
 from weft.mrc.settings import TIMEOUT_UNIT_PS, settings, slots_mask
 from weft.netsim import beginnings, hosts
 from weft.netsim.memory import check_memory, free_memory, planned_bytes
@@ -144,6 +145,11 @@ class SprayedEndpoints(ColumnEndpoints):
             found = self.network.path(source, destination, plane, int(way_of(self.routing, 2 * pair + half, ev)))
             self._paths[key] = found
         return found
+
+    @override
+    def has(self, pair: int, sequence: int) -> bool:
+        """Return whether packet number `sequence` of a pair has arrived, in order or not."""
+        return super().has(pair, sequence) or bool(has_packet(self.halves.r, pair, sequence))
 
     @override
     def counters(self) -> Mapping[str, Any]:
