@@ -100,6 +100,9 @@ class Script:
     def post(self, pair, length):
         return True
 
+    def post_many(self, pairs, lengths):
+        return [True] * len(pairs)
+
     def set_goals(self, pair, arrived, acknowledged):
         pass
 

@@ -20,6 +20,7 @@ _RULES: dict[str, FunctionType] = {}
 _COMPILED: dict[tuple[FunctionType, str, bool], Any] = {}
 _KEPT: list[str] = []
 _TWINS: dict[FunctionType, FunctionType] = {}
+_PREFETCHES: list[Any] = []
 
 
 def rule(function: RuleT) -> RuleT:
@@ -34,6 +35,10 @@ def twin(function: Callable[..., Any], other: Callable[..., Any]) -> None:
     assert isinstance(function, FunctionType), "a rule is a plain function"
     assert isinstance(other, FunctionType), "a rule is a plain function"
     _TWINS[function] = other
+
+
+def prefetch(column: Any, row: int, place: int) -> None:
+    """Bring a row of a column, or one place in it, nearer to the processor; compiled only, and changes nothing."""
 
 
 def rules() -> dict[str, FunctionType]:
@@ -103,7 +108,9 @@ def _compiled(function: Callable[..., Any], swap: Swap | None, *, entry: bool) -
     _COMPILED[function, suffix, entry] = made
     for name in function.__code__.co_names:
         called = names.get(name)
-        if isinstance(called, FunctionType) and _is_rule(called):
+        if called is prefetch:
+            names[name] = _prefetch()
+        elif isinstance(called, FunctionType) and _is_rule(called):
             names[name] = _compiled(_TWINS.get(called, called), swap, entry=False)
     return made
 
@@ -136,6 +143,40 @@ def _take_wide(made: Any) -> None:
         return template(tuple(types.int64 if one in narrow else one for one in plain), named)
 
     made.get_call_template = wide
+
+
+def _prefetch() -> Any:
+    """Return what takes the place of `prefetch` in compiled code: the processor's own hint."""
+    if _PREFETCHES:
+        return _PREFETCHES[0]
+    from llvmlite import ir
+    from numba import types
+    from numba.core import cgutils
+    from numba.extending import intrinsic
+    from numba.np.arrayobj import make_array
+
+    kinds: Any = types
+
+    @intrinsic
+    def hint(_context: Any, column: Any, row: Any, place: Any) -> Any:
+        def make(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+            array = make_array(signature.args[0])(context, builder, given[0])
+            indices = [
+                context.cast(builder, one, kind, kinds.intp)
+                for one, kind in zip(given[1:], signature.args[1:], strict=True)
+            ]
+            at = cgutils.get_item_pointer(context, builder, signature.args[0], array, indices[: column.ndim])
+            byte = ir.IntType(8).as_pointer()
+            number = ir.IntType(32)
+            shape = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+            told = cgutils.get_or_insert_function(builder.module, shape, "llvm.prefetch.p0")
+            builder.call(told, [builder.bitcast(at, byte), number(0), number(3), number(1)])
+            return context.get_dummy_value()
+
+        return kinds.void(column, row, place), make
+
+    _PREFETCHES.append(hint)
+    return hint
 
 
 def _count_from_the_front(made: Any) -> None:

@@ -24,6 +24,7 @@ PLACE_MASK = (1 << PLACE_BITS) - 1
 PORT_MASK = (1 << 24) - 1
 """Ports and NICs have numbers of 24 bits."""
 HALF_SHIFT = 32
+PAIR_SHIFT = 33
 LOW32 = 0xFFFFFFFF
 SIGN32 = 1 << 31
 UID_BITS = 36

@@ -7,7 +7,7 @@ by its grade, a row of numbers.
 from typing import Any
 
 from weft.mrc.columns import DATA, NEVER
-from weft.mrc.compiled import rule
+from weft.mrc.compiled import prefetch, rule
 from weft.mrc.numbers import mix64
 from weft.netsim.engine.layout import (
     ASKED,
@@ -252,7 +252,10 @@ def transmit(f: Any, w: Any, q: Any, h: Any, d: Any, part: int, port: Any, slot:
         q.free[part, 0] = row
         d.count[QUEUED] -= 1
     port[CREDIT] = credit
-    return port[CONTROL_FIRST] >= 0 or port[DATA_FIRST] >= 0
+    following = port[CONTROL_FIRST] if port[CONTROL_FIRST] >= 0 else port[DATA_FIRST]
+    if following >= 0:
+        prefetch(q.rows, following, STATE)
+    return following >= 0
 
 
 @rule

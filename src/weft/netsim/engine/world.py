@@ -109,6 +109,12 @@ class EngineWorld:
         self._rouse(self.endpoints.pairs[pair].source)
         return self.endpoints.post(pair, length)
 
+    def post_many(self, pairs: Sequence[int], lengths: Sequence[int]) -> Sequence[bool]:
+        """Give each of `pairs` a message; return which had room for it."""
+        for pair in pairs:
+            self._rouse(self.endpoints.pairs[pair].source)
+        return self.endpoints.post_many(pairs, lengths)
+
     def set_goals(self, pair: int, arrived: int, acknowledged: int) -> None:
         """Say after how many packets an `ARRIVED` and an `ACKNOWLEDGED` are wanted; -1 for none."""
         self.endpoints.set_goals(pair, arrived, acknowledged)

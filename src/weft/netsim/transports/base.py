@@ -74,6 +74,10 @@ class Carriers(Protocol):
         """Give a pair a message; return whether it had room for it."""
         ...
 
+    def post_many(self, pairs: Sequence[int], lengths: Sequence[int]) -> Sequence[bool]:
+        """Give each of `pairs` a message; return which had room for it."""
+        ...
+
     def set_goals(self, pair: int, arrived: int, acknowledged: int) -> None:
         """Say after how many packets an `ARRIVED` and an `ACKNOWLEDGED` are wanted; -1 for none."""
         ...

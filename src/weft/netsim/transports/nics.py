@@ -20,7 +20,6 @@ from weft.netsim.transports.base import Arrival, Event, Outcome, Pair
 from weft.netsim.transports.routing import Routing
 
 _LEAST_POOL = 4096
-_NO_LIMIT = 2**62
 
 
 class ColumnEndpoints:
@@ -56,7 +55,8 @@ class ColumnEndpoints:
     @property
     def most_posts(self) -> int:
         """Return how many messages a pair can hold at once."""
-        return int(self.params["messages"][0]) if "messages" in self.params.dtype.names else _NO_LIMIT
+        row = self.params[0]
+        return int(row["messages"]) if "messages" in self.params.dtype.names else int(row["message_mask"]) + 1
 
     def received(self) -> Any:
         """Return the bytes that each pair has received so far."""
@@ -135,7 +135,13 @@ class ColumnEndpoints:
 
     def post(self, pair: int, length: int) -> bool:
         """Give a pair a message; return whether it had room for it."""
-        return bool(self._rule(self.rules.post_message)(self.halves, pair, length) == POSTED)
+        return self.post_many([pair], [length])[0]
+
+    def post_many(self, pairs: Sequence[int], lengths: Sequence[int]) -> Sequence[bool]:
+        """Give each of `pairs` a message; return which had room for it."""
+        table = np.array([pairs, lengths], np.int64)
+        self._rule(self.rules.post_messages)(self.halves, table)
+        return [code == POSTED for code in table[1].tolist()]
 
     def set_goals(self, pair: int, arrived: int, acknowledged: int) -> None:
         """Say after how many packets an `ARRIVED` and an `ACKNOWLEDGED` are wanted; -1 for none."""
