@@ -7,13 +7,14 @@ piece reports back by touching its job, so that the next pass looks again. Nothi
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from typing import Any
 
 from weft.cluster.book import Book
 from weft.cluster.jobs import HOLDING, JobState
 from weft.cluster.nodes import Node, NodeState
 from weft.core.errors import LimitReachedError, WeftError
+from weft.engines.kubernetes.claims import full
 from weft.engines.kubernetes.client import ApiError, Client
 from weft.engines.kubernetes.gangs import Make, Remove, Step, Tie, steps
 from weft.engines.kubernetes.lanes import Lanes
@@ -64,11 +65,16 @@ class Carrier:
         self._events = 0
         self.made = self.bound = self.removed = 0
 
-    def carry_on(self, entry: Entry, now_ms: int) -> None:
-        """Do what is next for a job: write its status, or move its pods to where it says."""
+    def carry_on(self, entry: Entry, now_ms: int, given: Set[str] = frozenset()) -> None:
+        """Do what is next for a job: write its status, or move its pods to where it says.
+
+        Nodes in `given` are about to be given up by others; nobody's claim on them is written before that is.
+        """
         if entry.writing or time.monotonic() < entry.again_at:
             return
         durable = entry.durable
+        if not durable and entry.placed is not None and not given.isdisjoint(entry.placed.nodes):
+            return
         if not durable or time.monotonic() - entry.shown_at > _SHOW_S:
             changed = difference(status_of(entry, now_ms), entry.seen)
             entry.shown_at = time.monotonic()
@@ -119,10 +125,19 @@ class Carrier:
         unseen = time.monotonic() - _UNSEEN_S
         todo = steps(seen.owner, record.state, entry.placed, pods, silent, elapsed_ms=elapsed_ms)
         for step in todo:
-            if step.pod in entry.busy or entry.made.get(step.pod, 0.0) > unseen:
+            if step.pod in entry.busy or entry.made.get(step.pod, 0.0) > unseen or self._taken(entry, step):
                 continue
             entry.busy.add(step.pod)
             self._lanes.put(seen.id, self._piece(entry, step, now_ms))
+
+    def _taken(self, entry: Entry, step: Step) -> bool:
+        """Say whether a pod has to wait for others that have not left its node yet."""
+        if isinstance(step, Remove) or entry.placed is None:
+            return False
+        there, node = self._world.pods_on.get(step.node), self._world.nodes.items.get(step.node)
+        if there is None or node is None:
+            return False
+        return full(there.values(), step.pod, entry.placed.gpus_per_node, node.gpus)
 
     def _nodes_of(self, entry: Entry) -> set[str]:
         return {pod.node for pod in self._world.pods_by_job(entry.seen.id) if pod.node}
