@@ -1,4 +1,4 @@
-"""Carries decisions out: the status first, then pods, bindings, taints and events, each at most once at a time.
+"""Carries decisions out: the status first, then pods, taints and events, each at most once at a time.
 
 What a pass hands over is compared with what the server is known to hold, and the difference is put into `lanes`. Every
 piece reports back by touching its job, so that the next pass looks again. Nothing here decides.
@@ -16,7 +16,7 @@ from weft.cluster.nodes import Node, NodeState
 from weft.core.errors import LimitReachedError, WeftError
 from weft.engines.kubernetes.claims import full
 from weft.engines.kubernetes.client import ApiError, Client
-from weft.engines.kubernetes.gangs import Make, Remove, Step, Tie, steps
+from weft.engines.kubernetes.gangs import Make, Remove, Step, steps
 from weft.engines.kubernetes.lanes import Lanes
 from weft.engines.kubernetes.ledger import Entry, difference, refused, status_of
 from weft.engines.kubernetes.pods import Surroundings, pod
@@ -63,7 +63,7 @@ class Carrier:
         self._refusing: dict[str, str] = {}
         self._teams_at = 0.0
         self._events = 0
-        self.made = self.bound = self.removed = 0
+        self.made = self.removed = 0
 
     def carry_on(self, entry: Entry, now_ms: int, given: Set[str] = frozenset()) -> None:
         """Do what is next for a job: write its status, or move its pods to where it says.
@@ -157,8 +157,6 @@ class Carrier:
                 match step:
                     case Make():
                         await self._make(entry, step, placed)
-                    case Tie():
-                        await self._tie(entry, step)
                     case Remove():
                         await self._remove(entry, step, now_ms)
                 entry.failures = 0
@@ -177,29 +175,20 @@ class Carrier:
         assert placed is not None, "pods are made for a placement"
         assert seen.body is not None, "pods are made for a job that can be read"
         if step.node not in self._world.nodes.items:
-            # The server would take a binding to a node that does not exist.
+            # The server would take a pod for a node that does not exist.
             return
         if step.place == 0 and len(placed.nodes) > 1:
             await self._protect(seen.owner)
         addresses = {name: node.address for name in (placed.nodes[0],) if (node := self._world.nodes.items.get(name))}
         body = pod(seen.owner, seen.body, placed, step.place, Surroundings(addresses, self._aggregator))
         try:
-            answer = await self._client.create(PODS, body, seen.namespace)
+            await self._client.create(PODS, body, seen.namespace)
         except ApiError as error:
             if error.conflict:
                 return
             raise
         self.made += 1
-        await self._bind(entry, step.pod, answer["metadata"]["uid"], step.node)
-
-    async def _tie(self, entry: Entry, step: Tie) -> None:
-        if step.node in self._world.nodes.items:
-            await self._bind(entry, step.pod, step.uid, step.node)
-
-    async def _bind(self, entry: Entry, name: str, uid: str, node: str) -> None:
-        if await self._client.bind(entry.seen.namespace, name, uid, node):
-            self.bound += 1
-            entry.made[name] = time.monotonic()
+        entry.made[step.pod] = time.monotonic()
 
     async def _remove(self, entry: Entry, step: Remove, now_ms: int) -> None:
         record = entry.record
