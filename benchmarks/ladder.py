@@ -25,10 +25,10 @@ def one(seed: int) -> float:
         done = subprocess.run([sys.executable, "-c", program, *command], stdout=subprocess.PIPE, text=True, check=True)
         found = json.loads(done.stdout)
     predicted, error = found["predicted"], found["error"]
-    held = predicted["low"] <= found["measured"] <= predicted["high"]
+    held = predicted["loss_low"] <= found["measured"] <= predicted["loss_high"]
     print(
         f"seed {seed}: {found['times_cheaper']:.1f} times the largest small run; predicted {predicted['loss']:.4f}"
-        f" ({predicted['low']:.4f} to {predicted['high']:.4f}{'' if held else ', missed'}),"
+        f" ({predicted['loss_low']:.4f} to {predicted['loss_high']:.4f}{'' if held else ', missed'}),"
         f" measured {found['measured']:.4f}: off by {error:+.2%}",
         flush=True,
     )
