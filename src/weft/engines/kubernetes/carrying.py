@@ -103,6 +103,9 @@ class Carrier:
                 body = {"metadata": {"resourceVersion": seen.version}, "status": changed}
                 entry.seen = seen_job(await self._client.patch(JOBS, seen.name, body, seen.namespace, part="status"))
                 entry.saved = record
+                if entry.placed == entry.seen.placed:
+                    # One object from here on, so that to compare a large gang's place costs nothing.
+                    entry.placed = entry.seen.placed
             except ApiError as error:
                 # Somebody was quicker, or it has gone: the watch brings what stands there now.
                 if not (error.conflict or error.missing):

@@ -392,6 +392,9 @@ class Engine:
     def _haunt(self, job_id: str, entry: Entry | None, now_ms: int) -> None:
         """Pods whose job has gone still hold their nodes; they are shown to decisions until they have left."""
         ghost = f"{job_id}@gone"
+        others = set(self.world.owners_of.get(job_id, ())) - ({entry.seen.uid} if entry else set())
+        if not others and ghost not in self._ghosts:
+            return
         pods = [pod for pod in self.world.pods_by_job(job_id) if entry is None or pod.owner != entry.seen.uid]
         nodes = sorted({self._know(pod.node) for pod in pods if pod.node and not pod.over})
         if nodes and max(nodes) >= self.book.pool.count:
