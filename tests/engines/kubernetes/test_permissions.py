@@ -67,6 +67,32 @@ def test_the_shipped_permissions_are_enough_and_each_of_them_is_needed(theatre: 
     asyncio.run(_all_verbs(theatre))
 
 
+@pytest.mark.kube
+def test_a_real_server_takes_every_shipped_object(theatre: Theatre):
+    kinds = {
+        **_KINDS, "Namespace": NAMESPACES, "Deployment": Resource("apps", "v1", "deployments", "Deployment"),
+        "Service": Resource("", "v1", "services", "Service"),
+        "ServiceAccount": Resource("", "v1", "serviceaccounts", "ServiceAccount"),
+    }  # fmt: skip
+    named = yaml.safe_load((_DEPLOY / "kustomization.yaml").read_text(encoding="utf-8"))["resources"]
+    assert set(named) | {"kustomization.yaml"} == {path.name for path in _DEPLOY.iterdir()}
+    texts = [(_DEPLOY / name).read_text(encoding="utf-8") for name in named if name != "kinds.yaml"]
+    documents = [one for text in texts for one in yaml.safe_load_all(text)]
+
+    async def dry_run() -> None:
+        async with theatre.open() as client:
+            for number, one in enumerate(documents):
+                resource = kinds[one["kind"]]
+                space = theatre.name if resource.namespaced else None
+                meta = {**one["metadata"], "name": f"{theatre.name}-{number}", "namespace": space or ""}
+                await client.request(
+                    "POST", resource.path(space), query={"dryRun": "All"}, body={**one, "metadata": meta}
+                )
+
+    asyncio.run(dry_run())
+    assert len(documents) >= 8
+
+
 async def _all_verbs(theatre: Theatre) -> None:
     async with theatre.open() as client, playing(theatre, theatre.stage(4)):
         await client.apply(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "weft-system"}})
