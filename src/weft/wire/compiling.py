@@ -15,7 +15,7 @@ from weft.mrc.compiled import compiled, keep_compiled
 _SOURCES = (
     "mrc",
     *(f"wire/{name}.py" for name in ("native", "arithmetic", "layout", "journal", "departures", "arrivals")),
-    *(f"wire/{name}.py" for name in ("tables", "transfers", "pump")),
+    *(f"wire/{name}.py" for name in ("tables", "transfers", "running", "pump")),
 )
 """What the thread is made of, below the package."""
 _DIGITS = 16
