@@ -33,7 +33,7 @@ from weft.mrc.sender import start_sender
 from weft.mrc.settings import settings
 from weft.wire import layout
 from weft.wire.arithmetic import reduce_at
-from weft.wire.compiling import compiled_pump
+from weft.wire.compiling import compiled_pump, one_at_a_time
 from weft.wire.layout import INDEX_BITS, Wire, make_wire
 from weft.wire.native import crc_at
 from weft.wire.pump import pump
@@ -233,7 +233,8 @@ class Endpoint:
         hub["shim_word"] = self.seed.branch("shim").word() & _WORD_MASK
         self._pump: Any = compiled_pump() if fast else pump
         # Compiling, or loading what is compiled, is no part of anybody's waiting for an answer.
-        self._pump(self.wire, 0, 0)
+        with one_at_a_time():
+            self._pump(self.wire, 0, 0)
         if not fast:
             at = layout.address_of(self.wire.scratch)
             crc_at(at, 64, 0, self.wire.scratch)

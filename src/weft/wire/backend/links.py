@@ -5,6 +5,7 @@ ends handed back; memory that peers write into is registered for as long as a pr
 """
 
 import json
+import os
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -19,6 +20,8 @@ from weft.wire.programs import Program
 from weft.wire.tables import GROUPS, PROGRAMS, SCRATCH_BYTES, WRONG_SIZE
 from weft.wire.worlds import Loopback, World
 
+LAB_VARIABLE = "WEFT_LAB"
+"""Environment variable that names the lab over which ranks talk."""
 _WAIT_S = 60.0
 _PER_GROUP = 49
 """Bits of a tag below its group's number."""
@@ -35,13 +38,23 @@ class Wiring:
     liveness_s: float = LIVENESS_S
     """Silence after which a peer counts as gone, at least."""
     world: World | None = None
-    """Where packets go; loopback where none is given."""
+    """Where packets go; the lab that WEFT_LAB names, or loopback, where none is given."""
     journal_rows: int = 0
     """Calls into the protocol that are kept."""
     capture_rows: int = 0
     """Packets that are kept."""
     fast: bool = True
     """Whether the thread is compiled."""
+
+
+def _world(wiring: Wiring, rank: int, ranks: int) -> World:
+    """Return the lab that the environment names, or loopback."""
+    name = os.environ.get(LAB_VARIABLE)
+    if not name:
+        return Loopback(planes=wiring.planes)
+    from weft.wire.lab.ranks import rank_world
+
+    return rank_world(name, rank, ranks)
 
 
 class Links:
@@ -51,7 +64,7 @@ class Links:
         """Meet the other ranks in `store` and connect to all of them."""
         self.rank, self.ranks, self.wiring, self.store = rank, ranks, wiring, store
         self.endpoint = Endpoint(
-            wiring.world or Loopback(planes=wiring.planes), peers=max(1, ranks - 1), check=wiring.check,
+            wiring.world or _world(wiring, rank, ranks), peers=max(1, ranks - 1), check=wiring.check,
             liveness_s=wiring.liveness_s, journal_rows=wiring.journal_rows, capture_rows=wiring.capture_rows,
             fast=wiring.fast,
         )  # fmt: skip
