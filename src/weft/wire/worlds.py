@@ -6,6 +6,7 @@ packet is its path, and whoever built the fabric says which carrier belongs to a
 
 import socket
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -55,6 +56,10 @@ class World(Protocol):
     @property
     def rate_bps(self) -> int:
         """Return the rate of all planes together, from which congestion control starts."""
+        ...
+
+    def inside(self) -> AbstractContextManager[None]:
+        """Return where sockets are to be made: they belong to the network of whoever makes them."""
         ...
 
     def bind(self, sock: socket.socket, port: int) -> None:
@@ -144,6 +149,10 @@ class Loopback:
             fixed=True,
         )
 
+    def inside(self) -> AbstractContextManager[None]:
+        """Return that sockets are made right here."""
+        return nullcontext()
+
     def bind(self, sock: socket.socket, port: int) -> None:
         """Bind to every address of `lo`, and to that device alone."""
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo\0")
@@ -197,6 +206,10 @@ class Carriers:
             ack_bytes=2 * self.payload,
             fixed=self.window > 0,
         )
+
+    def inside(self) -> AbstractContextManager[None]:
+        """Return that sockets are made right here."""
+        return nullcontext()
 
     def bind(self, sock: socket.socket, port: int) -> None:
         """Bind to the address of this host."""
