@@ -1,11 +1,11 @@
-"""How near a ladder's prediction comes: thirteen small runs, a run ten times larger, predicted against measured.
+"""How near a ladder's prediction comes: sixteen small runs, a run ten times larger, predicted against measured.
 
 usage: ladder.py [SEED ...]      seeds of the weights and of the order of the texts; 1 where none is given
 
-The rule, fixed before any seed is tried: the built-in job `ladder-gpt` as it stands, and below it the rungs that
-`weft.planning.ladder` makes: sizes and lengths down from the target's own in steps of 10^(1/3), those pairs between a
-tenth and a hundredth of its operations, all with its learning rate. Every seed that was asked for is printed. Takes
-five to ten minutes for each seed on two idle cores.
+The rule, fixed before any seed is tried: the built-in job `ladder-gpt` as it stands, and of it the grid that
+`weft.planning.ladder` makes (four widths, a factor of 1.7 apart in parameters, four lengths, 1.6 apart in steps,
+the largest of both at 1/sqrt(10) of the target), all with the target's learning rate. Every seed that was asked for is
+printed. Takes 5 to 10 minutes for each seed on two idle cores.
 """
 
 import json

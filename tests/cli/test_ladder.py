@@ -20,7 +20,7 @@ def test_a_ladder_is_trained_fitted_and_held_against_the_large_run(
     (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog; " * 400)
     job = tmp_path / "short.toml"
     job.write_text(
-        'extends = "ladder-gpt"\nname = "short"\nsteps = 450\n[data]\ncorpus = "text.txt"\n[optimizer]\nwarmup = 15\n'
+        'extends = "ladder-gpt"\nname = "short"\nsteps = 300\n[data]\ncorpus = "text.txt"\n[optimizer]\nwarmup = 15\n'
         "[batch]\nsequences = 8\nmicro = 8\n[evaluation]\nsequences = 64\n"
     )
     arguments = [
@@ -36,11 +36,11 @@ def test_a_ladder_is_trained_fitted_and_held_against_the_large_run(
     ]
     assert main(arguments) == 0
     document = json.loads(capsys.readouterr().out)
-    assert len(document["rungs"]) == 13
+    assert len(document["rungs"]) == 16
     assert document["times_cheaper"] >= 10
     assert document["measured"] > 0
     assert document["error"] == pytest.approx(document["predicted"]["loss"] / document["measured"] - 1)
-    assert len(Path("points.csv").read_text().splitlines()) == 14
+    assert len(Path("points.csv").read_text().splitlines()) == 17
     assert Client(Home(tmp_path / "cluster")).process() is None, "a cluster that was started for the time is taken down"
     assert main(["scale", "fit", "points.csv"]) == 0
 

@@ -35,7 +35,7 @@ def test_rungs_are_valid_jobs_that_differ_from_the_target_in_size_and_length_alo
         assert (again.data, again.batch, again.seed) == (TARGET.data, TARGET.batch, TARGET.seed)
         assert again.model.layers == TARGET.model.layers
         assert again.evaluation.every == again.steps
-        assert abs(again.optimizer.warmup - TARGET.optimizer.warmup * again.steps / TARGET.steps) < 1
+        assert again.optimizer.warmup / again.steps == pytest.approx(TARGET.optimizer.warmup / TARGET.steps, rel=0.05)
 
 
 @pytest.mark.parametrize("budget", [0.0, -1.0, float("nan"), float("inf"), 1.0])

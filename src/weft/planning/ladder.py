@@ -1,9 +1,8 @@
 """Which small runs tell what a large one will reach: a ladder of models and lengths below it.
 
-The rungs are the target made smaller: narrower (heads of the same width, the same depth), shorter, or both, everything
-else unchanged. Sizes and lengths go down from the target's own in equal steps; of all pairs those are taken that cost
-between a tenth and a hundredth of the target. So its size is seen in short runs and its length in small ones: where the
-law adds the two up, nothing has to be guessed beyond what was seen of either. Pure: a job in, jobs out.
+The rungs are the target made smaller: narrower (heads of the same width, the same depth) and shorter, everything else
+unchanged. They form a grid, four sizes by four lengths, its largest is at least ten times
+cheaper than the target. Pure: a job in, jobs out.
 """
 
 import math
@@ -16,12 +15,9 @@ from weft.specs.job import JobSpec, ModelSpec
 
 LEAST_TIMES = 10.0
 """How much cheaper than the target the largest rung is, at least."""
-DEAREST, CHEAPEST = 3, 6
-"""Steps, of size and length together, from the target to the dearest and the cheapest rungs."""
-STEP = LEAST_TIMES ** (1 / DEAREST)
-"""Between two sizes, and two lengths: about 2.15."""
-SIZES, LENGTHS = 4, 5
-"""Down to a tenth of the target's parameters, and a twentieth of its steps: shorter runs do not follow the law yet."""
+SIZES = LENGTHS = 4
+SIZE_STEP, LENGTH_STEP = 1.7, 1.6
+"""Between two sizes, and two lengths: near enough to the target for one law to hold, far enough to see it."""
 LEAST_STEPS = 20
 _FEED_MULTIPLE = 8
 
@@ -51,7 +47,7 @@ def rung_of(job: JobSpec) -> Rung:
 def ladder(target: JobSpec, budget: float | None = None) -> tuple[Rung, ...]:
     """Return the rungs below `target`, the cheapest first, whose operations together are within `budget`."""
     top = rung_of(target)
-    shrink = 1.0
+    shrink = math.sqrt(LEAST_TIMES)
     rungs = _grid(target, shrink)
     if budget is not None:
         if not (budget > 0 and math.isfinite(budget)):
@@ -80,14 +76,16 @@ def _too_small(budget: float | None, top: Rung) -> UsageError:
 
 
 def _grid(target: JobSpec, shrink: float) -> list[Rung]:
-    """Return the rungs below a target that is made smaller and shorter by `shrink`."""
+    """Return the grid whose largest rung has 1/shrink of the target's parameters and of its steps, or less."""
     wanted = parameters(target.model).total / shrink
-    found: list[Rung] = []
+    models: dict[int, ModelSpec] = {}
     for size in range(SIZES):
-        model = _narrower(target.model, wanted / STEP**size)
-        for length in range(max(0, DEAREST - size), min(LENGTHS, CHEAPEST - size + 1)):
-            # A little is added, so that a whole number that was rounded down stays the number that was meant.
-            steps = max(1, math.floor(target.steps / shrink / STEP**length + 1e-6))
+        model = _narrower(target.model, wanted / SIZE_STEP**size)
+        models[parameters(model).total] = model
+    found: list[Rung] = []
+    for model in models.values():
+        for length in range(LENGTHS):
+            steps = max(1, math.floor(target.steps / shrink / LENGTH_STEP**length))
             found.append(rung_of(_job(target, model, steps)))
     return found
 
