@@ -10,7 +10,7 @@ from weft.netsim.simulate import run, set_up, transports_of
 from weft.specs.scenario import FlowSpec, TrafficSpec
 
 # The first one compiles, which takes minutes on a busy machine.
-pytestmark = [pytest.mark.slow, pytest.mark.trial, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 TRANSPORTS = ("mrc", "uet", "random")
 KB = 1000
 
