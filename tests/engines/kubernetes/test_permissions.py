@@ -14,7 +14,7 @@ from weft.engines.kubernetes.client import ApiError, Client
 from weft.engines.kubernetes.election import Election
 from weft.engines.kubernetes.engine import Engine
 from weft.engines.kubernetes.objects import manifest
-from weft.engines.kubernetes.resources import HEALTH, JOBS, NAMESPACES, NODES, PODS, Resource
+from weft.engines.kubernetes.resources import HEALTH, JOBS, NAMESPACES, NODES, PODS, TEAMS, Resource
 from weft.engines.kubernetes.seen import CANCEL
 
 _DEPLOY = Path(__file__).parents[3] / "deploy" / "kubernetes"
@@ -178,7 +178,10 @@ async def _play(theatre: Theatre, client: Client, engine: Engine, mine: Client, 
         return
 
     async def quiet() -> bool:
-        return not any(engine.lanes.waiting(line) for line in list(engine.lanes._lines) + list(engine.lanes._running))
+        # What one scene has written down about its team must not be what the next one would write.
+        held = (await client.get(TEAMS, theatre.name)).get("status") or {}
+        lines = list(engine.lanes._lines) + list(engine.lanes._running)
+        return held == {"gpus": 0, "waiting": 0} and not any(engine.lanes.waiting(line) for line in lines)
 
     await wait_for(quiet)
 
