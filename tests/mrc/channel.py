@@ -29,7 +29,7 @@ def small_spec(*, trimming: bool = True, remap_us: int = 100, mpr: int = 1) -> M
         {
             "ev": {"active": 8, "backup": 4, "min_active": 2},
             "loss": {"timeout": 6, "linear_retries": 2, "exponential_retries": 6},
-            "window": {"mpr": mpr, "messages": 16, "immediates": 4},
+            "window": {"mpr": mpr, "messages": 16, "immediates": 4, "ack_bytes": "4 KiB"},
             "trimming": trimming,
             "port_remap_delay": f"{remap_us} us",
         }

@@ -84,16 +84,32 @@ def test_a_packet_beyond_the_window_is_refused_with_a_nack() -> None:
     assert (out["reason"], out["psn"], out["value"]) == (packets.PSN_OOR_WINDOW, 128, 5)
 
 
-def test_small_packets_share_a_sack_and_large_ones_do_not() -> None:
+def test_sixteen_small_packets_or_four_large_ones_share_a_sack() -> None:
     r, out = made()
     answers = []
-    for seq in range(8):
+    r.params[0]["ack_bytes"] = 16384
+    for seq in range(32):
         take(r, seq, length=64)
         answers.append(int(receiver.take_sack(r, 0, out)))
-    # Each counts 1,024 of the 4,096 bytes that make a SACK due.
+    # Each counts 1,024 of the 16,384 bytes that make a SACK due.
+    assert answers == ([NOTHING] * 15 + [SACK]) * 2
+    answers = []
+    for seq in range(32, 40):
+        take(r, seq, length=4096)
+        answers.append(int(receiver.take_sack(r, 0, out)))
     assert answers == [NOTHING, NOTHING, NOTHING, SACK] * 2
-    take(r, 8)
-    assert receiver.take_sack(r, 0, out) == SACK
+
+
+def test_a_sack_tells_again_what_came_before() -> None:
+    r, out = made()
+    last = (0, 0, 0, 0)
+    for seq in range(1, 101):
+        take(r, seq, length=4096)
+        while receiver.take_sack(r, 0, out) != NOTHING:
+            last = int(out["cack_psn"]), int(out["sack_offset"]), int(out["bitmap_low"]), int(out["bitmap_high"])
+    # Packet 0 is missing; the last one told of is 100, and 63 before it, whatever was told of them already.
+    full = 2**32 - 1
+    assert last == (2**24 - 1, 38, full, full)
 
 
 def test_the_packet_that_closes_the_last_gap_is_answered_at_once() -> None:

@@ -67,7 +67,6 @@ def test_six_thousand_fault_patterns(script: Any, messages: Any, first_seq: int,
 
 
 @pytest.mark.slow
-@pytest.mark.trial
 @pytest.mark.timeout(600)
 @given(scripts(TRIMLESS_FATES), MESSAGES, st.integers(2**24 - 40, 2**24 + 40), st.integers(0, 2**40))
 @settings(max_examples=4000)

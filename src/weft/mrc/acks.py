@@ -46,14 +46,16 @@ def on_sack(s: Any, i: int, reply: Any, now_ps: int) -> int:
     q["heard_ps"] = now_ps
     before = q["delivered_bytes"]
     delay_ps = -1
+    cause = -1 if reply["probe_response"] else cack + reply["ack_psn_offset"]
     if reply["probe_response"]:
         _probe_answered(s, i, reply["ack_psn_offset"])
     else:
-        delay_ps = _cause(s, i, cack + reply["ack_psn_offset"], reply["value"], reply["verdict"], now_ps)
+        delay_ps = _cause(s, i, cause, reply["value"], reply["verdict"], now_ps)
     acked = 0
     for seq in range(q["una"], cack + 1):
-        acked += _acknowledge(s, i, seq, now_ps)
-    acked += _selective(s, i, cack + reply["sack_offset"], reply["bitmap_low"], reply["bitmap_high"], now_ps)
+        acked += _acknowledge(s, i, seq, cause, now_ps)
+    base = cack + reply["sack_offset"]
+    acked += _selective(s, i, base, reply["bitmap_low"], reply["bitmap_high"], cause, now_ps)
     _advance(s, i)
     grant(s, i, reply["mpr"])
     if acked > 0:
@@ -119,8 +121,8 @@ def _probe_answered(s: Any, i: int, probe_id: int) -> None:
 
 
 @rule
-def _acknowledge(s: Any, i: int, seq: int, now_ps: int) -> int:
-    """Note that packet `seq` has arrived; return its bytes, or 0 where that was known."""
+def _acknowledge(s: Any, i: int, seq: int, cause: int, now_ps: int) -> int:
+    """Note that packet `seq` has arrived, told by a SACK for `cause`; return its bytes, or 0 where that was known."""
     params = s.params[0]
     q = s.qp[i]
     slot = seq & params["slot_mask"]
@@ -130,6 +132,9 @@ def _acknowledge(s: Any, i: int, seq: int, now_ps: int) -> int:
         if p["tries"] == 1:
             note_passed(q, p["sent_ps"], p["order"])
             s.evs[i, p["ev"]]["losses"] = 0
+            # Marks are told at once, by a SACK of their own: what several packets share says that they had none.
+            if seq != cause:
+                ev_clear(s, i, p["ev"])
         elif now_ps - p["sent_ps"] < params["base_rtt_ps"] // 2:
             # Too soon to be the answer to the last transmission: the one before it arrived.
             was_not_lost(s, i, slot, now_ps)
@@ -146,18 +151,18 @@ def _acknowledge(s: Any, i: int, seq: int, now_ps: int) -> int:
 
 
 @rule
-def _selective(s: Any, i: int, base: int, low: int, high: int, now_ps: int) -> int:
+def _selective(s: Any, i: int, base: int, low: int, high: int, cause: int, now_ps: int) -> int:
     """Acknowledge those of the 64 packets from `base` on whose bits are set; return their bytes."""
     shift = base & _WORD_MASK
     start = base - shift
-    acked = _selective_word(s, i, start, (low << shift) & LOW32, now_ps)
+    acked = _selective_word(s, i, start, (low << shift) & LOW32, cause, now_ps)
     middle = ((low >> (_WORD_BITS - shift)) | (high << shift)) & LOW32
-    acked += _selective_word(s, i, start + _WORD_BITS, middle, now_ps)
-    return acked + _selective_word(s, i, start + 2 * _WORD_BITS, high >> (_WORD_BITS - shift), now_ps)
+    acked += _selective_word(s, i, start + _WORD_BITS, middle, cause, now_ps)
+    return acked + _selective_word(s, i, start + 2 * _WORD_BITS, high >> (_WORD_BITS - shift), cause, now_ps)
 
 
 @rule
-def _selective_word(s: Any, i: int, start: int, bits: int, now_ps: int) -> int:
+def _selective_word(s: Any, i: int, start: int, bits: int, cause: int, now_ps: int) -> int:
     """Acknowledge packets by one aligned word of 32 bits; return their bytes."""
     q = s.qp[i]
     acked = 0
@@ -168,7 +173,7 @@ def _selective_word(s: Any, i: int, start: int, bits: int, now_ps: int) -> int:
         seq = start + lowest_bit(fresh)
         fresh &= fresh - 1
         if q["una"] <= seq < q["next"]:
-            acked += _acknowledge(s, i, seq, now_ps)
+            acked += _acknowledge(s, i, seq, cause, now_ps)
     return acked
 
 

@@ -48,7 +48,7 @@ PARAMS = np.dtype(
             "losses_to_retire",
             "most_skips",
         ),
-        *("trimming", "retire", "skip", "same_plane", "shuffle", "remap_ps"),
+        *("trimming", "retire", "skip", "even", "same_plane", "shuffle", "remap_ps"),
         *("ev_probe_interval_ps", "ev_probe_timeout_ps", "probes_to_readmit"),
         *("spread_ps", "spread_max_ps", "spread_decay_ps", "passed_packets", "probe_after_ps"),
         *("timeout_ps", "linear_retries", "exponential_retries"),
@@ -68,23 +68,25 @@ SENDER = np.dtype(
         *("inflight_bytes", "inflight", "cwnd", "error"),
         # Two lists of slots, oldest transmission and oldest loss first; the number of the next transmission.
         *("oldest", "newest", "lost_first", "order"),
-        # Chance: a word and how often it was drawn from. EVs: place in the round, and how many are in rotation.
-        *("word", "draws", "cursor", "active"),
-        # Planes that have EVs (bits), and that are up here and at the peer; since when nothing could be sent.
-        *("reach", "local_up", "peer_up", "stalled_ps"),
+        # Chance: a word and how often it was drawn from. EVs: place in the round, how many are in rotation and how many
+        # of them in SKIP; planes that have any (bits).
+        *("word", "draws", "cursor", "active", "skipping", "reach"),
+        # Planes that are up here and at the peer; since when nothing could be sent.
+        *("local_up", "peer_up", "stalled_ps"),
         # Messages: oldest, next to send. When anything was last sent, and how often.
         *("msg_first", "msg_next", "active_ps", "sent"),
         # When anything was last heard; what was delivered; the newest transmission known to have arrived.
         *("heard_ps", "delivered_bytes", "passed_ps", "passed_order"),
-        # The spread in force and when that was last changed; of what was sent lately, the share lost; backoff.
-        *("spread_ps", "spread_at_ps", "loss_share", "backoff"),
+        # The spread in force and when that was last changed; of what was sent lately, the share lost, over few and over
+        # many; backoff.
+        *("spread_ps", "spread_at_ps", "loss_share", "background", "backoff"),
         # Congestion control.
         *("cc_inc", "cc_received", "cc_adjusted_ps", "cc_delay_ps", "cc_fast_bytes", "cc_fast", "cc_achieved"),
         *("cc_adapt_ps", "cc_ignore", "cc_ignored", "cc_trouble", "cc_cut_ps"),
         # The reliability probe: whether it waits for its answer, time of the last one, how many got none. Retries.
         *("probe_open", "probe_sent_ps", "probe_misses", "retries"),
-        # When the probe of a retired EV, and news about ports, are due; EVs that are retired.
-        *("ev_probe_sent_ps", "ev_probe_due_ps", "ports_due_ps", "tell_sent_ps", "told", "bad", "marks"),
+        # The EV of the last loss; when the probe of a retired EV, and news about ports, are due; EVs that are retired.
+        *("loss_ev", "ev_probe_sent_ps", "ev_probe_due_ps", "ports_due_ps", "tell_sent_ps", "told", "bad", "marks"),
         # What is looked at now and then: end of the list of losses, how many wait in it; messages that were posted.
         *("lost_last", "waiting", "msg_end", "immediates", "msn", "completed"),
         # The last reliability probe's number and order; the probe of a retired EV; what the peer was told of ports.
@@ -100,16 +102,21 @@ EV = np.dtype(
     [
         *(("value", "i4"), ("skips", "i2"), ("patience", "i2")),
         *(("plane", "i1"), ("state", "i1"), ("role", "i1"), ("losses", "i1"), ("probes", "i1")),
-        *(("unused", "i1"), ("unused_too", "i2")),
+        *(("unused", "i1"), ("flying", "i2")),
     ]
 )
 """One entropy value: its 32 bits; for how many rounds it is still passed over, and for how many after its next packet;
-its plane, its state and use, silent losses and answered probes in a row. Its 16 bytes never lie across two lines."""
+its plane, its state and use, silent losses and answered probes in a row; its packets under way. Its 16 bytes never lie
+across two lines."""
 
 PLANE = np.dtype(
-    [("active", "i4"), ("spare", "i4"), ("target", "i4"), ("reverse", "i4"), ("due_ps", "i8"), ("up", "i8")]
+    [
+        *(("active", "i4"), ("spare", "i4"), ("target", "i4"), ("used", "i4"), ("reverse", "i4")),
+        *(("due_ps", "i8"), ("up", "i8")),
+    ]
 )
-"""One plane of a queue pair: EVs in rotation, ready and aimed at; its reverse EV; its local port's pending change."""
+"""One plane of a queue pair: EVs in rotation, ready, aimed at and all there are; its reverse EV; its local port's
+pending change."""
 
 PACKET = np.dtype(
     [
@@ -137,7 +144,16 @@ RECEIVER = np.dtype(
         # What every packet looks at comes first.
         *("expected", "highest", "unreported_bytes", "report_low", "report_high", "due", "trigger", "trigger_ev"),
         *("verdict", "error", "heard_ps", "received_bytes", "accepted", "probe_due", "sacks", "stamp"),
-        *("reverse_at", "reverse_draws", "reverse_probe_ps", "word", "reverse_probe_ev", "reverse_probe_id"),
+        *(
+            "reverse_at",
+            "reverse_turn",
+            "reverse_good_ps",
+            "reverse_draws",
+            "reverse_probe_ps",
+            "word",
+            "reverse_probe_ev",
+            "reverse_probe_id",
+        ),
         *("probe_id", "immediates", "duplicates", "outside", "trimmed", "marked", "nacks"),
     )
 )

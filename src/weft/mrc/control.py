@@ -132,6 +132,10 @@ def on_ev_probe_answer(s: Any, i: int, number: int, verdict: int) -> None:
     ev["probes"] += 1
     if ev["probes"] >= s.params[0]["probes_to_readmit"]:
         ev_event(s, i, e, PROBED_MARKED if verdict == VERDICT_SKIP_ONCE else PROBED_CLEAR)
+    else:
+        # It may have lost one packet by chance: the next probe follows at once, on the same EV.
+        q["ev_probe_at"] = e - 1
+        q["ev_probe_due_ps"] = 0
 
 
 @rule

@@ -12,12 +12,20 @@ leave open is chosen here:
   that it meets stay in SKIP.
 - A mark skips an EV once. From the fourth in a row, with no unmarked packet between, each further one doubles the
   rounds for which it is passed over after every packet that it carries, up to `most_skips`; each unmarked packet takes
-  one mark off. So a path that is always full is left to others, where skipping once would still send every other packet
-  of its turn there. Sooner is too soon: marks come a round trip late, and paths that have long emptied would stay so.
+  a quarter off. So a path that is always full is left to others, where skipping once would still send every other
+  packet of its turn there. Sooner is too soon: marks come a round trip late, and paths that have long emptied would
+  stay so.
+- An EV with more packets under way than its share of a bandwidth-delay product loses its turn: what is above that share
+  waits in a queue, and this is known a round trip before a mark could tell. A path twice as slow then carries half as
+  much. A few EVs at most are passed over so for one packet, lest a round end before everybody had a turn.
+- The last half round of what was posted leaves out EVs whose latest packet was marked: a message ends with its slowest
+  packet, and no later round is left in which to even out.
 - A retired EV whose plane has no spare leaves a gap, unless `min_active` would be undercut: then it stays, in SKIP. A
   pair with few paths has few EVs, and its floor is the same share of them.
 - Where switches do not trim, an EV is blamed for as many losses in a row as chance alone would hardly bring: where one
   packet in ten is lost three are enough, where every second one is it takes ten. So a full queue retires no path.
+- Where they trim, one silent loss is enough, unless the latest one was on another EV, within about 2,000 packets: what
+  falls on one EV after another is no fault of paths (a NIC or its link drops packets), and two in a row are needed.
 - A readmitted EV fills the gap of its plane, or waits as a spare.
 """
 
@@ -57,8 +65,15 @@ _ONE = 1024
 _SHARE_OVER = 32
 """Transmissions over which the share of lost ones is averaged: few, so that a full queue is known before it is blamed
 on paths."""
+_BACKGROUND_SHIFT, _BACKGROUND_ONE = 10, 1 << 22
+"""Transmissions, a power of two, over which silent losses are averaged, and one in that average."""
+_BACKGROUND = _BACKGROUND_ONE >> 14
+"""Share of such losses from which one more, on another EV, blames it no longer: one within the last 2,000."""
 _PATIENCE_SHIFT = 3
 """Marks in a row, doublings of `patience`, that only skip an EV once each; those after them double the rounds."""
+_MOST_HELD = 8
+"""EVs that are not in SKIP and that one packet passes over at most, and not more than a quarter of all."""
+_HELD_SHIFT = 2
 
 
 @rule
@@ -76,12 +91,15 @@ def fill_evs(s: Any, i: int, paths: int, stride: int, scratch: Any) -> None:
     active = min(params["active"] // planes, paths)
     used = min(per_plane, paths)
     q["active"] = 0
+    q["loss_ev"] = -1
+    q["skipping"] = 0
     q["cursor"] = 0
     q["reach"] = (1 << planes) - 1
     for plane in range(planes):
         for path in range(paths):
             scratch[path] = path
         row = s.planes[i, plane]
+        row["used"] = used
         row["target"] = active
         row["active"] = active
         row["spare"] = used - active
@@ -89,6 +107,7 @@ def fill_evs(s: Any, i: int, paths: int, stride: int, scratch: Any) -> None:
             e = plane * per_plane + k
             ev = s.evs[i, e]
             ev["plane"] = plane
+            ev["flying"] = 0
             ev["losses"] = 0
             ev["probes"] = 0
             if k >= used:
@@ -185,7 +204,10 @@ def pick_ev(s: Any, i: int, avoid: int, room: int) -> int:
     q = s.qp[i]
     if q["reach"] & q["local_up"] & q["peer_up"] & room == 0:
         return -1
+    params = s.params[0]
+    most_held = min(_MOST_HELD, q["active"] >> _HELD_SHIFT) if params["even"] else 0
     revived = False
+    held = 0
     fallback = -1
     passed = -1
     for _ in range(2 * q["active"]):
@@ -194,44 +216,70 @@ def pick_ev(s: Any, i: int, avoid: int, room: int) -> int:
             break
         ev = s.evs[i, e]
         if ev["state"] == SKIP:
-            revived = _pass_over(ev, revived)
+            revived = _pass_over(q, ev, revived)
             passed = e if passed < 0 or passed == avoid else passed
         elif e == avoid:
             fallback = e
+        elif held < most_held and _is_held(params, q, ev):
+            held += 1
+            passed = e if passed < 0 or passed == avoid else passed
         else:
-            _pace(ev)
+            _pace(q, ev)
             return e
     # Every path is busy: the first that was passed over serves, or else the one to be avoided.
     chosen = passed if passed != avoid and passed >= 0 else max(passed, fallback)
     if chosen >= 0:
+        q["skipping"] -= s.evs[i, chosen]["state"] == SKIP
         s.evs[i, chosen]["state"] = TRANSITIONS[SKIP, PASSED]
         q["reused_ev"] += 1 if chosen == avoid else 0
     return chosen
 
 
 @rule
-def _pass_over(ev: Any, revived: bool) -> bool:
+def _is_held(params: Any, q: Any, ev: Any) -> bool:
+    """Return whether a GOOD EV loses its turn: it has more than its share under way or, near the end, was marked."""
+    in_use = q["active"] - q["skipping"]
+    if ev["flying"] > 1 and ev["flying"] * in_use * params["mtu"] > params["bdp"]:
+        return True
+    return ev["patience"] > 1 and 2 * (q["end"] - q["next"]) < q["active"]
+
+
+@rule
+def _pass_over(q: Any, ev: Any, revived: bool) -> bool:
     """Pass over an EV in SKIP; it is GOOD again once that has been done often enough, one EV for each packet."""
     if ev["skips"] > 1:
         ev["skips"] -= 1
     elif not revived:
         ev["state"] = TRANSITIONS[SKIP, PASSED]
+        q["skipping"] -= 1
         return True
     return revived
 
 
 @rule
-def _pace(ev: Any) -> None:
+def _pace(q: Any, ev: Any) -> None:
     """Let an EV that is marked again and again carry one packet, and then be passed over as long as it has to."""
     rounds = ev["patience"] >> _PATIENCE_SHIFT
     if rounds > 1:
         ev["state"] = SKIP
         ev["skips"] = rounds
+        q["skipping"] += 1
 
 
 @rule
 def ev_event(s: Any, i: int, e: int, event: int) -> int:
     """Apply one input to EV `e` and return its new state; retires, replaces and readmits as the table says."""
+    q = s.qp[i]
+    ev = s.evs[i, e]
+    q["skipping"] -= ev["role"] == ACTIVE and ev["state"] == SKIP
+    new = _event(s, i, e, event)
+    q["skipping"] += ev["role"] == ACTIVE and ev["state"] == SKIP
+    return new
+
+
+@rule
+def _event(s: Any, i: int, e: int, event: int) -> int:
+    """Do what `ev_event` does, but for the count of EVs in SKIP."""
     params = s.params[0]
     ev = s.evs[i, e]
     old = ev["state"]
@@ -264,7 +312,8 @@ def ev_event(s: Any, i: int, e: int, event: int) -> int:
 @rule
 def ev_clear(s: Any, i: int, e: int) -> None:
     """Note that a packet came back from EV `e` without a mark."""
-    s.evs[i, e]["patience"] = max(1, s.evs[i, e]["patience"] // 2)
+    patience = s.evs[i, e]["patience"]
+    s.evs[i, e]["patience"] = max(1, patience - max(patience // 4, 1))
 
 
 @rule
@@ -283,7 +332,8 @@ def ev_silent(s: Any, i: int, e: int) -> int:
     """Blame EV `e` for a packet that vanished, and return its new state.
 
     Where switches do not trim, a loss may be a full queue: the EV is skipped once, and retired only after more losses,
-    with nothing delivered between, than the share that is lost on all paths explains.
+    with nothing delivered between, than the share that is lost on all paths explains. Where they do, the second in a
+    row is needed while losses fall on other EVs too.
     """
     params = s.params[0]
     ev = s.evs[i, e]
@@ -291,15 +341,28 @@ def ev_silent(s: Any, i: int, e: int) -> int:
     needed = params["losses_to_retire"]
     if needed > 1:
         needed = max(needed, _losses_in_a_row(s.qp[i]["loss_share"]))
+    elif _elsewhere(s.qp[i], e):
+        needed = 2
     if ev["losses"] >= needed:
         return ev_event(s, i, e, SILENCE)
     return ev_event(s, i, e, MARK)
 
 
 @rule
+def _elsewhere(q: Any, e: int) -> bool:
+    """Note a silent loss on EV `e`, and return whether the latest one before it was on another, not long ago."""
+    found = q["loss_ev"] != e and q["background"] > _BACKGROUND
+    q["background"] += (_BACKGROUND_ONE - q["background"]) >> _BACKGROUND_SHIFT
+    q["loss_ev"] = e
+    return found
+
+
+@rule
 def note_fate(q: Any, lost: int) -> None:
-    """Move the share of transmissions that are lost, in 1/1024, by one whose fate is known now."""
+    """Move the shares of transmissions that are lost, in 1/1024, by one whose fate is known now."""
     q["loss_share"] += (lost * _ONE - q["loss_share"]) // _SHARE_OVER
+    if not lost:
+        q["background"] = max(0, q["background"] - (q["background"] >> _BACKGROUND_SHIFT) - 1)
 
 
 @rule
@@ -340,6 +403,7 @@ def _leave_rotation(s: Any, i: int, e: int, forced: bool) -> bool:
         s.rotation[i, at] = spare
         taken = s.evs[i, spare]
         taken["role"] = ACTIVE
+        q["skipping"] += taken["state"] == SKIP
         s.planes[i, taken["plane"]]["spare"] -= 1
         s.planes[i, taken["plane"]]["active"] += 1
         _note_reach(s, i, taken["plane"])

@@ -42,6 +42,8 @@ def check_sender(s: Sender, i: int) -> None:
     assert _walk(s, i, int(q["lost_first"]), int(q["lost_last"])) == set(lost.tolist()), "the list of lost packets"
     assert (q["inflight"], q["waiting"]) == (len(flying), len(lost)), "packets are counted wrongly"
     assert q["inflight_bytes"] == s.packets[i]["bytes"][flying].sum(), "bytes under way are counted wrongly"
+    on_ev = np.bincount(s.packets[i]["ev"][flying], minlength=s.evs.shape[1])
+    assert (s.evs[i]["flying"] == on_ev).all(), "packets under way on an EV are counted wrongly"
     assert params["mtu"] <= q["cwnd"] <= params["window_max"], "the congestion window is out of bounds"
     bits = (s.arrived[i][:, None] >> np.arange(32) & 1).reshape(-1)
     assert (bits == (states == ACKED)).all(), "the bitmap of what arrived is wrong"
@@ -77,6 +79,7 @@ def check_evs(s: Sender, i: int) -> None:
     assert 0 <= q["cursor"] <= max(int(q["active"]), int(params["active"])), "the cursor is outside the rotation"
     assert ((states <= SKIP) == (roles != OUT)).all(), "an EV in use is neither GOOD nor SKIP, or the other way round"
     assert (states[~exists] == DENIED).all(), "an EV that does not exist is used"
+    assert q["skipping"] == (states[rotation] == SKIP).sum(), "EVs in SKIP are counted wrongly"
     assert q["bad"] == (states == ASSUMED_BAD).sum(), "retired EVs are counted wrongly"
     for plane in range(int(params["planes"])):
         row = s.planes[i, plane]

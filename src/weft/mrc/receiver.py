@@ -4,7 +4,8 @@ There is no reorder buffer: each packet carries its address, and a bitmap of the
 answers what to do with a packet, `take_sack` gives the SACKs that are due, `take_immediate` the immediates that may be
 delivered: in order, and only after everything before them has landed.
 
-A SACK's bitmap covers the 64 PSNs (aligned) around what it reports. It is due when enough bytes came, and at once for a
+A SACK's bitmap covers 64 PSNs: what it reports, and as many before that as there is room for, so that a SACK which is
+lost is made up for by the next ones. It is due when enough bytes came, and at once for a
 packet that asks for it, is marked, was sent again or came twice, and for a reliability probe (facts section 4.3); and,
 ours, for one that closes the last gap, so that coalescing never leaves the end of a message unanswered.
 """
@@ -13,13 +14,13 @@ from typing import Any
 
 from weft.mrc.columns import ERROR_IMMEDIATES, NACK, NOTHING, SACK
 from weft.mrc.compiled import rule
-from weft.mrc.numbers import psn_of, seq_near
+from weft.mrc.numbers import LOW32, psn_of, seq_near
 from weft.mrc.wire.packets import PSN_OOR_WINDOW, TRIMMED, TRIMMED_LASTHOP, UNEXP_EVENT, VERDICT_SKIP_ONCE
 
 ACCEPTED, DUPLICATE, OUTSIDE, REFUSED = 0, 1, 2, 3
 """What `receive` answers: place the bytes; they came before; out of the window; the queue pair has failed."""
 _WORD_BITS, _WORD_SHIFT, _WORD_MASK = 32, 5, 31
-_BLOCK, _BLOCK_MASK = 64, 63
+_BLOCK = 64
 _UNIT_SHIFT = 8
 _UNITS_MASK = 0xFFFFFF
 _MOST_OOO = 0x7FFF
@@ -131,7 +132,7 @@ def take_sack(r: Any, i: int, out: Any) -> int:
     if not q["due"]:
         return NOTHING
     cack = q["expected"] - 1
-    at = max(q["report_low"], q["expected"])
+    at = min(max(q["report_low"], q["expected"]), max(q["report_high"] + 1 - _BLOCK, q["expected"]))
     offset = q["trigger"] - cack
     known = -_HALF_OFFSET <= offset < _HALF_OFFSET
     _write_sack(r, i, at, offset if known else 0, out)
@@ -139,7 +140,7 @@ def take_sack(r: Any, i: int, out: Any) -> int:
     out["value"] = q["trigger_ev"] if known else -1
     out["verdict"] = q["verdict"] if known else 0
     q["verdict"] = 0
-    q["report_low"] = (at & ~_BLOCK_MASK) + _BLOCK
+    q["report_low"] = at + _BLOCK
     if q["report_low"] > q["report_high"]:
         q["due"] = 0
         q["unreported_bytes"] = 0
@@ -149,14 +150,12 @@ def take_sack(r: Any, i: int, out: Any) -> int:
 
 
 @rule
-def _write_sack(r: Any, i: int, at: int, offset: int, out: Any) -> None:
-    """Write a SACK whose bitmap covers the block of 64 packets that holds `at`."""
+def _write_sack(r: Any, i: int, base: int, offset: int, out: Any) -> None:
+    """Write a SACK whose bitmap covers the 64 packets from `base` on."""
     params = r.params[0]
     q = r.qp[i]
-    base = at & ~_BLOCK_MASK
     cack = q["expected"] - 1
-    word = (base & params["slot_mask"]) >> _WORD_SHIFT
-    beyond = base + _BLOCK > q["expected"] and base <= q["highest"]
+    beyond = base <= q["highest"]
     q["sacks"] += 1
     out["kind"] = SACK
     out["cack_psn"] = psn_of(cack)
@@ -169,12 +168,21 @@ def _write_sack(r: Any, i: int, at: int, offset: int, out: Any) -> None:
     out["sack_offset"] = base - cack
     # Beyond the window a place in the bitmap belongs to an older packet.
     left = q["expected"] + params["slot_mask"] + 1 - base
-    out["bitmap_low"] = _first_bits(r.arrived[i, word], left) if beyond else 0
-    out["bitmap_high"] = _first_bits(r.arrived[i, word + 1], left - _WORD_BITS) if beyond else 0
+    out["bitmap_low"] = _first_bits(_word_from(r, i, base), left) if beyond else 0
+    out["bitmap_high"] = _first_bits(_word_from(r, i, base + _WORD_BITS), left - _WORD_BITS) if beyond else 0
     out["received_units"] = (q["received_bytes"] >> _UNIT_SHIFT) & _UNITS_MASK
     out["ooo_count"] = min(max(q["highest"] - cack, 0), _MOST_OOO)
     out["penalty"] = 0
     out["stamp"] = q["stamp"]
+
+
+@rule
+def _word_from(r: Any, i: int, seq: int) -> int:
+    """Return the bits of the 32 packets from `seq` on."""
+    mask = r.params[0]["slot_mask"]
+    shift = seq & _WORD_MASK
+    low = r.arrived[i, (seq & mask) >> _WORD_SHIFT] >> shift
+    return low | (r.arrived[i, ((seq + _WORD_BITS) & mask) >> _WORD_SHIFT] << (_WORD_BITS - shift)) & LOW32
 
 
 @rule

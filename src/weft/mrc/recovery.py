@@ -50,6 +50,7 @@ def link_flying(s: Any, i: int, slot: int) -> None:
     q["newest"] = slot
     q["inflight"] += 1
     q["inflight_bytes"] += p["bytes"]
+    s.evs[i, p["ev"]]["flying"] += 1
     p["state"] = IN_FLIGHT
 
 
@@ -69,6 +70,7 @@ def unlink_flying(s: Any, i: int, slot: int) -> None:
         q["newest"] = older
     q["inflight"] -= 1
     q["inflight_bytes"] -= p["bytes"]
+    s.evs[i, p["ev"]]["flying"] -= 1
 
 
 @rule

@@ -3,7 +3,9 @@
 One EV for each plane, out of the table of the pair's own sending half. SACKs rotate over the planes that are up. An EV
 is trusted because something that was sent on it was answered: data SACKs refresh the plane's reverse EV (in `acks`);
 where the pair receives but sends nothing, one EV probe in a round trip on an EV drawn at random does (facts section
-4.3, from P1 section 2.4). So a dead way back costs a share of the SACKs for a few round trips, never all of them.
+4.3, from P1 section 2.4). So a dead way back costs a share of the SACKs for a few round trips, never all of them. Where
+there are few planes that share would be large, and both ends could wait for each other on dead ways: ours, while no
+probe has been answered for some round trips, every second SACK then takes an EV drawn at random.
 """
 
 from typing import Any
@@ -18,6 +20,9 @@ REVERSE_ID = 0x8000
 _ID_MASK = 0x7FFF
 _RECENT_ROUND_TRIPS = 8
 _MOST_DRAWS = 16
+_FRESH_ROUND_TRIPS = 4
+_ENOUGH_PLANES = 4
+"""From so many planes on, one EV for each is enough: a dead one costs a quarter of the SACKs at most."""
 
 
 @rule
@@ -25,11 +30,35 @@ def reverse_ev(s: Any, r: Any, i: int, room: int) -> int:
     """Return the EV for the next SACK or NACK, planes in turn, or -1 where no plane is up."""
     q = r.qp[i]
     planes = s.params[0]["planes"]
+    old_ps = q["heard_ps"] - q["reverse_good_ps"]
+    if planes < _ENOUGH_PLANES and old_ps > _FRESH_ROUND_TRIPS * s.params[0]["base_rtt_ps"]:
+        q["reverse_turn"] ^= 1
+        if q["reverse_turn"]:
+            e = _drawn(s, r, i, room)
+            if e >= 0:
+                return e
     for _ in range(planes):
         plane = q["reverse_at"] + 1 if q["reverse_at"] + 1 < planes else 0
         q["reverse_at"] = plane
         if usable(s, i, plane, room) and s.planes[i, plane]["reverse"] >= 0:
             return s.planes[i, plane]["reverse"]
+    return -1
+
+
+@rule
+def _drawn(s: Any, r: Any, i: int, room: int) -> int:
+    """Return an EV at random whose plane is up, or -1 where none was found."""
+    q = r.qp[i]
+    planes = s.params[0]["planes"]
+    places = s.params[0]["evs"] // planes
+    # A pair with few paths has places without an EV at the end of each plane's.
+    used = s.planes[i, 0]["used"]
+    for _ in range(_MOST_DRAWS):
+        drawn = draw(q["word"], q["reverse_draws"], planes * used)
+        drawn += drawn // used * (places - used)
+        q["reverse_draws"] += 1
+        if s.evs[i, drawn]["state"] != DENIED and usable(s, i, s.evs[i, drawn]["plane"], room):
+            return drawn
     return -1
 
 
@@ -44,14 +73,7 @@ def next_reverse_probe(s: Any, r: Any, i: int, now_ps: int, room: int, out: Any)
     if not quiet or not receiving or now_ps < q["reverse_probe_ps"]:
         return NOTHING
     q["reverse_probe_ps"] = now_ps + params["base_rtt_ps"]
-    e = -1
-    for _ in range(_MOST_DRAWS):
-        # A pair with few paths has places without an EV, which stand as denied.
-        drawn = draw(q["word"], q["reverse_draws"], params["evs"])
-        q["reverse_draws"] += 1
-        if s.evs[i, drawn]["state"] != DENIED and usable(s, i, s.evs[i, drawn]["plane"], room):
-            e = drawn
-            break
+    e = _drawn(s, r, i, room)
     if e < 0:
         return NOTHING
     ev = s.evs[i, e]
@@ -73,4 +95,5 @@ def on_reverse_answer(s: Any, r: Any, i: int, number: int) -> None:
     e = q["reverse_probe_ev"]
     if e >= 0 and number == (q["reverse_probe_id"] | REVERSE_ID):
         q["reverse_probe_ev"] = -1
+        q["reverse_good_ps"] = q["heard_ps"]
         s.planes[i, s.evs[i, e]["plane"]]["reverse"] = e

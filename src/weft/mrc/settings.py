@@ -42,6 +42,7 @@ def settings(spec: MrcSpec, *, planes: int, rate_bps: int, payload: int = 4096) 
         "trimming": int(spec.trimming),
         "retire": int(spec.retire),
         "skip": int(spec.skip),
+        "even": int(spec.skip and spec.even),
         "same_plane": int(spec.same_plane),
         "shuffle": int(spec.shuffle),
         "remap_ps": spec.port_remap_delay,

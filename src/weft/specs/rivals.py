@@ -34,8 +34,8 @@ class UetSpec(Spec):
     """NSCC (section 4.4)."""
     loss: LossSpec = LossSpec()
     """Loss and timers."""
-    window: WindowSpec = WindowSpec()
-    """Windows and acknowledgement."""
+    window: WindowSpec = WindowSpec.model_validate({"ack_bytes": "4 KiB"})
+    """Windows and acknowledgement; every packet is acknowledged, as in htsim."""
     trimming: bool = True
     """Whether switches trim instead of dropping."""
 
@@ -138,8 +138,8 @@ class RepsSpec(Spec):
     """Congestion control: REPS leaves it open; NSCC here."""
     loss: LossSpec = LossSpec()
     """Loss and timers."""
-    window: WindowSpec = WindowSpec()
-    """Windows and acknowledgement."""
+    window: WindowSpec = WindowSpec.model_validate({"ack_bytes": "4 KiB"})
+    """Windows and acknowledgement; every packet is acknowledged, because what is not named is not used again."""
     trimming: bool = True
     """Whether switches trim instead of dropping."""
 

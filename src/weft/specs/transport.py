@@ -35,7 +35,7 @@ class EvSpec(Spec):
     most_skips: Annotated[int, Field(ge=1, le=1024)] = 32
     """Most rounds for which an EV that is marked again and again is passed over after each packet that it carries. A
     mark skips it once (section 4.2); from the fourth in a row on each doubles the rounds, each unmarked packet takes
-    one mark off. With 1 it is always skipped once, an EV whose path is always full still carries every other packet of
+    a quarter off. With 1 it is always skipped once, an EV whose path is always full still carries every other packet of
     its turn, and two flows on one EV never part (section 6, R13). Ours: section 4.2 leaves open how an EV gets from
     SKIP to GOOD."""
     probe_interval: Duration = Picoseconds(50 * _US)
@@ -84,8 +84,9 @@ class WindowSpec(Spec):
     """Messages that one queue pair holds at a time. Ours."""
     immediates: Annotated[int, Field(ge=1, le=4096)] = 128
     """Writes with immediate under way at a time: `max_wimm_inflight` of the interface's example (section 4.3)."""
-    ack_bytes: Size = Bytes(4096)
-    """Bytes received that make a SACK due (section 4.3, an emulator's default)."""
+    ack_bytes: Size = Bytes(16384)
+    """Bytes received that make a SACK due: the default of Ultra Ethernet's ACK_Gen_Trigger, from which section 4.3 has
+    the other triggers (an emulator has 4096). A SACK for each packet would take 4 % of every link."""
     ack_packet_bytes: Size = Bytes(1024)
     """Least that one packet counts towards it (same place)."""
 
@@ -139,7 +140,12 @@ class MrcSpec(Spec):
     retire: bool = True
     """Whether a silent EV is retired at all; off only to show what that mechanism is worth."""
     skip: bool = True
-    """Whether a marked EV is skipped once; off only to show what that mechanism is worth."""
+    """Whether EVs are passed over for congestion, a marked one once at least; off only to show what that is worth."""
+    even: bool = True
+    """Whether, besides what marks say, an EV loses its turn that has more packets under way than its share of a
+    bandwidth-delay product, and the end of a message leaves out EVs that were marked last; off only to show what that
+    is worth. Ours: section 4.1 asks for about one EV for each packet in flight, so that what is known of an EV is
+    fresh; what is on one beyond that waits in a queue."""
     same_plane: bool = True
     """Whether a retired EV's place goes to a backup of its own plane; off only to show what that is worth (P1 section
     4: uneven planes cause false incast)."""

@@ -6,7 +6,8 @@ four cases: grow in proportion (or fast), grow fairly, cut, or leave it to load 
 Scaling: `cwnd` in bytes; the increase `cc_inc` in bytes squared, since it is divided by the window when it is applied,
 with the remainder kept; gains in bytes (`prop_gain` = 4 a b MTU, `fair_gain` = 5 a MTU), `fast_gain` in 1/1024; the
 distance from the target and the depth of a cut in 1/1024, so that products stay below 2^63 at 800 Gb/s up to a round
-trip of 10 ms. The average delay moves by 1/80 of the difference for each acknowledgement (0.0125).
+trip of 10 ms. The average delay moves by 1/80 of the difference (0.0125) for each packet that is acknowledged, so that
+it does not matter how many of them share an acknowledgement.
 """
 
 from typing import Any
@@ -18,6 +19,7 @@ _ONE = 1024
 _GAMMA = 819  # 0.8 of 1024
 _DEEPEST_CUT = 512  # 0.5 of 1024
 _AVERAGE_OVER = 80
+_MOST_AVERAGED = 16
 _PENALTIES = 128
 
 
@@ -50,7 +52,7 @@ def nscc_ack(params: Any, q: Any, now_ps: int, acked: int, delay_ps: int, marked
             return
     _quick_adapt(params, q, now_ps)
     if delay_ps >= 0:
-        _average(params, q, delay_ps, marked)
+        _average(params, q, acked, delay_ps, marked)
         _quadrant(params, q, now_ps, acked, delay_ps, marked)
     elapsed_ps = now_ps - q["cc_adjusted_ps"]
     if q["cc_received"] >= params["adjust_bytes"] or elapsed_ps >= params["base_rtt_ps"]:
@@ -130,12 +132,13 @@ def _cut(params: Any, q: Any, now_ps: int) -> None:
 
 
 @rule
-def _average(params: Any, q: Any, delay_ps: int, marked: int) -> None:
+def _average(params: Any, q: Any, acked: int, delay_ps: int, marked: int) -> None:
     """Move the average delay; a long delay without a mark counts as a quarter round trip."""
     sample_ps = delay_ps
     if not marked and delay_ps > params["target_ps"]:
         sample_ps = params["base_rtt_ps"] // 4
-    q["cc_delay_ps"] += (sample_ps - q["cc_delay_ps"]) // _AVERAGE_OVER
+    packets = min(max(acked // params["mtu"], 1), _MOST_AVERAGED)
+    q["cc_delay_ps"] += (sample_ps - q["cc_delay_ps"]) * packets // _AVERAGE_OVER
 
 
 @rule

@@ -56,6 +56,7 @@ class Uet:
             trimming=self.spec.trimming,
             retire=False,
             skip=self.spec.spray != "oblivious",
+            even=False,
         )
         spec = fitted(base, network) if self.fit else base
         return SprayedEndpoints(
