@@ -49,6 +49,8 @@ _WORD_MASK = 2**63 - 1
 _ROUNDS, _WAIT_NS = 1 << 20, 100_000_000
 _LINGER_S = 2.0
 _QUIET_S = 0.05
+_WINDOW_LEAST = 1 << 20
+"""Bytes that a fixed window has where there is room, though all peers at once might then fill the receive buffer."""
 _HEAR_S = 0.01
 _MOST_COMPLETIONS = 65_536
 
@@ -219,7 +221,9 @@ class Endpoint:
         )
         self._socket = open_socket(self.world, port)
         if self.world.window:
-            params["window_max"] = max(int(params["mtu"][0]), min(self.world.window, held(self._socket)))
+            room = held(self._socket)
+            window = min(self.world.window, room, max(_WINDOW_LEAST, room // peers))
+            params["window_max"] = max(int(params["mtu"][0]), window)
         self.wire: Wire = make_wire(
             params, queue_pairs=peers, transfers=make_transfers(peers), journal_rows=journal_rows,
             capture_rows=capture_rows,

@@ -78,8 +78,6 @@ ppoll = _external("ppoll", _I32, _WORD, _WORD, _WORD, _WORD)
 read = _external("read", _WORD, _I32, _WORD, _WORD)
 move = _external("memmove", _WORD, _WORD, _WORD, _WORD)
 """memmove(to, from, bytes)."""
-give_way = _external("sched_yield", _I32)
-"""Let others run that can."""
 _clock = _external("clock_gettime", _I32, _I32, _WORD)
 _errno = _external("__errno_location", _WORD)
 

@@ -28,17 +28,17 @@ from weft.wire.transfers import (
 )
 
 _apart, _ppoll, _read, _now_ns = native.apart, native.ppoll, native.read, native.now_ns
-_fence, _give_way = native.fence, native.give_way
+_fence = native.fence
 
 _BURST = 16
 _PS = 1000
 _SECOND_NS = 1_000_000_000
 _POLLIN, _POLLOUT = 1, 4
-_SPIN_NS = 100_000
-"""How long the thread looks again before it sleeps: about what Python takes from one short collective to the next."""
+_SPIN_NS = 30_000
+"""How long the thread looks again before it sleeps: about what waking it takes. It does not give way meanwhile: who
+yields is charged for its whole slice of time and waits long once others want the processor."""
 _CROWDED_NS, _CROWDED_FOR_NS = 500_000, 100_000_000
-"""It gives way between two looks. Where that takes so long, others want the processor and have it for a whole slice of
-time, where a sleeper that is woken gets it back at once: for a while it sleeps without looking."""
+"""Where one look takes so long, others had the processor meanwhile: for a while the thread sleeps without looking."""
 _ASKS = 6
 """Parts of the time for which a peer may be silent; it is asked at the end of each but the last. A thread that did not
 run has not asked, and so does not take its own absence for the peer's."""
@@ -67,11 +67,9 @@ def pump(w: Any, rounds: int, wait_ns: int) -> int:
             hub["spin_ns"] = now_ns + _SPIN_NS if now_ns >= hub["crowded_ns"] else 0
         if hub["blocked"] or (work == 0 and now_ns >= hub["spin_ns"]):
             _sleep(w, min(begun_ns + wait_ns - now_ns, _next_ps(w) // _PS - (now_ps // _PS)))
-        elif work == 0:
-            _give_way()
-            if _now_ns(w.clock) - now_ns > _CROWDED_NS:
-                hub["spin_ns"] = 0
-                hub["crowded_ns"] = now_ns + _CROWDED_FOR_NS
+        elif work == 0 and _now_ns(w.clock) - now_ns > _CROWDED_NS:
+            hub["spin_ns"] = 0
+            hub["crowded_ns"] = now_ns + _CROWDED_FOR_NS
     return rounds
 
 

@@ -124,13 +124,14 @@ class Loopback:
 
     planes: int = 4
     """How many planes."""
-    payload: int = 32 * 1024
+    payload: int = 60 * 1024
     """Bytes in a full packet: `lo` takes datagrams of 65,507 bytes, and every packet costs the same whatever its
     size."""
     paths: int = 1
     """EVs in a plane: all of them would be the same way here, and a dead one is known sooner."""
     window: int = 1024 * 1024
-    """Bytes that a queue pair may have under way; an endpoint lowers it to what its receive buffer holds."""
+    """Bytes that a queue pair may have under way; an endpoint lowers it to what its receive buffer holds. On a busy
+    machine sender and receiver run in turns, and this is what a turn carries."""
     family: int = socket.AF_INET
     """IPv4: `lo` owns all of 127.0.0.0/8, but a single IPv6 address."""
     rate_bps: int = 40 * 10**9

@@ -4,6 +4,7 @@ Ranks find each other through torch's store: each leaves a card for every other.
 ends handed back; memory that peers write into is registered for as long as a program needs it.
 """
 
+import atexit
 import json
 import os
 import threading
@@ -75,6 +76,8 @@ class Links:
         self._room = threading.Condition(self.endpoint.lock)
         self._rows: list[int] = list(range(GROUPS))
         self._scratch_at = layout.address_of(self.endpoint.wire.t.scratch)
+        # A script that ends without destroying its group still owes its peers what was not acknowledged.
+        atexit.register(self.close)
         self._connect(store)
 
     def _connect(self, store: Any) -> None:
@@ -150,6 +153,7 @@ class Links:
 
     def close(self) -> None:
         """Leave in order, and end what is still under way."""
+        atexit.unregister(self.close)
         self.endpoint.close()
         for work, _ in list(self._running.values()):
             work.end(RuntimeError("the group was destroyed before this was over"))
