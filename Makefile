@@ -9,6 +9,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 export PYTHONPATH := $(CURDIR)/src
 PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
+MRC_RUN = $(BIN)/weft train tiny-gpt --folder build/demo --faults examples/planes.toml --set guard.digest_every=1 \
+    --set backend=mrc
 
 .PHONY: test-trial help setup demo test test-slow test-root test-kube kube-assets check format bench verify docs clean
 
@@ -27,7 +29,7 @@ $(STAMP): pyproject.toml
 	@$(PIP) install --group test --group check --editable '.[train,sim,cluster,kubernetes]'
 	@touch $@
 
-demo: $(STAMP)  ## Design a 131,072-GPU fabric; train a small GPT, kill and corrupt it, and get the same weights
+demo: $(STAMP)  ## Design a 131,072-GPU fabric; train a small GPT, kill, corrupt and cut it off, and get the same weights
 	@rm -rf build/demo
 	@echo "demo: a fabric for 131,072 GPUs"
 	@$(BIN)/weft design gb200-8x100g-131k
@@ -42,6 +44,13 @@ demo: $(STAMP)  ## Design a 131,072-GPU fabric; train a small GPT, kill and corr
 	@$(BIN)/weft rehearse build/demo/here.toml tiny-gpt --folder build/demo --html build/demo/here.html
 	@echo "demo: the same job on 131,072 GPUs"
 	@$(BIN)/weft rehearse gb200-8x100g-131k tiny-gpt --html build/demo/131k.html
+	@echo "demo: the same job once more, by MRC over four planes; one is cut, a worker killed, a bit flipped"
+	@if [ "$$(id -u)" = 0 ] && command -v ip >/dev/null && command -v nft >/dev/null; then \
+	    $(BIN)/weft lab up --name demo && WEFT_LAB=demo $(MRC_RUN) \
+	        && $(BIN)/weft lab bench --name demo --seconds 6 --rival tcp --fault 'cut link0-p0-i0'; \
+	    status=$$?; $(BIN)/weft lab down --name demo; exit $$status; \
+	else echo "demo: without root, ip and nft there is no lab; its planes are loopback's"; $(MRC_RUN); fi
+	@$(BIN)/weft runs compare tiny-gpt-1 tiny-gpt-3 --folder build/demo
 
 test: $(STAMP)  ## Run the tests (fast ones; under ten minutes on two cores)
 	@echo "test: the fast tests on $(WORKERS) workers"

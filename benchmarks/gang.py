@@ -2,7 +2,8 @@
 
 A real kube-apiserver and etcd (`make kube-assets`), acted nodes, whole-node pods. Measured from the first pod that is
 created to the last that is bound, as a watch sees it; kube-scheduler's request limits are lifted. Then small jobs are
-submitted while a gang is being bound. Prints medians, their ratio, the engine's peak memory and the small jobs' p95.
+submitted while a gang is being bound. Prints medians, their ratio, the engine's peak memory, the small jobs' p95, and
+the processor time of scheduler, API server and etcd together, whose ratio a busy machine changes less.
 """
 
 import argparse
@@ -99,6 +100,11 @@ async def engine(plane: ControlPlane) -> AsyncIterator[subprocess.Popen[bytes]]:
         log.close()
 
 
+def load() -> str:
+    """Return how busy the machine was during the last minute."""
+    return f"load {os.getloadavg()[0]:.1f}"
+
+
 def cpu_s(pid: int) -> float:
     """Return the processor seconds that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
@@ -127,22 +133,25 @@ async def sweep(client: Client, watcher: Watcher) -> None:
     watcher.reset()
 
 
-async def ours(plane: ControlPlane, client: Client, watcher: Watcher, nodes: int, number: int) -> tuple[float, float]:
-    """Return the seconds that weft takes for the gang, and its peak memory in MB."""
+async def ours(
+    plane: ControlPlane, client: Client, watcher: Watcher, nodes: int, number: int
+) -> tuple[float, float, float]:
+    """Return the seconds that weft takes for the gang, the processor seconds, and its peak memory in MB."""
     async with engine(plane) as process:
         await asyncio.sleep(8.0)
         before, used = server_cpu_s(plane), cpu_s(process.pid)
         await client.create(JOBS, job(f"gang{number}", nodes), _HOME)
         seconds = await watcher.until(f"gang{number}-", nodes)
         memory = peak_mb(process)
-        spent = f"CPU {cpu_s(process.pid) - used:.1f} s and {server_cpu_s(plane) - before:.1f} s of the server's"
-        print(f"weft: {seconds:.1f} s, peak {memory:.0f} MB, {spent}", flush=True)
+        mine, servers = cpu_s(process.pid) - used, server_cpu_s(plane) - before
+        spent = f"CPU {mine:.1f} s and {servers:.1f} s of the server's"
+        print(f"weft: {seconds:.1f} s, peak {memory:.0f} MB, {spent}, {load()}", flush=True)
     await sweep(client, watcher)
-    return seconds, memory
+    return seconds, mine + servers, memory
 
 
-async def theirs(plane: ControlPlane, client: Client, watcher: Watcher, nodes: int, number: int) -> float:
-    """Return the seconds that kube-scheduler takes for as many pods."""
+async def theirs(plane: ControlPlane, client: Client, watcher: Watcher, nodes: int, number: int) -> tuple[float, float]:
+    """Return the seconds that kube-scheduler takes for as many pods, and the processor seconds."""
     plane.start_scheduler()
     await asyncio.sleep(8.0)
     names = iter(range(nodes))
@@ -155,12 +164,13 @@ async def theirs(plane: ControlPlane, client: Client, watcher: Watcher, nodes: i
 
     await asyncio.gather(*(work() for _ in range(_AT_ONCE)))
     seconds = await watcher.until(f"bare{number}-", nodes)
-    spent = f"CPU {cpu_s(scheduler) - used:.1f} s and {server_cpu_s(plane) - before:.1f} s of the server's"
+    mine, servers = cpu_s(scheduler) - used, server_cpu_s(plane) - before
+    spent = f"CPU {mine:.1f} s and {servers:.1f} s of the server's"
     memory = plane.peak_memory_bytes("kube-scheduler") / 1e6
-    print(f"kube-scheduler: {seconds:.1f} s, peak {memory:.0f} MB, {spent}", flush=True)
+    print(f"kube-scheduler: {seconds:.1f} s, peak {memory:.0f} MB, {spent}, {load()}", flush=True)
     plane.stop("kube-scheduler")
     await sweep(client, watcher)
-    return seconds
+    return seconds, mine + servers
 
 
 async def beside(
@@ -191,7 +201,10 @@ async def beside(
 async def measure(plane: ControlPlane, nodes: int, rounds: int, small: int) -> dict[str, Any]:
     """Make all runs and return the figures."""
     await install(plane.access())
-    found: dict[str, Any] = {"nodes": nodes, "weft_s": [], "kube_scheduler_s": [], "weft_peak_mb": []}
+    found: dict[str, Any] = {
+        "nodes": nodes, "weft_s": [], "kube_scheduler_s": [], "weft_peak_mb": [], "weft_cpu_s": [],
+        "kube_scheduler_cpu_s": [],
+    }  # fmt: skip
     async with Client(plane.access(), agent="bench") as client, Client(plane.access(), agent="actor") as acting:
         await client.apply(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
         team = {"apiVersion": TEAMS.api_version, "kind": TEAMS.kind, "metadata": {"name": "default"}}
@@ -204,10 +217,12 @@ async def measure(plane: ControlPlane, nodes: int, rounds: int, small: int) -> d
         print(f"{nodes + small:,} nodes registered in {time.monotonic() - begun:.1f} s", flush=True)
         beats = asyncio.create_task(actor.run())
         for number in range(rounds):
-            seconds, memory = await ours(plane, client, watcher, nodes, number)
+            seconds, spent, memory = await ours(plane, client, watcher, nodes, number)
+            found["weft_cpu_s"].append(round(spent, 1))
             found["weft_s"].append(round(seconds, 2))
             found["weft_peak_mb"].append(round(memory))
-            seconds = await theirs(plane, client, watcher, nodes, number)
+            seconds, spent = await theirs(plane, client, watcher, nodes, number)
+            found["kube_scheduler_cpu_s"].append(round(spent, 1))
             found["kube_scheduler_s"].append(round(seconds, 2))
         waits, during = await beside(plane, client, watcher, nodes, small)
         found["small_p50_s"] = round(statistics.median(waits), 3)
@@ -234,6 +249,9 @@ def main() -> None:
     if asked.rounds:
         mine, other = statistics.median(found["weft_s"]), statistics.median(found["kube_scheduler_s"])
         found["ratio"] = round(other / mine, 2)
+        found["cpu_ratio"] = round(
+            statistics.median(found["kube_scheduler_cpu_s"]) / statistics.median(found["weft_cpu_s"]), 2
+        )
         print(
             f"gang of {asked.nodes:,}: weft {mine:.1f} s, kube-scheduler {other:.1f} s, {other / mine:.1f} times faster"
         )

@@ -11,7 +11,6 @@ from weft.engines.local.home import Home
 
 
 @pytest.mark.slow
-@pytest.mark.trial
 @pytest.mark.timeout(900)
 def test_a_ladder_is_trained_fitted_and_held_against_the_large_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

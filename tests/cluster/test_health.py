@@ -12,7 +12,7 @@ from weft.cluster.effects import witnessed
 from weft.cluster.health import repaired, report
 from weft.cluster.jobs import Gang, Job, JobState, Placement, Team
 from weft.cluster.nodes import Evidence, Node, NodeState
-from weft.cluster.plan import decide
+from weft.cluster.plan import decide, plan
 from weft.cluster.snapshot import Policy, Snapshot
 
 MINUTE = 60_000
@@ -123,6 +123,32 @@ def test_a_training_gets_a_spare_for_a_lost_node_and_an_experiment_starts_again(
     assert [(action.lost, action.spares) for action in found] == [((1,), (6,))]
     evicted = [action for action in room.see(4, DEAD) if isinstance(action, Preempt)]
     assert [(action.job, action.stage, action.reason) for action in evicted] == [("e", "evict", "node")]
+
+
+def test_thirty_per_cent_silent_at_once_are_an_alarm_and_none_of_them_is_taken_out():
+    nodes = tuple(
+        witnessed(node, DEAD) if node.number % 10 < 3 else node for node in nodes_of(1000, 4, odd=False)
+    )  # fmt: skip
+    jobs = tuple(
+        Job(f"j{at}", Gang(1, 4), 0, state=JobState.RUNNING, placement=Placement((at,), 4), start_ms=0)
+        for at in range(1000)
+    )
+    actions = plan(Snapshot(nodes, jobs, (Team("default", 4000),)), 2000)
+    assert not {"Quarantine", "Preempt", "Stop", "Replace"} & set(kinds(list(actions)))
+    (alarm,) = [action for action in actions if isinstance(action, Alarm)]
+    assert alarm.on
+    assert "300 nodes look sick at once" in alarm.text
+
+
+def test_nodes_that_come_back_later_than_others_are_not_taken_out_as_soon_as_few_are_left():
+    room = Room(Policy(brake_least=2, brake_share=0.0))
+    for number in range(4):
+        room.book.put(witnessed(room.node(number), DEAD), room.now_ms)
+    room.step(0)
+    for number in (0, 1):
+        room.book.put(replace(room.node(number), evidence=()), room.now_ms)
+    assert not {"Quarantine", "Alarm"} & set(kinds(room.step(MINUTE - 1)))
+    assert kinds(room.step(MINUTE)) == ["Quarantine", "Quarantine", "Alarm"]
 
 
 def test_two_checks_are_believed_even_while_the_brake_holds():

@@ -36,7 +36,6 @@ def test_whatever_happens_gangs_are_whole_limits_are_kept_and_the_book_agrees_wi
 
 
 @pytest.mark.slow
-@pytest.mark.trial
 @settings(max_examples=300, deadline=None)
 @given(clusters(), st.data())
 def test_the_same_over_longer_lives(snapshot: Snapshot, data: st.DataObject):

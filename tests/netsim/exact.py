@@ -86,6 +86,11 @@ class Script:
     def reached(self, pair):
         return (10**9, 10**9)
 
+    most_posts = 1
+
+    def has(self, pair, sequence):
+        return False
+
     def received(self):
         return np.zeros(1, np.int64)
 
@@ -94,6 +99,9 @@ class Script:
 
     def post(self, pair, length):
         return True
+
+    def post_many(self, pairs, lengths):
+        return [True] * len(pairs)
 
     def set_goals(self, pair, arrived, acknowledged):
         pass

@@ -42,7 +42,7 @@ def assert_equal(setup, name: str, threads: int = 1) -> None:
     (transport,) = transports_of(setup, (name,))
     plain = run(setup, transport, engine="reference", fast=False)
     quick = run(setup, transport, engine="engine", threads=threads)
-    check_report(plain)
+    check_report(plain, transport.queue_pairs)
     assert quick.pausing == plain.pausing
     assert quick.hash() == plain.hash()
 

@@ -142,7 +142,6 @@ def test_nobody_can_unpack_outside_of_a_snapshot(site: Site):
 
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["right", "wrong"])
 @pytest.mark.slow
-@pytest.mark.trial
 def test_whatever_follows_the_document_is_answered_as_the_document_says(site: Site, mode: GenerationMode):
     """Requests made up from the interface's own document, right and wrong ones: no route fails, no answer surprises.
 

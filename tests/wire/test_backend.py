@@ -7,7 +7,7 @@ import pytest
 
 from weft.training.launch import Ranks
 
-pytestmark = [pytest.mark.slow, pytest.mark.trial, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def _run(name: str, count: int, **arguments: Any) -> list[Any]:

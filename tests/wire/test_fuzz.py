@@ -1,5 +1,6 @@
 """Packets that nobody sane would send: none of them crashes an endpoint, writes where it may not, or stops it."""
 
+import os
 import random
 import socket
 import time
@@ -8,7 +9,9 @@ import numpy as np
 import pytest
 from tests.wire.pairs import Two
 
+from weft.mrc.wire.headers import Bth, Neth
 from weft.mrc.wire.icrc import icrc
+from weft.mrc.wire.packets import NACK, PSN_OOR_WINDOW, Packet, encode
 from weft.wire.endpoint import Endpoint
 from weft.wire.layout import MALFORMED
 from weft.wire.worlds import Loopback
@@ -22,6 +25,15 @@ _BATCH = 128
 def _sealed(packet: bytes) -> bytes:
     body = packet[:-_CHECK]
     return body + icrc(body[_PREFIX:], body[:_PREFIX]).to_bytes(4, "little")
+
+
+def _nack(queue_pair: int) -> bytes:
+    """Return a NACK as this wire carries it, EV 0 in front."""
+    front = bytes(_PREFIX)
+    packet = Packet(
+        Bth(opcode=NACK, queue_pair=int(queue_pair), psn=0), (Neth(reason=PSN_OOR_WINDOW, entropy=0, nack_psn=0),)
+    )
+    return front + encode(packet, front)
 
 
 def _mutated(chance: random.Random, packet: bytes, seal: bool) -> bytes:
@@ -63,6 +75,8 @@ def _attack(count: int) -> None:
             victim.out.wait(10)
             victim.back.wait(10)
         heard = [row for row in _captured(here) + _captured(there) if row]
+        # Nothing was refused so far, so that nobody has said NACK: one that the victim would believe is made up.
+        heard += [_nack(there.wire.peers[victim.back.index]["number"])] * (len(heard) // 4)
         good = Two(friend, there, 256 * 1024)
         good.send()
         _send(chance, heard, there, count)
@@ -102,13 +116,11 @@ def _send(chance: random.Random, heard: list[bytes], there: Endpoint, count: int
             assert hub["packets_in"] > before, "the endpoint takes no packets any more"
 
 
-@pytest.mark.trial
 def test_a_few_thousand_mutated_packets_do_no_harm() -> None:
     _attack(5_000)
 
 
 @pytest.mark.slow
-@pytest.mark.trial
 @pytest.mark.timeout(900)
-def test_a_million_mutated_packets_do_no_harm() -> None:
-    _attack(1_000_000)
+def test_many_mutated_packets_do_no_harm() -> None:
+    _attack(int(os.environ.get("WEFT_FUZZ_PACKETS", "100000")))

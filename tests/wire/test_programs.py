@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from weft.wire import programs
 from weft.wire.arithmetic import kind_of
-from weft.wire.programs import BUFFER, OTHER, SCRATCH, Program, Shape
-from weft.wire.tables import COPY, INSTRUCTIONS, RECEIVE, REDUCE, SEND, WAIT
+from weft.wire.programs import ADDING, BUFFER, OTHER, SCRATCH, Program, Shape
+from weft.wire.tables import ADDS_SHIFT, COPY, INSTRUCTIONS, RECEIVE, REDUCE, SEND, WAIT
 
 _SUM = kind_of("sum", "int64")
 _DIVIDE = kind_of("divide", "float64")
@@ -22,10 +22,10 @@ class Machine:
     def __init__(self, rank: int, program: Program, buffer: np.ndarray, other: np.ndarray) -> None:
         self.rank, self.program, self.at = rank, program, 0
         self.memory = {BUFFER: buffer, SCRATCH: np.zeros(max(1, program.scratch), np.uint8), OTHER: other}
-        self.places: dict[tuple[int, int], np.ndarray] = {}
+        self.places: dict[tuple[int, int], tuple[np.ndarray, int]] = {}
 
     def _piece(self, base: int, offset: int, size: int) -> np.ndarray:
-        whole = self.memory[base]
+        whole = self.memory[BUFFER if base == ADDING else base]
         assert 0 <= offset <= offset + size <= len(whole), "a program reaches outside its memory"
         return whole[offset : offset + size]
 
@@ -33,19 +33,24 @@ class Machine:
         """Carry out one instruction; returns whether that was possible."""
         if self.at >= len(self.program.code):
             return False
-        kind, peer, a, b, c, _ = self.program.code[self.at].tolist()
-        one, two, _ = self.program.bases[self.at].tolist()
+        kind, peer, a, b, c, key, one, two, _ = self.program.code[self.at].tolist()
         if kind == SEND:
             wires.setdefault((self.rank, peer, c), deque()).append(self._piece(one, a, b).tobytes())
         elif kind == RECEIVE:
             assert (peer, c) not in self.places, "a message is expected twice"
-            self.places[peer, c] = self._piece(one, a, b)
+            assert (key > 0) == (one == ADDING), "what is added needs a key that adds"
+            self.places[peer, c] = self._piece(one, a, b), key
         elif kind == WAIT:
             waiting = wires.get((peer, self.rank, c))
             if not waiting:
                 return False
-            place = self.places.pop((peer, c))
-            place[:] = np.frombuffer(waiting.popleft(), np.uint8)
+            place, adds = self.places.pop((peer, c))
+            came = np.frombuffer(waiting.popleft(), np.uint8)
+            if adds:
+                assert adds == (_SUM + 1) << ADDS_SHIFT
+                place.view(np.int64)[:] += came.view(np.int64)
+            else:
+                place[:] = came
         elif kind == COPY:
             self._piece(one, a, c)[:] = self._piece(two, b, c).copy()
         else:

@@ -16,6 +16,7 @@ from weft.cluster.actions import Bind, Preempt, Ticket, Wait, Wave
 from weft.cluster.book import Book
 from weft.cluster.jobs import Job
 from weft.cluster.placement import switches
+from weft.cluster.queue import is_quick
 
 HOUR_MS = 3_600_000
 _SIZES = ((1, "1"), (4, "2-4"), (32, "5-32"), (256, "33-256"), (math.inf, "over 256"))
@@ -51,6 +52,8 @@ class Record:
     """How often it had to leave."""
     lost_gpu_ms: int = 0
     """Work that no checkpoint kept."""
+    quick: bool = False
+    """Whether it is a small experiment that declares a short limit, as those of a fast lane."""
     reasons: dict[str, int] = field(default_factory=dict)
     """Milliseconds that it waited for each reason, over all its waits."""
 
@@ -91,7 +94,10 @@ class Measures:
 
     def submitted(self, job: Job) -> None:
         """Note that a job was handed in."""
-        self.records[job.id] = Record(job.id, job.kind, job.team, job.priority, job.gang.nodes, job.gpus, job.submit_ms)
+        self.records[job.id] = Record(
+            job.id, job.kind, job.team, job.priority, job.gang.nodes, job.gpus, job.submit_ms,
+            quick=is_quick(job, self.book.policy),
+        )  # fmt: skip
         self._since[job.id] = (_UNTOLD, job.submit_ms)
 
     def waits(self, action: Wait, now_ms: int) -> None:
@@ -241,6 +247,9 @@ class Measures:
             "makespan_s": span_ms / 1000,
             "utilisation": self.utilisation(),
             "wait_s": _spread_of([record.wait_ms / 1000 for record in records if record.wait_ms is not None]),
+            "wait_s_quick": _spread_of(
+                [one.wait_ms / 1000 for one in records if one.quick and one.wait_ms is not None]
+            ),
             "wait_s_by_size": self.waits_by("size"),
             "wait_s_by_kind": self.waits_by("kind"),
             "wait_s_by_priority": self.waits_by("priority"),

@@ -226,8 +226,12 @@ def _print(trace: Path, lines: list[Line], pool: tuple[Node, ...], documents: li
     ]  # fmt: skip
     print_table("power, and the work of deciding", ("policy", "energy", "peak", "ramp", "passes", "CPU"), rows)
     sizes = list(documents[0]["wait_s_by_size"])
-    rows = [(each["policy"], *(_span(each["wait_s_by_size"][size]["p95"]) for size in sizes)) for each in documents]
-    print_table("wait, 95th percentile, by nodes", ("policy", *sizes), rows)
+    rows = [
+        (each["policy"], _span(each["wait_s_quick"]["p95"]),
+         *(_span(each["wait_s_by_size"][size]["p95"]) for size in sizes))
+        for each in documents
+    ]  # fmt: skip
+    print_table("wait, 95th percentile, of quick experiments and by nodes", ("policy", "quick", *sizes), rows)
     reasons = list(dict.fromkeys(name for each in documents for name in each["wait_hours_by_reason"]))
     rows = [
         (each["policy"], *(f"{each['wait_hours_by_reason'].get(name, 0):,.1f} h" for name in reasons),

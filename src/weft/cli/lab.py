@@ -1,13 +1,11 @@
 """`weft lab`: a real multi-plane SRv6 fabric on this machine, in network namespaces; its faults and its prober.
 
-Where labs are remembered is decided here; everything else is `weft.wire.lab`'s.
+Everything that it does is `weft.wire.lab`'s.
 """
 
 import json as to_json
-import os
 import re
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +25,7 @@ from weft.wire.lab.bench import rate_bps, share_per_million
 from weft.wire.lab.faults import Change, Faults, Filter, Into
 from weft.wire.lab.lab import Lab
 from weft.wire.lab.plan import MTU, LabPlan, LabSpec, queue_for, small_fabric
-from weft.wire.lab.record import Records
+from weft.wire.lab.record import own_records as records
 from weft.wire.lab.status import Status, status_of
 from weft.wire.lab.survey import PROBES, Survey, survey
 
@@ -44,15 +42,6 @@ app = App(
 Name = Annotated[str, Parameter(name="--name", help="Which lab; its namespaces begin with it.")]
 _RATE = "200 Mb/s"
 MOST_PROBES = 1_000_000
-
-
-def records() -> Records:
-    """Return where this user's labs are remembered: gone after a restart, as they are."""
-    if os.geteuid() == 0:
-        return Records(Path("/run/weft/lab"))
-    own = os.environ.get("XDG_RUNTIME_DIR")
-    base = Path(own) if own and Path(own).is_dir() else Path(tempfile.gettempdir(), f"weft-{os.geteuid()}")
-    return Records(base / "weft" / "lab")
 
 
 @app.command

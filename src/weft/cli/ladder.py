@@ -16,6 +16,7 @@ from weft.cli import cluster_local
 from weft.cli.cluster_local import HomeOption, home_of
 from weft.cli.output import JsonFlag, console, print_json, print_table
 from weft.cli.scale import counted, print_prediction
+from weft.cli.submit import findable
 from weft.core.errors import FailedError, UsageError
 from weft.core.seeds import Seed
 from weft.engines.local.client import Client
@@ -47,7 +48,7 @@ def ladder(
         Built-in name or path of a job file: the large run.
 
     """
-    target = load_job(job)
+    target = findable(load_job(job))
     top, rungs = rung_of(target), rungs_of(target, budget)
     with _cluster(home) as client, _shown(len(rungs) + run) as tell:
         # The large run takes the longest, so it begins first; the prediction does not know it.

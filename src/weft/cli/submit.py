@@ -158,11 +158,15 @@ def _job(reference: str, own: dict[str, Any], changes: tuple[str, ...]) -> JobSp
     job = load_job(reference)
     if own:
         job = validate({**job.as_written(), **own}, JobSpec, f"{reference} with options")
-    job = planned(changed(job, changes, reference))
+    return findable(planned(changed(job, changes, reference)))
+
+
+def findable(job: JobSpec) -> JobSpec:
+    """Return a training whose texts are found from any working folder."""
     corpus = Path(job.data.corpus)
-    if corpus.exists() and not corpus.is_absolute():
-        job = job.model_copy(update={"data": job.data.model_copy(update={"corpus": str(corpus.absolute())})})
-    return job
+    if not corpus.exists() or corpus.is_absolute():
+        return job
+    return job.model_copy(update={"data": job.data.model_copy(update={"corpus": str(corpus.absolute())})})
 
 
 def _name_of(words: tuple[str, ...]) -> str:

@@ -52,6 +52,7 @@ class Book:
         """What each rack and each feeder carries."""
         self._by_rack = (self.power.rack_w, self.power.feeder_w) != (None, None)
         self.resumed_ms = snapshot.resumed_ms
+        self.braked_ms = snapshot.braked_ms
         self._deadlines: list[tuple[int, str]] = []
         self.ended: dict[str, JobState] = dict(snapshot.ended)
         self.reservation: Reservation | None = snapshot.reservation
@@ -115,6 +116,7 @@ class Book:
             alarms=tuple(sorted(self.alarms)),
             planned_ms=self.planned_ms,
             resumed_ms=self.resumed_ms,
+            braked_ms=self.braked_ms,
         )
 
     def take_up(self, action: JobAction, now_ms: int) -> None:

@@ -62,11 +62,18 @@ class Brake:
     """Nodes that were taken out within it."""
     sick: int
     """Nodes that it would take out now."""
+    resting: bool = False
+    """Whether too many looked sick a moment ago: what comes back does not come back all at once."""
+
+    @property
+    def many(self) -> bool:
+        """Return whether too many look sick at once."""
+        return self.recent + self.sick > self.allowance
 
     @property
     def holds(self) -> bool:
-        """Return whether too many look sick at once."""
-        return self.recent + self.sick > self.allowance
+        """Return whether nothing may be taken out."""
+        return self.many or self.resting
 
 
 def brake(book: Book, sick: int, now_ms: int) -> Brake:
@@ -75,7 +82,8 @@ def brake(book: Book, sick: int, now_ms: int) -> Brake:
     allowance = min(max(int(policy.brake_share * count), policy.brake_least), policy.brake_most)
     out_ms = book.pool.out_ms
     recent = int(np.count_nonzero((out_ms >= 0) & (out_ms > now_ms - policy.brake_window_ms)))
-    return Brake(allowance, recent, sick)
+    resting = book.braked_ms is not None and now_ms - book.braked_ms < policy.brake_rest_ms
+    return Brake(allowance, recent, sick, resting=sick > 0 and resting)
 
 
 def health_pass(book: Book, now_ms: int) -> list[Action]:
@@ -95,6 +103,8 @@ def health_pass(book: Book, now_ms: int) -> list[Action]:
         else:
             found += _step(book, node, seen, now_ms)
     held = brake(book, len(condemned), now_ms)
+    if held.many:
+        book.braked_ms = now_ms
     for node, seen, why in condemned:
         # Two checks that know nothing of each other are believed even then, as far as the allowance goes.
         witnesses = len({each.check for each in seen if each.severity != "note"})
@@ -113,6 +123,7 @@ def _alarm(book: Book, held: Brake | None) -> list[Action]:
         return []
     if held is None or not on:
         book.alarms.discard("brake")
+        book.braked_ms = None
         return [Alarm("brake", on=False, text="no more nodes look sick than may be taken out")]
     book.alarms.add("brake")
     text = (

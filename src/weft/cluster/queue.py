@@ -115,10 +115,14 @@ class Queue:
 
 
 def is_fast(job: Job, policy: Policy) -> bool:
-    """Return whether a job belongs to the fast lane: a small experiment that declares a short limit."""
+    """Return whether a job belongs to the fast lane, where there is one."""
+    return policy.lane_nodes > 0 and is_quick(job, policy)
+
+
+def is_quick(job: Job, policy: Policy) -> bool:
+    """Return whether a job is one that fast lanes are for: a small experiment that declares a short limit."""
     return (
-        policy.lane_nodes > 0
-        and job.kind == "experiment"
+        job.kind == "experiment"
         and job.gang.nodes <= policy.lane_most_nodes
         and job.limit_ms is not None
         and job.limit_ms <= policy.lane_limit_ms

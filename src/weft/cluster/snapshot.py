@@ -89,6 +89,8 @@ class Policy:
     """Nodes that it may take out within the window however large the pool is."""
     brake_window_ms: int = 10 * MINUTE_MS
     """The window."""
+    brake_rest_ms: int = MINUTE_MS
+    """How long the brake holds on after too many looked sick: those that are heard again last are not taken out."""
     forget_ms: int = 15 * MINUTE_MS
     """Age after which a warning that did not come again is forgotten."""
     pause_ms: int = 2 * MINUTE_MS
@@ -143,3 +145,5 @@ class Snapshot:
     """When `plan` was last called; none before the first time."""
     resumed_ms: int = 0
     """When it was first called after the last pause: older reports do not count."""
+    braked_ms: int | None = None
+    """When too many nodes last looked sick at once; none where the brake does not hold."""

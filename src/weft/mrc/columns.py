@@ -12,6 +12,7 @@ import numpy as np
 
 NEVER = 2**62
 """A time that does not come."""
+_LINE = 64
 
 GOOD, SKIP, ASSUMED_BAD, DENIED = 0, 1, 2, 3
 EV_STATE_NAMES = ("GOOD", "SKIP", "ASSUMED_BAD", "DENIED")
@@ -60,59 +61,53 @@ PARAMS = np.dtype(
 
 SENDER = np.dtype(
     _wide(
-        # Chance: a word and how often it was drawn from.
-        *("word", "draws"),
+        # What every packet and every acknowledgement looks at comes first, so that it lies in few lines of a cache.
         # Sequence numbers: oldest not acknowledged, next new one, end of what was posted; window granted by the peer.
         *("una", "next", "end", "granted"),
-        # What is under way: bytes and packets, and two lists of slots, oldest transmission and oldest loss first.
-        *("inflight_bytes", "inflight", "oldest", "newest", "waiting", "lost_first", "lost_last"),
-        # The newest transmission known to have arrived, the spread in force and when that was last changed.
-        *("order", "passed_ps", "passed_order", "spread_ps", "spread_at_ps"),
-        # Retries: of the budget, of the backoff; when anything was last heard or sent, since when nothing could be.
-        *("retries", "backoff", "heard_ps", "active_ps", "stalled_ps", "error"),
-        # The reliability probe: number, time and order of the last one, whether it waits for its answer, how many did.
-        *("probe_id", "probe_sent_ps", "probe_order", "probe_open", "probe_misses"),
-        # Messages: oldest, next to send, end; immediates under way; next message number.
-        *("msg_first", "msg_next", "msg_end", "immediates", "msn"),
-        # EVs: place in the round, EVs in rotation and how many of them are in SKIP, planes that have any (bits); of
-        # what was sent lately, the share lost, over few and over many; the EV of the last loss and for how long
-        # it is remembered; the probe of a retired one.
-        *(
-            "cursor",
-            "active",
-            "skipping",
-            "reach",
-            "bad",
-            "loss_share",
-            "loss_ev",
-            "loss_left",
-            "background",
-            "ev_probe_id",
-            "ev_probe_ev",
-            "ev_probe_sent_ps",
-            "ev_probe_due_ps",
-            "ev_probe_at",
-        ),
-        # Ports: planes up here and at the peer, what the peer was told, and when.
-        *("local_up", "peer_up", "told", "tell_id", "tell_sent_ps", "ports_due_ps"),
+        # What is under way, bytes and packets, and how much may be; how the queue pair ended.
+        *("inflight_bytes", "inflight", "cwnd", "error"),
+        # Two lists of slots, oldest transmission and oldest loss first; the number of the next transmission.
+        *("oldest", "newest", "lost_first", "order"),
+        # Chance: a word and how often it was drawn from. EVs: place in the round, how many are in rotation and how many
+        # of them in SKIP; planes that have any (bits).
+        *("word", "draws", "cursor", "active", "skipping", "reach"),
+        # Planes that are up here and at the peer; since when nothing could be sent.
+        *("local_up", "peer_up", "stalled_ps"),
+        # Messages: oldest, next to send. When anything was last sent, and how often.
+        *("msg_first", "msg_next", "active_ps", "sent"),
+        # When anything was last heard; what was delivered; the newest transmission known to have arrived.
+        *("heard_ps", "delivered_bytes", "passed_ps", "passed_order"),
+        # The spread in force and when that was last changed; of what was sent lately, the share lost, over few and over
+        # many; for how long the last loss is remembered; backoff.
+        *("spread_ps", "spread_at_ps", "loss_share", "background", "loss_left", "backoff"),
         # Congestion control.
-        *("cwnd", "cc_inc", "cc_received", "cc_adjusted_ps", "cc_delay_ps", "cc_fast_bytes", "cc_fast", "cc_cut_ps"),
-        *("cc_achieved", "cc_adapt_ps", "cc_ignore", "cc_ignored", "cc_trouble"),
+        *("cc_inc", "cc_received", "cc_adjusted_ps", "cc_delay_ps", "cc_fast_bytes", "cc_fast", "cc_achieved"),
+        *("cc_adapt_ps", "cc_ignore", "cc_ignored", "cc_trouble", "cc_cut_ps"),
+        # The reliability probe: whether it waits for its answer, time of the last one, how many got none. Retries.
+        *("probe_open", "probe_sent_ps", "probe_misses", "retries"),
+        # The EV of the last loss; when the probe of a retired EV, and news about ports, are due; EVs that are retired.
+        *("loss_ev", "ev_probe_sent_ps", "ev_probe_due_ps", "ports_due_ps", "tell_sent_ps", "told", "bad", "marks"),
+        # What is looked at now and then: end of the list of losses, how many wait in it; messages that were posted.
+        *("lost_last", "waiting", "msg_end", "immediates", "msn", "completed"),
+        # The last reliability probe's number and order; the probe of a retired EV; what the peer was told of ports.
+        *("probe_id", "probe_order", "ev_probe_id", "ev_probe_ev", "ev_probe_at", "tell_id"),
         # Counters.
-        *("sent", "resent", "delivered_bytes", "trims", "marks", "silent", "spurious", "timeouts", "probes"),
-        *("ev_probes", "retired", "refused", "readmitted", "reused_ev", "bad_acks", "completed"),
+        *("resent", "trims", "silent", "spurious", "timeouts", "probes"),
+        *("ev_probes", "retired", "refused", "readmitted", "reused_ev", "bad_acks"),
     )
 )
 """One queue pair's sending half."""
 
 EV = np.dtype(
     [
-        *(("value", "i4"), ("plane", "i1"), ("state", "i1"), ("role", "i1"), ("losses", "i1"), ("probes", "i1")),
-        *(("skips", "i2"), ("patience", "i2"), ("flying", "i2")),
+        *(("value", "i4"), ("skips", "i2"), ("patience", "i2")),
+        *(("plane", "i1"), ("state", "i1"), ("role", "i1"), ("losses", "i1"), ("probes", "i1")),
+        *(("unused", "i1"), ("flying", "i2")),
     ]
 )
-"""One entropy value: its 32 bits, its plane, its state and use, silent losses and answered probes in a row; for how
-many rounds it is still passed over, and for how many after its next packet; its packets under way."""
+"""One entropy value: its 32 bits; for how many rounds it is still passed over, and for how many after its next packet;
+its plane, its state and use, silent losses and answered probes in a row; its packets under way. Its 16 bytes never lie
+across two lines."""
 
 PLANE = np.dtype(
     [
@@ -146,31 +141,20 @@ MESSAGE = np.dtype(_wide("first", "packets", "address", "key", "length", "immedi
 
 RECEIVER = np.dtype(
     _wide(
-        *("expected", "highest", "unreported_bytes", "report_low", "report_high", "due"),
-        *("trigger", "trigger_ev", "verdict", "stamp", "probe_due", "probe_id"),
+        # What every packet looks at comes first.
+        *("expected", "highest", "unreported_bytes", "report_low", "report_high", "due", "trigger", "trigger_ev"),
+        *("verdict", "error", "heard_ps", "received_bytes", "accepted", "probe_due", "sacks", "stamp"),
         *(
-            "received_bytes",
-            "immediates",
-            "error",
             "reverse_at",
             "reverse_turn",
             "reverse_good_ps",
             "reverse_draws",
             "reverse_probe_ps",
-            "reverse_probe_ev",
-        ),
-        *(
-            "reverse_probe_id",
-            "heard_ps",
             "word",
-            "accepted",
-            "duplicates",
-            "outside",
-            "trimmed",
-            "marked",
-            "sacks",
-            "nacks",
+            "reverse_probe_ev",
+            "reverse_probe_id",
         ),
+        *("probe_id", "immediates", "duplicates", "outside", "trimmed", "marked", "nacks"),
     )
 )
 """One queue pair's receiving half."""
@@ -220,19 +204,27 @@ class Receiver(NamedTuple):
     stash: Any
 
 
+def aligned(shape: Any, dtype: Any) -> np.ndarray:
+    """Return a column of zeros that begins at the beginning of a line of the cache."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    memory = np.zeros(size + _LINE, np.uint8)
+    first = -memory.ctypes.data % _LINE
+    return memory[first : first + size].view(dtype).reshape(shape)
+
+
 def make_sender(params: np.ndarray, queue_pairs: int) -> Sender:
     """Return columns for `queue_pairs` senders, all zero; `start_sender` makes each one ready."""
     row = params[0]
     slots, planes = int(row["slot_mask"]) + 1, int(row["planes"])
     return Sender(
         params,
-        np.zeros(queue_pairs, SENDER),
-        np.zeros((queue_pairs, slots), PACKET),
-        np.zeros((queue_pairs, slots // 32), np.int64),
-        np.zeros((queue_pairs, int(row["evs"])), EV),
-        np.zeros((queue_pairs, int(row["evs"])), np.int16),
-        np.zeros((queue_pairs, planes), PLANE),
-        np.zeros((queue_pairs, int(row["message_mask"]) + 1), MESSAGE),
+        aligned(queue_pairs, SENDER),
+        aligned((queue_pairs, slots), PACKET),
+        aligned((queue_pairs, slots // 32), np.int64),
+        aligned((queue_pairs, int(row["evs"])), EV),
+        aligned((queue_pairs, int(row["evs"])), np.int16),
+        aligned((queue_pairs, planes), PLANE),
+        aligned((queue_pairs, int(row["message_mask"]) + 1), MESSAGE),
     )
 
 
@@ -241,7 +233,7 @@ def make_receiver(params: np.ndarray, queue_pairs: int) -> Receiver:
     row = params[0]
     return Receiver(
         params,
-        np.zeros(queue_pairs, RECEIVER),
-        np.zeros((queue_pairs, (int(row["slot_mask"]) + 1) // 32), np.int64),
-        np.zeros((queue_pairs, int(row["immediates"])), STASH),
+        aligned(queue_pairs, RECEIVER),
+        aligned((queue_pairs, (int(row["slot_mask"]) + 1) // 32), np.int64),
+        aligned((queue_pairs, int(row["immediates"])), STASH),
     )

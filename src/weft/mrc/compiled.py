@@ -9,7 +9,8 @@ into floats; rules are imported by name, never called through a module; what cou
 This is the only module that imports numba.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import FunctionType
 from typing import Any, NamedTuple, TypeVar
 
@@ -19,6 +20,7 @@ _RULES: dict[str, FunctionType] = {}
 _COMPILED: dict[tuple[FunctionType, str, bool], Any] = {}
 _KEPT: list[str] = []
 _TWINS: dict[FunctionType, FunctionType] = {}
+_PREFETCHES: list[Any] = []
 
 
 def rule(function: RuleT) -> RuleT:
@@ -33,6 +35,10 @@ def twin(function: Callable[..., Any], other: Callable[..., Any]) -> None:
     assert isinstance(function, FunctionType), "a rule is a plain function"
     assert isinstance(other, FunctionType), "a rule is a plain function"
     _TWINS[function] = other
+
+
+def prefetch(column: Any, row: int, place: int) -> None:
+    """Bring a row of a column, or one place in it, nearer to the processor; compiled only, and changes nothing."""
 
 
 def rules() -> dict[str, FunctionType]:
@@ -98,10 +104,13 @@ def _compiled(function: Callable[..., Any], swap: Swap | None, *, entry: bool) -
         options |= {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "forceinline": True}
     made: Any = numba.njit(copy, **options)
     _take_wide(made)
+    _count_from_the_front(made)
     _COMPILED[function, suffix, entry] = made
     for name in function.__code__.co_names:
         called = names.get(name)
-        if isinstance(called, FunctionType) and _is_rule(called):
+        if called is prefetch:
+            names[name] = _prefetch()
+        elif isinstance(called, FunctionType) and _is_rule(called):
             names[name] = _compiled(_TWINS.get(called, called), swap, entry=False)
     return made
 
@@ -134,6 +143,74 @@ def _take_wide(made: Any) -> None:
         return template(tuple(types.int64 if one in narrow else one for one in plain), named)
 
     made.get_call_template = wide
+
+
+def _prefetch() -> Any:
+    """Return what takes the place of `prefetch` in compiled code: the processor's own hint."""
+    if _PREFETCHES:
+        return _PREFETCHES[0]
+    from llvmlite import ir
+    from numba import types
+    from numba.core import cgutils
+    from numba.extending import intrinsic
+    from numba.np.arrayobj import make_array
+
+    kinds: Any = types
+
+    @intrinsic
+    def hint(_context: Any, column: Any, row: Any, place: Any) -> Any:
+        def make(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+            array = make_array(signature.args[0])(context, builder, given[0])
+            indices = [
+                context.cast(builder, one, kind, kinds.intp)
+                for one, kind in zip(given[1:], signature.args[1:], strict=True)
+            ]
+            at = cgutils.get_item_pointer(context, builder, signature.args[0], array, indices[: column.ndim])
+            byte = ir.IntType(8).as_pointer()
+            number = ir.IntType(32)
+            shape = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+            told = cgutils.get_or_insert_function(builder.module, shape, "llvm.prefetch.p0")
+            builder.call(told, [builder.bitcast(at, byte), number(0), number(3), number(1)])
+            return context.get_dummy_value()
+
+        return kinds.void(column, row, place), make
+
+    _PREFETCHES.append(hint)
+    return hint
+
+
+def _count_from_the_front(made: Any) -> None:
+    """Let compiled code take every index as it is: rules never count from the end of a column.
+
+    The question whether an index is negative would be asked some hundred times for each packet.
+    """
+    compile_one = made.compile
+
+    def compile_plainly(signature: Any) -> Any:
+        with _plain_indices():
+            return compile_one(signature)
+
+    made.compile = compile_plainly
+
+
+@contextmanager
+def _plain_indices() -> Iterator[None]:
+    """Let numba, as long as this lasts, make no case of negative indices."""
+    from numba import types as known
+    from numba.np import arrayobj
+
+    types: Any = known
+    module: Any = arrayobj
+    before = module.fix_integer_index
+
+    def plain(context: Any, builder: Any, kind: Any, index: Any, _size: Any) -> Any:
+        return context.cast(builder, index, kind, types.intp if kind.signed else types.uintp)
+
+    module.fix_integer_index = plain
+    try:
+        yield
+    finally:
+        module.fix_integer_index = before
 
 
 def _is_rule(function: FunctionType) -> bool:

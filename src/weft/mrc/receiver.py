@@ -62,7 +62,7 @@ def receive(
     if seq >= q["expected"] + params["window"]:
         q["outside"] += 1
         return OUTSIDE
-    fresh = seq >= q["expected"] and not _has(r, i, seq)
+    fresh = seq >= q["expected"] and not has_packet(r, i, seq)
     if fresh and immediate >= 0 and not _stash(r, i, seq, immediate):
         q["error"] = ERROR_IMMEDIATES
         return REFUSED
@@ -90,7 +90,7 @@ def receive(
 
 
 @rule
-def _has(r: Any, i: int, seq: int) -> bool:
+def has_packet(r: Any, i: int, seq: int) -> bool:
     """Return whether packet `seq` of the window has come."""
     return r.arrived[i, (seq & r.params[0]["slot_mask"]) >> _WORD_SHIFT] >> (seq & _WORD_MASK) & 1 == 1
 
@@ -99,7 +99,7 @@ def _has(r: Any, i: int, seq: int) -> bool:
 def _advance(r: Any, i: int) -> None:
     """Move the window on over everything that has come, and forget it."""
     q = r.qp[i]
-    while _has(r, i, q["expected"]):
+    while has_packet(r, i, q["expected"]):
         seq = q["expected"]
         r.arrived[i, (seq & r.params[0]["slot_mask"]) >> _WORD_SHIFT] &= ~(1 << (seq & _WORD_MASK))
         q["expected"] = seq + 1
@@ -203,7 +203,7 @@ def receive_trimmed(r: Any, i: int, psn: int, value: int, last_hop: int, out: An
     if seq >= q["expected"] + params["window"]:
         q["outside"] += 1
         return write_nack(r, i, PSN_OOR_WINDOW, psn, value, out)
-    if seq < q["expected"] or _has(r, i, seq):
+    if seq < q["expected"] or has_packet(r, i, seq):
         q["duplicates"] += 1
         if q["verdict"] == 0:
             q["trigger"] = seq

@@ -38,8 +38,8 @@ def reverse_ev(s: Any, r: Any, i: int, room: int) -> int:
             if e >= 0:
                 return e
     for _ in range(planes):
-        q["reverse_at"] = (q["reverse_at"] + 1) % planes
-        plane = q["reverse_at"]
+        plane = q["reverse_at"] + 1 if q["reverse_at"] + 1 < planes else 0
+        q["reverse_at"] = plane
         if usable(s, i, plane, room) and s.planes[i, plane]["reverse"] >= 0:
             return s.planes[i, plane]["reverse"]
     return -1

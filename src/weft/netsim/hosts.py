@@ -475,10 +475,11 @@ def _drop_recycled(h: Any, i: int) -> None:
 
 
 @rule
-def post_message(h: Any, i: int, length: int) -> int:
-    """Give pair `i` a message to send."""
-    wake(h, 2 * i)
-    return post(h.s, i, 0, 0, length, -1)
+def post_messages(h: Any, table: Any) -> None:
+    """Give pairs messages to send: a row of pairs, and a row of lengths that become what `post` answers."""
+    for k in range(table.shape[1]):
+        wake(h, 2 * table[0, k])
+        table[1, k] = post(h.s, table[0, k], 0, 0, table[1, k], -1)
 
 
 @rule

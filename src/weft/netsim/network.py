@@ -25,6 +25,7 @@ from weft.specs.scenario import NetworkSpec
 
 _BITS_PER_BYTE = 8
 _NO_LIMIT = 2**62
+_MOST_AHEAD = 32
 Column = NDArray[Any]
 
 
@@ -136,6 +137,13 @@ class Network:
         into_switch = self.fabric.parts.switch.latency
         below = np.where(links.lower < self.topology.nics, self.spec.host_delay, into_switch)
         return _both(cable + into_switch, cable + below)
+
+    @cached_property
+    def ahead_slots(self) -> tuple[int, int]:
+        """Return for how many slots NICs, and switches, can be looked at alone: nothing sent meanwhile gets there."""
+        into_nic, delay_ps, slot_ps = self.last_hop, self.delay_ps, int(self.slot_ps)
+        nics, switches = (max(1, int(delay_ps[ends].min()) // slot_ps) for ends in (into_nic, ~into_nic))
+        return min(nics, _MOST_AHEAD), min(nics, switches, _MOST_AHEAD)
 
     @cached_property
     def cable_ps(self) -> tuple[int, ...]:

@@ -133,8 +133,15 @@ def set_deadline(h: Any, half: int) -> None:
 
 
 @rule
-def post_message(h: Any, i: int, length: int) -> int:
-    """Give pair `i` a message to send."""
+def post_messages(h: Any, table: Any) -> None:
+    """Give pairs messages to send: a row of pairs, and a row of lengths that become the answers."""
+    for k in range(table.shape[1]):
+        table[1, k] = _post(h, table[0, k], table[1, k])
+
+
+@rule
+def _post(h: Any, i: int, length: int) -> int:
+    """Give pair `i` a message to send; return whether it had room for it."""
     q = h.s.qp[i]
     params = h.s.params[0]
     if q["msg_end"] - q["msg_first"] > params["message_mask"]:

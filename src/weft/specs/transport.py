@@ -13,7 +13,8 @@ from weft.core.units import Bytes, Picoseconds
 
 _US = 10**6
 _INFINITE_RETRIES = 25
-_PSN_PER_MPR = 128
+PACKETS_PER_MPR = 128
+"""Packets that one unit of the receive window stands for (section 4.3)."""
 
 
 class EvSpec(Spec):
@@ -166,4 +167,4 @@ class MrcSpec(Spec):
 
 def window_packets(spec: WindowSpec) -> int:
     """Return the receive window in packets."""
-    return spec.mpr * _PSN_PER_MPR
+    return spec.mpr * PACKETS_PER_MPR

@@ -87,6 +87,8 @@ def _named(target: str | Target) -> Target:
 
 def _rank_main(target: str | Target, setting: Setting, pipe: Connection, arguments: dict[str, Any]) -> None:
     """Be one rank: join the group, do the work, say how it went."""
+    from weft.training.group import leave
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     reporter = Reporter(pipe)
     status = 1
@@ -98,6 +100,7 @@ def _rank_main(target: str | Target, setting: Setting, pipe: Connection, argumen
 
             lifeline.begin(setting.orders, setting.generation, reporter.heard)
         result = _named(target)(reporter=reporter, **arguments)
+        leave()
         reporter.send("done", result)
         status = 0
     except WeftError as error:

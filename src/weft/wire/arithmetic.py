@@ -9,11 +9,13 @@ addresses, which compiled rules, that know no references, can not turn into arra
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from weft.mrc.compiled import rule
 from weft.wire.native import apart
 
 # Its types describe what makes an intrinsic, not what one is called with.
@@ -34,6 +36,8 @@ _TYPES = {
     "int64": ir.IntType(64),
     "uint8": ir.IntType(8),
 }
+_BYTES = {"float32": 4, "float64": 8, "int32": 4, "int64": 8, "uint8": 1}
+_WIDTHS = np.array([*[_BYTES[each] for each in ELEMENTS] * len(OPERATIONS), *[1] * len(BITWISE)], np.int64)
 
 
 def kind_of(operation: str, element: str) -> int:
@@ -96,6 +100,12 @@ def _reduce(typing: Any, kind: Any, to: Any, given: Any, count: Any) -> Any:
         return context.get_dummy_value()
 
     return types.none(types.intp, types.intp, types.intp, types.intp), code
+
+
+@rule
+def width_of(kind: int) -> int:
+    """Return the bytes of what reduction `kind` counts by."""
+    return _WIDTHS[kind]
 
 
 @njit(nogil=True)

@@ -2,7 +2,8 @@
 
 A packet changes nothing before it has shown that it is whole, that it is for an open queue pair, and, where it carries
 data, that its key opens a region which holds all of its bytes. What fails is counted by its reason and dropped; so is
-what came before. Payload goes from the receive ring to its place in one copy while it is still in the cache.
+what came before. Payload goes from the receive ring to its place in one copy while it is still in the cache; where that
+place adds, the sum is made in the same pass.
 """
 
 from typing import Any
@@ -39,6 +40,7 @@ from weft.mrc.wire.packets import (
     SACK,
 )
 from weft.wire import native
+from weft.wire.arithmetic import reduce_at, width_of
 from weft.wire.departures import INWARD, KEEP_ALIVE, capture, send_answer, send_reply, shim_loses
 from weft.wire.journal import (
     EV_ANSWER,
@@ -239,6 +241,7 @@ def _heard(w: Any, i: int, now_ps: int) -> None:
             bucket += 1
         w.gaps[i, bucket] += 1
     peer["heard_ps"] = now_ps
+    peer["asks"] = 0
 
 
 @rule
@@ -253,7 +256,9 @@ def _take_data(w: Any, i: int, value: int, now_ps: int) -> bool:
         hub["wrong_key"] += 1
         return False
     offset = placement(view["address"], length, region["address"], region["size"])
-    if offset < 0 or length > w.r.params[0]["payload"]:
+    adds = region["adds"]
+    broken = adds > 0 and (offset | length) & (width_of(adds - 1) - 1) != 0
+    if offset < 0 or length > w.r.params[0]["payload"] or broken:
         hub["out_of_bounds"] += 1
         return False
     verdict = receive(
@@ -277,7 +282,9 @@ def _take_data(w: Any, i: int, value: int, now_ps: int) -> bool:
         0,
         0,
     )
-    if verdict == ACCEPTED:
+    if verdict == ACCEPTED and adds > 0:
+        reduce_at(adds - 1, region["address"] + offset, w.rx_at[0] + view["payload_at"], length // width_of(adds - 1))
+    elif verdict == ACCEPTED:
         _move(region["address"] + offset, w.rx_at[0] + view["payload_at"], length)
     elif verdict == DUPLICATE:
         hub["replayed"] += 1

@@ -225,6 +225,15 @@ def _way_back(w: Any, i: int, now_ps: int) -> int:
 
 
 @rule
+def _ev_of(w: Any, i: int, value: int) -> int:
+    """Return which EV of a queue pair has `value`, or -1."""
+    for e in range(w.s.params[0]["evs"]):
+        if w.s.evs[i, e]["value"] == value:
+            return e
+    return -1
+
+
+@rule
 def send_reply(w: Any, i: int, now_ps: int) -> None:
     """Queue the SACK or NACK in `reply`, on a way back that is known to work."""
     _apart()
@@ -240,7 +249,8 @@ def send_reply(w: Any, i: int, now_ps: int) -> None:
 def send_answer(w: Any, i: int, operation: int, number: int, value: int, now_ps: int) -> None:
     """Queue the answer to an endpoint operation."""
     _apart()
-    e = _way_back(w, i, now_ps)
+    # Whether the peer is there is asked on every plane, so that an answer on the same one is heard if any is whole.
+    e = _ev_of(w, i, value) if number == KEEP_ALIVE else _way_back(w, i, now_ps)
     k = free_slot(w)
     if e < 0 or k < 0:
         return
@@ -321,16 +331,17 @@ def set_deadline(w: Any, i: int) -> None:
 
 @rule
 def ask(w: Any, i: int, now_ps: int) -> None:
-    """Ask a silent peer whether it is there, on one path after the other."""
+    """Ask a silent peer whether it is there, on every plane at once and on another path of it each time."""
     _apart()
-    hub = w.hub[0]
-    evs = w.s.params[0]["evs"]
-    w.peers[i]["asked_ps"] = now_ps
-    for _ in range(evs):
-        hub["ask_at"] = (hub["ask_at"] + 1) % evs
-        if w.s.evs[i, hub["ask_at"]]["value"] >= 0:
-            _send_request(w, i, hub["ask_at"], OPERATION_EV_PROBE, KEEP_ALIVE, now_ps)
-            return
+    peer = w.peers[i]
+    stride = w.hub[0]["stride"]
+    path = peer["asks"] % stride
+    peer["asked_ps"] = now_ps
+    peer["asks"] += 1
+    for e in range(w.s.params[0]["evs"]):
+        value = w.s.evs[i, e]["value"]
+        if value >= 0 and value % stride == path:
+            _send_request(w, i, e, OPERATION_EV_PROBE, KEEP_ALIVE, now_ps)
 
 
 @rule

@@ -33,7 +33,7 @@ from weft.mrc.sender import start_sender
 from weft.mrc.settings import settings
 from weft.wire import layout
 from weft.wire.arithmetic import reduce_at
-from weft.wire.compiling import compiled_pump
+from weft.wire.compiling import compiled_pump, one_at_a_time
 from weft.wire.layout import INDEX_BITS, Wire, make_wire
 from weft.wire.native import crc_at
 from weft.wire.pump import pump
@@ -49,6 +49,8 @@ _WORD_MASK = 2**63 - 1
 _ROUNDS, _WAIT_NS = 1 << 20, 100_000_000
 _LINGER_S = 2.0
 _QUIET_S = 0.05
+_WINDOW_LEAST = 1 << 20
+"""Bytes that a fixed window has where there is room, though all peers at once might then fill the receive buffer."""
 _HEAR_S = 0.01
 _MOST_COMPLETIONS = 65_536
 
@@ -207,7 +209,7 @@ class Endpoint:
         """
         self.world: World = world or Loopback()
         self.seed = Seed(secrets.randbits(62) if seed is None else seed)
-        self.lock = threading.RLock()
+        self.lock, self._fence = threading.RLock(), threading.Lock()
         self._owner, self._closed = os.getpid(), False
         self._pairs: dict[int, QueuePair] = {}
         self._kept: dict[int, Region] = {}
@@ -219,7 +221,9 @@ class Endpoint:
         )
         self._socket = open_socket(self.world, port)
         if self.world.window:
-            params["window_max"] = max(int(params["mtu"][0]), min(self.world.window, held(self._socket)))
+            room = held(self._socket)
+            window = min(self.world.window, room, max(_WINDOW_LEAST, room // peers))
+            params["window_max"] = max(int(params["mtu"][0]), window)
         self.wire: Wire = make_wire(
             params, queue_pairs=peers, transfers=make_transfers(peers), journal_rows=journal_rows,
             capture_rows=capture_rows,
@@ -233,7 +237,8 @@ class Endpoint:
         hub["shim_word"] = self.seed.branch("shim").word() & _WORD_MASK
         self._pump: Any = compiled_pump() if fast else pump
         # Compiling, or loading what is compiled, is no part of anybody's waiting for an answer.
-        self._pump(self.wire, 0, 0)
+        with one_at_a_time():
+            self._pump(self.wire, 0, 0)
         if not fast:
             at = layout.address_of(self.wire.scratch)
             crc_at(at, 64, 0, self.wire.scratch)
@@ -280,15 +285,25 @@ class Endpoint:
         with self.lock:
             self._usable()
             hub = self.wire.hub[0]
-            limit = time.monotonic() + _LINGER_S
-            while hub["posted"] - hub["taken"] >= layout.COMMANDS:
-                if time.monotonic() > limit:
-                    raise LimitReachedError("the endpoint's thread does not take commands; its queue of 1,024 is full")
-                time.sleep(0.0001)
-            row = self.wire.commands[hub["posted"] % layout.COMMANDS]
-            row[0], row[1 : 1 + len(numbers)] = kind, numbers
-            hub["posted"] += 1
-        self.wake()
+            posted = int(hub["posted"])
+            if posted - hub["taken"] >= layout.COMMANDS:
+                self._wait_for_room()
+            self.wire.commands[posted % layout.COMMANDS, : 1 + len(numbers)] = (kind, *numbers)
+            hub["posted"] = posted + 1
+        # A lock taken and let go is a fence: the thread either sees the command before it sleeps or is seen asleep.
+        with self._fence:
+            asleep = hub["asleep"]
+        if asleep:
+            self.wake()
+
+    def _wait_for_room(self) -> None:
+        """Wait until the thread has taken a command."""
+        hub = self.wire.hub[0]
+        limit = time.monotonic() + _LINGER_S
+        while hub["posted"] - hub["taken"] >= layout.COMMANDS:
+            if time.monotonic() > limit:
+                raise LimitReachedError("the endpoint's thread does not take commands; its queue of 1,024 is full")
+            time.sleep(0.0001)
 
     def _usable(self) -> None:
         if self._closed:
@@ -301,8 +316,11 @@ class Endpoint:
         address, size = memory_of(memory)
         return self.register_at(address, size, memory)
 
-    def register_at(self, address: int, size: int, owner: Any = None) -> Region:
-        """Let peers that know its key write into `size` bytes at `address`, which `owner` keeps alive."""
+    def register_at(self, address: int, size: int, owner: Any = None, *, adds: int = 0) -> Region:
+        """Let peers that know its key write into `size` bytes at `address`, which `owner` keeps alive.
+
+        Where `adds` is one more than a kind of reduction, what comes is combined with what is there.
+        """
         with self.lock:
             self._usable()
             free = next((k for k in range(1, layout.REGIONS) if k not in self._kept), None)
@@ -311,7 +329,7 @@ class Endpoint:
             region = Region(secrets.randbits(32 - INDEX_BITS) << INDEX_BITS | free, address, size, owner)
             self._kept[free] = region
             row = self.wire.regions[free]
-            row["key"], row["address"], row["size"] = region.key, address, size
+            row["key"], row["address"], row["size"], row["adds"] = region.key, address, size, adds
             row["open"] = 1
         return region
 

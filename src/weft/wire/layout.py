@@ -12,11 +12,12 @@ import numpy as np
 
 from weft.mrc.columns import NEVER, REPLY, SEND, make_receiver, make_sender
 from weft.mrc.wire.inplace import VIEW
+from weft.wire.native import CRC_SCRATCH
 
 PREFIX = 4
 """Bytes in front of the base transport header: the EV, which the specification carries in port and flow label."""
 TX_SLOTS, HEAD_BYTES, TRAILER_AT = 64, 128, 120
-RX_SLOTS = 32
+RX_SLOTS = 16
 NAME_BYTES = 32
 COMMANDS, EVENTS = 1024, 4096
 INDEX_BITS = 12
@@ -44,11 +45,11 @@ HUB = np.dtype(
         (name, "i8")
         for name in (
             *("socket", "eventfd", "base_ns", "stride", "check", "slot_bytes", "queue_pairs", "stop"),
-            *("first", "staged", "blocked", "turn", "ask_at"),
+            *("first", "staged", "blocked", "turn", "asleep", "spin_ns", "crowded_ns"),
             *("taken", "posted", "told", "heard_of"),
             *("cut", "shim_word", "shim_draws", "shim_on"),
             *("journal_on", "journal_at", "journal_lost", "capture_on", "capture_at", "capture_lost"),
-            *("liveness_ps", "programs", "code_at"),
+            *("liveness_ps", "programs"),
             *_COUNTERS,
         )
     ]
@@ -61,7 +62,18 @@ PEER = np.dtype(
     [
         (name, "i8")
         for name in (
-            *("open", "number", "remote", "engine", "watched", "waiting", "heard_ps", "asked_ps", "deadline_ps"),
+            *(
+                "open",
+                "number",
+                "remote",
+                "engine",
+                "watched",
+                "waiting",
+                "heard_ps",
+                "asked_ps",
+                "asks",
+                "deadline_ps",
+            ),
             *("reverse_ps", "dirty", "failed", "told_sent", "closing", "bye"),
             # Messages of the engine: written, given back by the peer; taken here, told to the peer.
             *("eager_sent", "eager_back", "eager_taken", "eager_told", "bounce_at", "inbox_at", "far_inbox", "far_key"),
@@ -71,8 +83,9 @@ PEER = np.dtype(
 )
 """What an endpoint knows of one queue pair besides the protocol's columns."""
 
-REGION = np.dtype([(name, "i8") for name in ("key", "address", "size", "open")])
-"""Memory that peers may write to: a 32-bit key, where it lies and whether it may be written."""
+REGION = np.dtype([(name, "i8") for name in ("key", "address", "size", "open", "adds")])
+"""Memory that peers may write to: a 32-bit key, where it lies, whether it may be written, and 0 or one more than the
+number of the reduction (`weft.wire.arithmetic`) by which what comes is combined with what is there."""
 
 PATH = np.dtype([(name, "i8") for name in ("sent", "resent", "bytes", "received")])
 """What one EV of a queue pair has carried."""
@@ -168,7 +181,7 @@ def make_wire(params: np.ndarray, *, queue_pairs: int, transfers: Any, journal_r
         gaps=np.zeros((queue_pairs, GAP_BUCKETS), np.int64),
         heads=heads, tx_iov=tx_iov, tx_msg=tx_msg, tx_at=at, rx=rx, rx_iov=rx_iov, rx_msg=rx_msg,
         rx_at=np.array([address_of(rx), address_of(rx_msg), address_of(rx_iov)], np.int64),
-        scratch=np.zeros(64, np.uint8), clock=clock, polls=polls,
+        scratch=np.zeros(CRC_SCRATCH, np.uint8), clock=clock, polls=polls,
         out=np.zeros(1, SEND), reply=np.zeros(1, REPLY), seen=np.zeros(1, VIEW),
         commands=np.zeros((COMMANDS, 8), np.int64), events=np.zeros((EVENTS, 5), np.int64),
         journal=np.zeros((journal_rows, 16), np.int64),

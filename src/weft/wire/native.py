@@ -84,6 +84,27 @@ _errno = _external("__errno_location", _WORD)
 CLOCK_MONOTONIC = 1
 
 
+def fence() -> None:
+    """Make what was stored here seen elsewhere before anything is loaded afterwards."""
+
+
+@_intrinsic
+def _fenced(typing: Any) -> Any:
+    del typing
+
+    def code(context: Any, builder: Any, sign: Any, arguments: Any) -> Any:
+        del sign, arguments
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.none(), code
+
+
+@_overload(fence, inline="always")
+def _fence() -> Any:
+    return lambda: _fenced()  # noqa: PLW0108 - numba wants a function of Python
+
+
 @_intrinsic
 def load32(typing: Any, address: Any) -> Any:
     """Read a 32-bit number at an address."""
@@ -118,11 +139,16 @@ def now_ns(scratch: Any) -> int:
     return scratch[0] * 1_000_000_000 + scratch[1]
 
 
-# Carry-less folding of CRC-32 (the method is Gopal and others, "Fast CRC Computation Using PCLMULQDQ", Intel 2009): 64
-# bytes are carried 512 bits further by two products each, and what is left is 64 bytes with the same remainder.
+# Carry-less folding of CRC-32 (the method is Gopal and others, "Fast CRC Computation Using PCLMULQDQ", Intel 2009):
+# what four registers hold is carried four registers on by two products each, and what is left has the same remainder.
 _POLYNOMIAL = 0x104C11DB7
-_FOLD_BITS = 512
-FOLD = 64
+FOLD, WIDE_FOLD = 64, 256
+"""Bytes that a step folds: four registers of 16 or of 64."""
+_FEATURES: dict[str, bool] = binding.get_host_cpu_features()
+CAN_FOLD = bool(_FEATURES.get("pclmul", False))
+"""Whether this CPU has the instruction; tables serve elsewhere."""
+CAN_FOLD_WIDE = CAN_FOLD and all(_FEATURES.get(name, False) for name in ("vpclmulqdq", "avx512f"))
+"""Whether it has the instruction for four times as much at once."""
 
 
 def _power(exponent: int) -> int:
@@ -135,63 +161,75 @@ def _power(exponent: int) -> int:
     return int(f"{value:032b}"[::-1], 2) << 1
 
 
-FOLD_LOW, FOLD_HIGH = _power(_FOLD_BITS + 32), _power(_FOLD_BITS - 32)
-CAN_FOLD = bool(binding.get_host_cpu_features().get("pclmul", False))
-"""Whether this CPU has the instruction; tables serve elsewhere."""
+def _folding(step: int, name: str) -> Any:
+    """Return the intrinsic that folds `step` bytes at a time by the carry-less product called `name`."""
+    size = step // 4
+    word, whole = ir.IntType(64), ir.IntType(8 * size)
+    register = ir.VectorType(word, size // 8)
+    keys = [_power(8 * step + 32), _power(8 * step - 32)] * (size // 16)
 
+    def fold(typing: Any, address: Any, blocks: Any, start: Any, out: Any) -> Any:
+        del typing
+        if not all(isinstance(one, types.Integer) for one in (address, blocks, start, out)):
+            return None
 
-@_intrinsic
-def _fold(typing: Any, address: Any, blocks: Any, start: Any, out: Any) -> Any:
-    """Fold `blocks` x 64 bytes at `address`, the register `start` mixed in, into 64 bytes at `out`."""
-    del typing
-    if not all(isinstance(one, types.Integer) for one in (address, blocks, start, out)):
-        return None
+        def code(context: Any, builder: Any, sign: Any, arguments: Any) -> Any:
+            del sign
+            multiply = cgutils.get_or_insert_function(
+                builder.module, ir.FunctionType(register, [register, register, ir.IntType(8)]), name
+            )
+            key = ir.Constant(register, keys)
+            given, count, begin, target = arguments
 
-    def code(context: Any, builder: Any, sign: Any, arguments: Any) -> Any:
-        del sign
-        word, lane = ir.IntType(64), ir.IntType(128)
-        pair = ir.VectorType(word, 2)
-        multiply = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(pair, [pair, pair, ir.IntType(8)]), "llvm.x86.pclmulqdq"
-        )
-        keys = ir.Constant(pair, [FOLD_LOW, FOLD_HIGH])
-        given, count, register, target = arguments
+            def at(base: Any, offset: int) -> Any:
+                return builder.inttoptr(builder.add(base, ir.Constant(word, offset)), register.as_pointer())
 
-        def at(base: Any, offset: int) -> Any:
-            return builder.inttoptr(builder.add(base, ir.Constant(word, offset)), pair.as_pointer())
-
-        held = [cgutils.alloca_once(builder, pair) for _ in range(4)]
-        for k in range(4):
-            builder.store(builder.load(at(given, 16 * k), align=1), held[k])
-        mixed = builder.xor(
-            builder.bitcast(builder.load(held[0]), lane), builder.zext(builder.trunc(register, ir.IntType(32)), lane)
-        )
-        builder.store(builder.bitcast(mixed, pair), held[0])
-        with cgutils.for_range(builder, count, start=ir.Constant(word, 1)) as loop:
-            base = builder.add(given, builder.mul(loop.index, ir.Constant(word, FOLD)))
+            held = [cgutils.alloca_once(builder, register) for _ in range(4)]
             for k in range(4):
-                one = builder.load(held[k])
-                low = builder.call(multiply, [one, keys, ir.Constant(ir.IntType(8), 0x00)])
-                high = builder.call(multiply, [one, keys, ir.Constant(ir.IntType(8), 0x11)])
-                fresh = builder.load(at(base, 16 * k), align=1)
-                builder.store(builder.xor(builder.xor(low, high), fresh), held[k])
-        for k in range(4):
-            builder.store(builder.load(held[k]), at(target, 16 * k), align=1)
-        return context.get_dummy_value()
+                builder.store(builder.load(at(given, size * k), align=1), held[k])
+            mixed = builder.xor(
+                builder.bitcast(builder.load(held[0]), whole), builder.zext(builder.trunc(begin, ir.IntType(32)), whole)
+            )
+            builder.store(builder.bitcast(mixed, register), held[0])
+            with cgutils.for_range(builder, count, start=ir.Constant(word, 1)) as loop:
+                base = builder.add(given, builder.mul(loop.index, ir.Constant(word, step)))
+                for k in range(4):
+                    one = builder.load(held[k])
+                    low = builder.call(multiply, [one, key, ir.Constant(ir.IntType(8), 0x00)])
+                    high = builder.call(multiply, [one, key, ir.Constant(ir.IntType(8), 0x11)])
+                    fresh = builder.load(at(base, size * k), align=1)
+                    builder.store(builder.xor(builder.xor(low, high), fresh), held[k])
+            for k in range(4):
+                builder.store(builder.load(held[k]), at(target, size * k), align=1)
+            return context.get_dummy_value()
 
-    return types.none(types.intp, types.intp, types.int64, types.intp), code
+        return types.none(types.intp, types.intp, types.int64, types.intp), code
+
+    return _intrinsic(fold)
 
 
+_fold = _folding(FOLD, "llvm.x86.pclmulqdq")
+"""Fold blocks of bytes at an address, a CRC's register mixed in, into 64 bytes with the same remainder."""
+_fold_wide = _folding(WIDE_FOLD, "llvm.x86.pclmulqdq.512")
+"""The same into 256 bytes."""
 _table_crc = compiled(crc_over)
-_FOLDS = CAN_FOLD
+_FOLDS, _FOLDS_WIDE = CAN_FOLD, CAN_FOLD_WIDE
+CRC_SCRATCH = WIDE_FOLD + FOLD
+"""Bytes that `crc_at` needs beside."""
 
 
 @njit(nogil=True)
 def crc_at(address: int, size: int, crc: int, scratch: Any) -> int:
-    """Return `crc` carried on over `size` bytes at `address`; `scratch` has room for 64 bytes."""
+    """Return `crc` carried on over `size` bytes at `address`; `scratch` has room for `CRC_SCRATCH` bytes."""
     apart()
     done = 0
-    if _FOLDS and size >= FOLD:
+    if _FOLDS_WIDE and size >= 2 * WIDE_FOLD:
+        left = scratch.ctypes.data + FOLD
+        _fold_wide(address, size // WIDE_FOLD, crc ^ LOW32, left)
+        _fold(left, WIDE_FOLD // FOLD, 0, scratch.ctypes.data)
+        crc = _table_crc(scratch, 0, FOLD, LOW32)
+        done = size // WIDE_FOLD * WIDE_FOLD
+    elif _FOLDS and size >= FOLD:
         _fold(address, size // FOLD, crc ^ LOW32, scratch.ctypes.data)
         crc = _table_crc(scratch, 0, FOLD, LOW32)
         done = size // FOLD * FOLD

@@ -1,28 +1,41 @@
 """Collectives as programs of one rank: what `weft.collectives` plans, in instructions for the engine.
 
 The schedules are those that the simulators run. Here they become, for one rank, a list of sends, receives, waits and
-sums over addresses that are not known yet; `Program.at` fills those in. Long parts are cut into slices that follow each
-other, so that one is summed while the next is on its way. The order of sums is the schedule's and depends on nothing
+sums over places whose addresses are known when it begins. Long parts are cut into slices that follow each
+other, so that one goes on while the next is on its way; what is to be added is added where it arrives. The order of
+sums is the schedule's and depends on nothing
 but the number of ranks and the size: equal on every rank and in every run.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.collectives.algorithms import chain_broadcast, ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from weft.collectives.schedule import Schedule
-from weft.wire.tables import COPY, EAGER, INSTRUCTIONS, RECEIVE, REDUCE, SEND, WAIT
+from weft.wire.tables import (
+    ADDS_SHIFT,
+    COLUMNS,
+    COPY,
+    EAGER,
+    INSTRUCTIONS,
+    RECEIVE,
+    REDUCE,
+    SCRATCH_BYTES,
+    SEND,
+    WAIT,
+)
 
-NOWHERE, BUFFER, SCRATCH, OTHER = 0, 1, 2, 3
-"""What an address in a program counts from: nothing, the tensor, memory for what is on its way, a second tensor."""
+NOWHERE, BUFFER, SCRATCH, OTHER, ADDING = 0, 1, 2, 3, 4
+"""What an address in a program counts from: nothing, the tensor, memory for what is on its way, a second tensor,
+and the tensor again with the key by which what comes is added to what is there."""
 SLICE = 1 << 20
-"""Bytes of a slice, about: small enough to be summed from the cache, large enough to be worth a message."""
-AHEAD = 4
-"""Slices that may be on their way to be summed."""
+"""Bytes of a slice, about: large enough to be worth a message, small enough that others can go on soon."""
+AHEAD = 8
+"""Slices that a program is ready to receive: as many for each of `PROGRAMS` as there are rows for."""
 DIRECT_RANKS = 8
 """Most ranks that exchange a short tensor directly instead of around a ring."""
 _SUB_TAGS = 1 << 20
@@ -32,30 +45,16 @@ Table = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """Instructions of one rank; addresses are counted from the bases that `from_` names."""
+    """Instructions of one rank, the same whatever memory they work on."""
 
     code: Table
-    """Rows for the engine, peers as ranks of the group."""
-    bases: Table
-    """For columns 2 and 3 of every row, and for its key, what they count from."""
+    """Rows for the engine: peers as ranks of the group, addresses counted from bases."""
     scratch: int
     """Bytes that it needs for what is on its way."""
-
-    @cached_property
-    def long(self) -> bool:
-        """Return whether any of its messages needs a grant, and so registered memory."""
-        return bool(((self.code[:, 0] == RECEIVE) & (self.code[:, 3] > EAGER)).any())
-
-    def at(self, peers: NDArray[np.int64], addresses: Sequence[int], keys: Sequence[int]) -> Table:
-        """Return the instructions with queue pairs for ranks, and real addresses and keys."""
-        code = self.code.copy()
-        where, key = np.array(addresses, np.int64), np.array(keys, np.int64)
-        talks = code[:, 0] <= WAIT
-        code[talks, 1] = peers[code[talks, 1]]
-        code[:, 2] += where[self.bases[:, 0]]
-        code[:, 3] += where[self.bases[:, 1]]
-        code[:, 5] += key[self.bases[:, 2]]
-        return code
+    adds: int
+    """Kind of the reduction by which long messages are added where they arrive, and one; 0 where none are."""
+    long: bool
+    """Whether any of its messages needs a grant, and so registered memory."""
 
 
 class Writer:
@@ -64,40 +63,37 @@ class Writer:
     def __init__(self) -> None:
         """Begin with none."""
         self._code: list[tuple[int, ...]] = []
-        self._bases: list[tuple[int, int, int]] = []
         self.scratch = 0
 
     def send(self, peer: int, base: int, offset: int, size: int, sub: int) -> None:
         """Send `size` bytes to a rank of the group."""
-        self._code.append((SEND, peer, offset, size, sub, 0))
-        self._bases.append((base, NOWHERE, NOWHERE))
+        self._code.append((SEND, peer, offset, size, sub, 0, base, NOWHERE, NOWHERE))
 
-    def receive(self, peer: int, base: int, offset: int, size: int, sub: int) -> None:
-        """Make ready for `size` bytes from a rank of the group."""
-        self._code.append((RECEIVE, peer, offset, size, sub, 0))
-        self._bases.append((base, NOWHERE, base))
+    def receive(self, peer: int, base: int, offset: int, size: int, sub: int, adds: int = 0) -> None:
+        """Make ready for `size` bytes from a rank of the group, to be combined where `adds` is a kind and one more."""
+        self._code.append((RECEIVE, peer, offset, size, sub, adds << ADDS_SHIFT, base, NOWHERE, base))
 
     def wait(self, peer: int, sub: int) -> None:
         """Wait for what a rank of the group sends."""
-        self._code.append((WAIT, peer, 0, 0, sub, 0))
-        self._bases.append((NOWHERE, NOWHERE, NOWHERE))
+        self._code.append((WAIT, peer, 0, 0, sub, 0, NOWHERE, NOWHERE, NOWHERE))
 
     def reduce(self, kind: int, to: tuple[int, int], given: tuple[int, int], count: int) -> None:
         """Combine `count` elements at (base, offset) `given` into those at `to`."""
-        self._code.append((REDUCE, kind, to[1], given[1], count, 0))
-        self._bases.append((to[0], given[0], NOWHERE))
+        self._code.append((REDUCE, kind, to[1], given[1], count, 0, to[0], given[0], NOWHERE))
 
     def copy(self, to: tuple[int, int], given: tuple[int, int], size: int) -> None:
         """Copy `size` bytes from (base, offset) `given` to `to`."""
-        self._code.append((COPY, 0, to[1], given[1], size, 0))
-        self._bases.append((to[0], given[0], NOWHERE))
+        self._code.append((COPY, 0, to[1], given[1], size, 0, to[0], given[0], NOWHERE))
 
     def program(self) -> Program:
         """Return what was collected."""
-        code = np.array(self._code, np.int64).reshape(-1, 6)
+        code = np.array(self._code, np.int64).reshape(-1, COLUMNS)
         assert len(code) <= INSTRUCTIONS, f"a program of {len(code)} instructions; {INSTRUCTIONS} are the most"
-        assert not len(code) or code[:, 4].max(initial=0) < _SUB_TAGS or (code[:, 0] >= REDUCE).any()
-        return Program(code, np.array(self._bases, np.int64).reshape(-1, 3), self.scratch)
+        assert self.scratch <= SCRATCH_BYTES, f"a program with {self.scratch} bytes on their way"
+        talks = code[code[:, 0] <= WAIT]
+        assert talks[:, 4].max(initial=0) < _SUB_TAGS, "more messages than there are names for"
+        long = code[(code[:, 0] == RECEIVE) & (code[:, 3] > EAGER)]
+        return Program(code, self.scratch, int((long[:, 5] >> ADDS_SHIFT).max(initial=0)), len(long) > 0)
 
 
 @dataclass(frozen=True)
@@ -164,36 +160,33 @@ def _cut(schedule: Schedule, rank: int, shape: Shape, slices: int) -> tuple[list
 def _written(schedule: Schedule, rank: int, shape: Shape, slices: int) -> Program:
     """Return the program of a rank: each send goes as soon as what it waits for has come."""
     sends, receives = _cut(schedule, rank, shape, slices)
-    adding = [piece for piece in receives if piece.adds]
-    room = max((piece.size for piece in adding), default=0)
+    adding = [piece.offset for piece in receives if piece.adds]
+    assert len(set(adding)) == len(adding), "two sums at one place would depend on which comes first"
     writer = Writer()
-    writer.scratch = room * min(AHEAD, len(adding))
-    for piece in receives:
-        if not piece.adds:
-            writer.receive(piece.peer, BUFFER, piece.offset, piece.size, piece.sub(slices))
-    for turn, piece in enumerate(adding[:AHEAD]):
-        writer.receive(piece.peer, SCRATCH, turn % AHEAD * room, piece.size, piece.sub(slices))
+    for piece in receives[:AHEAD]:
+        _receive(writer, piece, shape, slices)
     home = _kept_first(schedule, rank)
     done: set[tuple[int, int]] = set()
     waiting = list(sends)
     _send_ready(writer, waiting, done, slices)
-    turn = 0
-    for piece in receives:
+    for turn, piece in enumerate(receives):
         writer.wait(piece.peer, piece.sub(slices))
-        if piece.adds:
-            place = (SCRATCH, turn % AHEAD * room)
-            count = piece.size // shape.element
-            writer.reduce(shape.kind, (BUFFER, piece.offset), place, shape.units(count))
-            if shape.scale >= 0 and piece.number in home:
-                writer.reduce(shape.scale, (BUFFER, piece.offset), (OTHER, 0), count)
-            if turn + AHEAD < len(adding):
-                after = adding[turn + AHEAD]
-                writer.receive(after.peer, *place, after.size, after.sub(slices))
-            turn += 1
+        if piece.adds and shape.scale >= 0 and piece.number in home:
+            writer.reduce(shape.scale, (BUFFER, piece.offset), (OTHER, 0), piece.size // shape.element)
+        for after in receives[turn + AHEAD : turn + AHEAD + 1]:
+            _receive(writer, after, shape, slices)
         done.add((piece.number, piece.slice_))
         _send_ready(writer, waiting, done, slices)
     assert not waiting, "a send waits for something that never comes"
     return writer.program()
+
+
+def _receive(writer: Writer, piece: _Piece, shape: Shape, slices: int) -> None:
+    """Make ready for a slice at its place in the tensor."""
+    if piece.adds:
+        writer.receive(piece.peer, ADDING, piece.offset, piece.size, piece.sub(slices), shape.kind + 1)
+    else:
+        writer.receive(piece.peer, BUFFER, piece.offset, piece.size, piece.sub(slices))
 
 
 def _kept_first(schedule: Schedule, rank: int) -> set[int]:

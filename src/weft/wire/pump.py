@@ -1,7 +1,8 @@
 """The loop of an endpoint's thread, as one compiled call that always comes back.
 
 A call takes commands, receives, lets programs go on, sends, and sleeps in `ppoll` until a packet, a command or a
-deadline comes. It returns when there is word for Python, when it was asked to stop, and in any case after a while.
+deadline comes; for a moment after it had something to do for a program it looks again instead. It returns when there
+is word for Python, when it was asked to stop, and in any case after a while.
 """
 
 from typing import Any
@@ -15,26 +16,32 @@ from weft.wire.arrivals import acknowledge, receive_batch, tell
 from weft.wire.departures import ask, flush, pass_time, send_data, set_deadline
 from weft.wire.journal import DENY, PORT_CHANGED, note
 from weft.wire.layout import BEGIN, CLOSE, COMMANDS, DENY_EV, EVENTS, FAILED, GAP_BUCKETS, GONE, PORT, POST, SENT
+from weft.wire.running import begin_program, run_programs
 from weft.wire.tables import OF_ENGINE, WORD_ABORT, WORD_BYE, WORD_SHIFT
 from weft.wire.transfers import (
-    begin_program,
     expects,
     fail_members,
     post_write,
-    run_programs,
     run_transfers,
     say,
     sent,
 )
 
 _apart, _ppoll, _read, _now_ns = native.apart, native.ppoll, native.read, native.now_ns
+_fence = native.fence
 
 _BURST = 16
 _PS = 1000
 _SECOND_NS = 1_000_000_000
 _POLLIN, _POLLOUT = 1, 4
+_SPIN_NS = 30_000
+"""How long the thread looks again before it sleeps: about what waking it takes. It does not give way meanwhile: who
+yields is charged for its whole slice of time and waits long once others want the processor."""
+_CROWDED_NS, _CROWDED_FOR_NS = 500_000, 100_000_000
+"""Where one look takes so long, others had the processor meanwhile: for a while the thread sleeps without looking."""
 _ASKS = 6
-"""How often a silent peer is asked before it counts as gone."""
+"""Parts of the time for which a peer may be silent; it is asked at the end of each but the last. A thread that did not
+run has not asked, and so does not take its own absence for the peer's."""
 _P99 = 99
 _TIMES = 5
 _HUNDRED = 100
@@ -56,8 +63,13 @@ def pump(w: Any, rounds: int, wait_ns: int) -> int:
         flush(w)
         if hub["told"] > hub["heard_of"] or hub["stop"] or now_ns - begun_ns >= wait_ns:
             return turn + 1
-        if work == 0 or hub["blocked"]:
+        if work > 0 and hub["programs"] > 0:
+            hub["spin_ns"] = now_ns + _SPIN_NS if now_ns >= hub["crowded_ns"] else 0
+        if hub["blocked"] or (work == 0 and now_ns >= hub["spin_ns"]):
             _sleep(w, min(begun_ns + wait_ns - now_ns, _next_ps(w) // _PS - (now_ps // _PS)))
+        elif work == 0 and _now_ns(w.clock) - now_ns > _CROWDED_NS:
+            hub["spin_ns"] = 0
+            hub["crowded_ns"] = now_ns + _CROWDED_FOR_NS
     return rounds
 
 
@@ -67,6 +79,12 @@ def _sleep(w: Any, wait_ns: int) -> None:
     hub = w.hub[0]
     if wait_ns <= 0:
         return
+    hub["asleep"] = 1
+    _fence()
+    if hub["posted"] > hub["taken"]:
+        # Python saw us awake and did not write to the eventfd.
+        hub["asleep"] = 0
+        return
     hub["wakes"] += 1
     asked = _POLLIN | (_POLLOUT if hub["blocked"] else 0)
     w.polls[0] = hub["socket"] | asked << 32
@@ -74,6 +92,7 @@ def _sleep(w: Any, wait_ns: int) -> None:
     w.clock[2] = wait_ns // _SECOND_NS
     w.clock[3] = wait_ns % _SECOND_NS
     _ppoll(w.tx_at[4], 2, w.tx_at[5] + 16, 0)
+    hub["asleep"] = 0
     if (w.polls[1] >> 48) & _POLLIN:
         _read(hub["eventfd"], w.tx_at[5], 8)
 
@@ -159,10 +178,11 @@ def _watch(w: Any, i: int, now_ps: int) -> None:
         # Silence counts from when something was wanted: before that there was no reason to speak.
         peer["watched"] = 1
         peer["heard_ps"] = max(peer["heard_ps"], now_ps)
+        peer["asks"] = 0
         return
     silent_ps = now_ps - peer["heard_ps"]
     limit_ps = w.hub[0]["liveness_ps"]
-    if silent_ps >= limit_ps and silent_ps >= _TIMES * _slowest_ps(w, i):
+    if silent_ps >= limit_ps and peer["asks"] >= _ASKS - 1 and silent_ps >= _TIMES * _slowest_ps(w, i):
         peer["failed"] = GONE
     elif silent_ps >= limit_ps // _ASKS and now_ps - peer["asked_ps"] >= limit_ps // _ASKS:
         ask(w, i, now_ps)

@@ -27,7 +27,8 @@ def packed(family: int, address: tuple[Any, ...]) -> bytes:
 
 def open_socket(world: World, port: int) -> socket.socket:
     """Return a bound socket with the largest buffers that the system gives, or say why there is none."""
-    sock = socket.socket(world.family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    with world.inside():
+        sock = socket.socket(world.family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
         for option in (socket.SO_RCVBUF, socket.SO_SNDBUF, _SO_RCVBUFFORCE):
             with contextlib.suppress(OSError):
@@ -59,7 +60,9 @@ def refuse_small_mtu(world: World, name: str, address: tuple[Any, ...]) -> None:
     """Refuse a way that does not take full packets."""
     needed = world.payload + PREFIX + _OVERHEAD_MOST
     level, option = (socket.IPPROTO_IPV6, _IPV6_MTU) if world.family == socket.AF_INET6 else (0, _IP_MTU)
-    with socket.socket(world.family, socket.SOCK_DGRAM) as probe:
+    with world.inside():
+        probe = socket.socket(world.family, socket.SOCK_DGRAM)
+    with probe:
         try:
             probe.connect(address)
             mtu = probe.getsockopt(level, option)

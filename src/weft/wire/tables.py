@@ -13,11 +13,17 @@ RESERVED = 16
 """Slots of the inbox that only grants may use, so that they always get through."""
 TELL_AFTER = 16
 """Messages taken after which the peer is told that their slots are free."""
-SENDS, RECEIVES, GRANTS, POOL, PROGRAMS, INSTRUCTIONS, GROUPS = 512, 1024, 1024, 512, 256, 2048, 256
+SENDS, RECEIVES, GRANTS, POOL, PROGRAMS, INSTRUCTIONS, GROUPS = 512, 2048, 2048, 512, 256, 2048, 256
 
 SEND, RECEIVE, WAIT, REDUCE, COPY = 1, 2, 3, 4, 5
 """Instructions: send(qp, address, length, sub-tag); receive(qp, address, length, sub-tag, key); wait(qp, sub-tag);
-reduce(kind, to, from, count); copy(to, from, bytes)."""
+reduce(kind, to, from, count); copy(to, from, bytes). The upper half of a receive's key is 0 or one more than the number
+of the reduction by which what comes is combined with what is there."""
+COLUMNS, BASES = 9, 5
+"""Of an instruction: what was named above, then what its two addresses and its key count from, out of so many bases."""
+ADDS_SHIFT, KEY_MASK = 32, 0xFFFFFFFF
+SCRATCH_BYTES = 1 << 16
+"""Memory of its own that a program has for what is on its way."""
 WORD_EAGER, WORD_DATA, WORD_CREDIT, WORD_BYE, WORD_ABORT = 1, 2, 3, 4, 5
 WORD_SHIFT, WORD_MASK = 24, 0xFFFFFF
 DATA_MESSAGE, GRANT_MESSAGE = 1, 2
@@ -43,8 +49,14 @@ class Transfers(NamedTuple):
     pool_bytes: Any
     programs: Any
     code: Any
+    bases: Any
+    """For every program the addresses, then the keys, that its instructions count from."""
     members: Any
     """Which queue pairs belong to a group."""
+    seats: Any
+    """Queue pair of every rank of a group."""
+    scratch: Any
+    """Memory of the programs."""
     inbox: Any
     bounce: Any
     inbox_words: Any
@@ -65,13 +77,16 @@ def make_transfers(queue_pairs: int) -> Transfers:
     at[:3] = pool.ctypes.data, inbox.ctypes.data, bounce.ctypes.data
     return Transfers(
         sends=np.zeros(SENDS, _rows("state", "qp", "tag", "address", "length", "program", "far", "key", "row")),
-        receives=np.zeros(RECEIVES, _rows("state", "qp", "tag", "address", "length", "program", "key", "turn")),
+        receives=np.zeros(RECEIVES, _rows("state", "qp", "tag", "address", "length", "program", "key", "adds")),
         grants=np.zeros(GRANTS, _rows("state", "qp", "tag", "length", "far", "key", "row")),
         pool=np.zeros(POOL, _rows("state", "qp", "tag", "length")),
         pool_bytes=pool,
         programs=np.zeros(PROGRAMS, _rows("state", "at", "end", "tag", "group", "under_way", "error", "culprit")),
-        code=np.zeros((PROGRAMS, INSTRUCTIONS, 6), np.int64),
+        code=np.zeros((PROGRAMS, INSTRUCTIONS, COLUMNS), np.int64),
+        bases=np.zeros((PROGRAMS, 2 * BASES), np.int64),
         members=np.zeros((GROUPS, queue_pairs), np.uint8),
+        seats=np.zeros((GROUPS, queue_pairs + 1), np.int64),
+        scratch=np.empty((PROGRAMS, SCRATCH_BYTES), np.uint8),
         inbox=inbox,
         bounce=bounce,
         inbox_words=inbox.view(np.int64),

@@ -5,21 +5,18 @@ the peer's inbox, which was agreed when the queue pair was made, and is copied o
 the receiver's *grant*, address and key of the memory that it is for, and is then written straight into it. Both
 sides name a message by a 64-bit tag that is used once, so that nothing depends on the order of calls.
 
-A *program* is a list of sends, receives, waits, sums and copies that runs without Python: an all-reduce is one. It ends
-when its last instruction is done and everything that it sent has been acknowledged or copied away.
+Who sends and receives are programs (`weft.wire.running`).
 """
 
 from typing import Any
 
-from weft.mrc.columns import NEVER
 from weft.mrc.compiled import rule
 from weft.mrc.sender import POSTED, post
 from weft.wire import native
-from weft.wire.arithmetic import reduce_at
+from weft.wire.arithmetic import reduce_at, width_of
 from weft.wire.journal import POST, note_all
-from weft.wire.layout import EVENTS, PROGRAM_DONE
 from weft.wire.tables import (
-    COPY,
+    ADDS_SHIFT,
     DATA_MESSAGE,
     DONE,
     EAGER,
@@ -27,6 +24,7 @@ from weft.wire.tables import (
     GRANT_MESSAGE,
     GRANTS,
     HEAD,
+    KEY_MASK,
     N_GRANTS,
     N_POOLED,
     N_RECEIVES,
@@ -38,18 +36,14 @@ from weft.wire.tables import (
     POSTED_HERE,
     PROGRAMS,
     READY,
-    RECEIVE,
     RECEIVES,
-    REDUCE,
     RESERVED,
-    SEND,
     SENDS,
     SLOT,
     SLOTS,
     TELL_AFTER,
     TOLD,
     UNDER_WAY,
-    WAIT,
     WAITING,
     WORD_ABORT,
     WORD_BYE,
@@ -183,9 +177,9 @@ def _take_eager(w: Any, i: int, slot: int) -> None:
     if k >= 0:
         row = w.t.receives[k]
         if row["length"] != length:
-            _fail_program(w, row["program"], WRONG_SIZE, i)
+            fail_program(w, row["program"], WRONG_SIZE, i)
             return
-        _move(row["address"], source, length)
+        _land(row, source, length)
         row["state"] = DONE
         return
     for k in range(POOL):
@@ -196,6 +190,16 @@ def _take_eager(w: Any, i: int, slot: int) -> None:
             w.t.at[N_POOLED] += 1
             return
     peer["failed"] = OVERFULL
+
+
+@rule
+def _land(row: Any, source: int, length: int) -> None:
+    """Bring a short message to where a receive wants it, or combine it with what is there."""
+    adds = row["adds"]
+    if adds > 0:
+        reduce_at(adds - 1, row["address"], source, length // width_of(adds - 1))
+    else:
+        _move(row["address"], source, length)
 
 
 @rule
@@ -221,7 +225,7 @@ def _take_grant(w: Any, i: int, tag: int, length: int, far: int, key: int, row_t
 def _granted(w: Any, row: Any, length: int, far: int, key: int, row_there: int) -> None:
     """Let a send go to where the grant says."""
     if length != row["length"]:
-        _fail_program(w, row["program"], WRONG_SIZE, row["qp"])
+        fail_program(w, row["program"], WRONG_SIZE, row["qp"])
         return
     row["far"], row["key"], row["row"] = far, key, row_there
     row["state"] = READY
@@ -230,16 +234,20 @@ def _granted(w: Any, row: Any, length: int, far: int, key: int, row_there: int) 
 @rule
 def _find_receive(w: Any, i: int, tag: int) -> int:
     """Return the row of a receive that waits for a message, or -1."""
-    if w.t.at[N_RECEIVES]:
-        for k in range(RECEIVES):
-            row = w.t.receives[k]
-            if row["tag"] == tag and row["qp"] == i and (row["state"] == POSTED_HERE or row["state"] == WAITING):
+    left = w.t.at[N_RECEIVES]
+    for k in range(RECEIVES):
+        if left <= 0:
+            break
+        row = w.t.receives[k]
+        if row["state"] != FREE:
+            left -= 1
+            if row["tag"] == tag and row["qp"] == i and row["state"] != DONE:
                 return k
     return -1
 
 
 @rule
-def _begin_send(w: Any, program: int, i: int, tag: int, address: int, length: int, now_ps: int) -> bool:
+def begin_send(w: Any, program: int, i: int, tag: int, address: int, length: int, now_ps: int) -> bool:
     """Begin a send; return whether there was room for it."""
     _apart()
     if length <= EAGER:
@@ -263,7 +271,7 @@ def _begin_send(w: Any, program: int, i: int, tag: int, address: int, length: in
 
 
 @rule
-def _begin_receive(w: Any, program: int, i: int, tag: int, address: int, length: int, key: int) -> bool:
+def begin_receive(w: Any, program: int, i: int, tag: int, address: int, length: int, key: int) -> bool:
     """Begin a receive; return whether there was room for it."""
     _apart()
     for k in range(RECEIVES):
@@ -272,7 +280,7 @@ def _begin_receive(w: Any, program: int, i: int, tag: int, address: int, length:
             continue
         w.t.at[N_RECEIVES] += 1
         row["qp"], row["tag"], row["address"], row["length"] = i, tag, address, length
-        row["program"], row["key"] = program, key
+        row["program"], row["key"], row["adds"] = program, key & KEY_MASK, key >> ADDS_SHIFT
         row["state"] = POSTED_HERE
         if length > EAGER:
             row["state"] = WAITING
@@ -283,9 +291,9 @@ def _begin_receive(w: Any, program: int, i: int, tag: int, address: int, length:
                 kept["state"] = FREE
                 w.t.at[N_POOLED] -= 1
                 if kept["length"] != length:
-                    _fail_program(w, program, WRONG_SIZE, i)
+                    fail_program(w, program, WRONG_SIZE, i)
                     return True
-                _move(address, w.t.at[0] + p * EAGER, length)
+                _land(row, w.t.at[0] + p * EAGER, length)
                 row["state"] = DONE
                 break
         return True
@@ -293,10 +301,14 @@ def _begin_receive(w: Any, program: int, i: int, tag: int, address: int, length:
 
 
 @rule
-def _waited(w: Any, program: int, i: int, tag: int) -> bool:
+def waited(w: Any, program: int, i: int, tag: int) -> bool:
     """Return whether a receive is done, and forget it if so."""
+    left = w.t.at[N_RECEIVES]
     for k in range(RECEIVES):
+        if left <= 0:
+            break
         row = w.t.receives[k]
+        left -= 1 if row["state"] != FREE else 0
         if row["state"] == DONE and row["tag"] == tag and row["qp"] == i and row["program"] == program:
             row["state"] = FREE
             w.t.at[N_RECEIVES] -= 1
@@ -305,79 +317,7 @@ def _waited(w: Any, program: int, i: int, tag: int) -> bool:
 
 
 @rule
-def _instruction(w: Any, number: int, code: Any, now_ps: int) -> bool:
-    """Carry out one instruction; return whether the program may go on."""
-    _apart()
-    program = w.t.programs[number]
-    kind = code[0]
-    if kind == SEND:
-        return _begin_send(w, number, code[1], program["tag"] + code[4], code[2], code[3], now_ps)
-    if kind == RECEIVE:
-        return _begin_receive(w, number, code[1], program["tag"] + code[4], code[2], code[3], code[5])
-    if kind == WAIT:
-        return _waited(w, number, code[1], program["tag"] + code[4])
-    if kind == REDUCE:
-        reduce_at(code[1], code[2], code[3], code[4])
-    elif kind == COPY:
-        _move(code[2], code[3], code[4])
-    return True
-
-
-@rule
-def run_programs(w: Any, now_ps: int) -> int:
-    """Let every program go on as far as it can; return how many instructions were done."""
-    _apart()
-    done = 0
-    hub = w.hub[0]
-    if hub["programs"] == 0:
-        return 0
-    for number in range(PROGRAMS):
-        program = w.t.programs[number]
-        if program["state"] == FREE:
-            continue
-        # A long program must not keep the others and the socket waiting.
-        for _ in range(16):
-            if program["error"] != 0 or program["at"] >= program["end"]:
-                break
-            if not _instruction(w, number, w.t.code[number, program["at"]], now_ps):
-                break
-            program["at"] += 1
-            done += 1
-        if program["error"] != 0 or (program["at"] >= program["end"] and program["under_way"] == 0):
-            _end_program(w, number)
-            done += 1
-    return done
-
-
-@rule
-def _end_program(w: Any, number: int) -> None:
-    """Forget a program and leave word of its end."""
-    _apart()
-    program = w.t.programs[number]
-    hub = w.hub[0]
-    if program["error"] != 0:
-        for k in range(SENDS):
-            row = w.t.sends[k]
-            if row["state"] == UNDER_WAY and row["program"] == number:
-                # It is the protocol's now; its end concerns nobody any more.
-                row["program"] = NOBODY
-            elif row["state"] != FREE and row["program"] == number:
-                row["state"] = FREE
-                w.t.at[N_SENDS] -= 1
-        for k in range(RECEIVES):
-            row = w.t.receives[k]
-            if row["state"] != FREE and row["program"] == number:
-                row["state"] = FREE
-                w.t.at[N_RECEIVES] -= 1
-    program["state"] = FREE
-    hub["programs"] -= 1
-    row = w.events[hub["told"] % EVENTS]
-    row[0], row[1], row[2], row[3], row[4] = PROGRAM_DONE, program["culprit"], number, program["error"], 0
-    hub["told"] += 1
-
-
-@rule
-def _fail_program(w: Any, number: int, error: int, i: int) -> None:
+def fail_program(w: Any, number: int, error: int, i: int) -> None:
     """End a program with an error that names a queue pair."""
     _apart()
     program = w.t.programs[number]
@@ -393,25 +333,12 @@ def fail_members(w: Any, i: int, error: int) -> None:
     for number in range(PROGRAMS):
         program = w.t.programs[number]
         if program["state"] != FREE and w.t.members[program["group"], i]:
-            _fail_program(w, number, error, i)
+            fail_program(w, number, error, i)
     for k in range(SENDS):
         row = w.t.sends[k]
         if row["state"] == UNDER_WAY and row["qp"] == i:
             row["state"] = FREE
             w.t.at[N_SENDS] -= 1
-
-
-@rule
-def begin_program(w: Any, number: int, count: int, tag: int, group: int) -> None:
-    """Start the program whose instructions stand in row `number`."""
-    _apart()
-    program = w.t.programs[number]
-    program["state"], program["at"], program["end"], program["tag"] = READY, 0, count, tag
-    program["group"], program["under_way"], program["error"], program["culprit"] = group, 0, 0, NOBODY
-    w.hub[0]["programs"] += 1
-    for i in range(w.hub[0]["queue_pairs"]):
-        if w.t.members[group, i] and w.peers[i]["failed"] != 0:
-            _fail_program(w, number, w.peers[i]["failed"] % NEVER, i)
 
 
 @rule

@@ -6,6 +6,7 @@ packet is its path, and whoever built the fabric says which carrier belongs to a
 
 import socket
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -55,6 +56,10 @@ class World(Protocol):
     @property
     def rate_bps(self) -> int:
         """Return the rate of all planes together, from which congestion control starts."""
+        ...
+
+    def inside(self) -> AbstractContextManager[None]:
+        """Return where sockets are to be made: they belong to the network of whoever makes them."""
         ...
 
     def bind(self, sock: socket.socket, port: int) -> None:
@@ -119,13 +124,14 @@ class Loopback:
 
     planes: int = 4
     """How many planes."""
-    payload: int = 32 * 1024
+    payload: int = 60 * 1024
     """Bytes in a full packet: `lo` takes datagrams of 65,507 bytes, and every packet costs the same whatever its
     size."""
     paths: int = 1
     """EVs in a plane: all of them would be the same way here, and a dead one is known sooner."""
     window: int = 1024 * 1024
-    """Bytes that a queue pair may have under way; an endpoint lowers it to what its receive buffer holds."""
+    """Bytes that a queue pair may have under way; an endpoint lowers it to what its receive buffer holds. On a busy
+    machine sender and receiver run in turns, and this is what a turn carries."""
     family: int = socket.AF_INET
     """IPv4: `lo` owns all of 127.0.0.0/8, but a single IPv6 address."""
     rate_bps: int = 40 * 10**9
@@ -143,6 +149,10 @@ class Loopback:
             ack_bytes=2 * self.payload,
             fixed=True,
         )
+
+    def inside(self) -> AbstractContextManager[None]:
+        """Return that sockets are made right here."""
+        return nullcontext()
 
     def bind(self, sock: socket.socket, port: int) -> None:
         """Bind to every address of `lo`, and to that device alone."""
@@ -197,6 +207,10 @@ class Carriers:
             ack_bytes=2 * self.payload,
             fixed=self.window > 0,
         )
+
+    def inside(self) -> AbstractContextManager[None]:
+        """Return that sockets are made right here."""
+        return nullcontext()
 
     def bind(self, sock: socket.socket, port: int) -> None:
         """Bind to the address of this host."""

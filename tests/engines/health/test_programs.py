@@ -148,7 +148,6 @@ def test_an_endpoint_that_does_not_answer_is_proof():
 
 
 @pytest.mark.slow
-@pytest.mark.trial
 def test_a_small_all_reduce_is_right_on_every_rank():
     (report,) = run(["all-reduce"], QUICK)
     assert report.passed, report.findings

@@ -15,7 +15,7 @@ from weft.engines.kubernetes.engine import Engine
 from weft.engines.kubernetes.resources import JOB_LABEL, JOBS, NAMESPACES, PODS, TEAMS
 from weft.engines.kubernetes.settings import Settings
 
-GRACE_S = 6
+GRACE_S = 15
 """After so long without a heartbeat Kubernetes itself says that a node is not ready."""
 CONTROLLER = User("system:serviceaccount:weft-system:weft-engine")
 NOBODY = User("nobody")
@@ -47,7 +47,7 @@ class Theatre:
 
     def stage(self, nodes: int, **more: Any) -> Stage:
         """Return nodes of this theatre's pool."""
-        return Stage(nodes, pool=self.name, prefix=self.name, **cast("Any", {"gpus": 8, "least_period_s": 1.5, **more}))
+        return Stage(nodes, pool=self.name, prefix=self.name, **cast("Any", {"gpus": 8, "least_period_s": 3.0, **more}))
 
     def settings(self, **more: Any) -> Settings:
         """Return settings of an engine for this theatre."""
@@ -123,7 +123,7 @@ async def engine(theatre: Theatre, settings: Settings | None = None, **more: Any
             yield one
 
 
-async def until(question: Question, patience_s: float = 60.0) -> None:
+async def until(question: Question, patience_s: float = 120.0) -> None:
     """Wait until the answer is yes."""
     deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline:

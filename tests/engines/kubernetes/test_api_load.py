@@ -31,9 +31,9 @@ def test_what_is_asked_of_the_server_does_not_grow_with_the_number_of_nodes(plan
         assert counts["nodes written"] <= 1.0, counts
     # Ten times the nodes: the engine asks no more.
     assert many["engine"] <= few["engine"] + 1.0, (few, many)
-    # A job is one status and two writes for each pod; a few more for the gang as a whole.
+    # One write for each pod, and a few for the gang as a whole.
     for counts in (few, many):
-        assert counts["writes of a gang"] <= 2 * counts["pods of a gang"] + 30, counts
+        assert counts["writes of a gang"] <= counts["pods of a gang"] + 30, counts
 
 
 async def _load(theatre: Theatre, nodes: int) -> dict[str, float]:

@@ -14,7 +14,7 @@ from weft.engines.kubernetes.client import ApiError, Client
 from weft.engines.kubernetes.election import Election
 from weft.engines.kubernetes.engine import Engine
 from weft.engines.kubernetes.objects import manifest
-from weft.engines.kubernetes.resources import HEALTH, JOBS, NAMESPACES, NODES, PODS, Resource
+from weft.engines.kubernetes.resources import HEALTH, JOBS, NAMESPACES, NODES, PODS, TEAMS, Resource
 from weft.engines.kubernetes.seen import CANCEL
 
 _DEPLOY = Path(__file__).parents[3] / "deploy" / "kubernetes"
@@ -65,6 +65,32 @@ def test_the_kinds_that_are_shipped_are_those_of_the_specs():
 @pytest.mark.timeout(400)
 def test_the_shipped_permissions_are_enough_and_each_of_them_is_needed(theatre: Theatre):
     asyncio.run(_all_verbs(theatre))
+
+
+@pytest.mark.kube
+def test_a_real_server_takes_every_shipped_object(theatre: Theatre):
+    kinds = {
+        **_KINDS, "Namespace": NAMESPACES, "Deployment": Resource("apps", "v1", "deployments", "Deployment"),
+        "Service": Resource("", "v1", "services", "Service"),
+        "ServiceAccount": Resource("", "v1", "serviceaccounts", "ServiceAccount"),
+    }  # fmt: skip
+    named = yaml.safe_load((_DEPLOY / "kustomization.yaml").read_text(encoding="utf-8"))["resources"]
+    assert set(named) | {"kustomization.yaml"} == {path.name for path in _DEPLOY.iterdir()}
+    texts = [(_DEPLOY / name).read_text(encoding="utf-8") for name in named if name != "kinds.yaml"]
+    documents = [one for text in texts for one in yaml.safe_load_all(text)]
+
+    async def dry_run() -> None:
+        async with theatre.open() as client:
+            for number, one in enumerate(documents):
+                resource = kinds[one["kind"]]
+                space = theatre.name if resource.namespaced else None
+                meta = {**one["metadata"], "name": f"{theatre.name}-{number}", "namespace": space or ""}
+                await client.request(
+                    "POST", resource.path(space), query={"dryRun": "All"}, body={**one, "metadata": meta}
+                )
+
+    asyncio.run(dry_run())
+    assert len(documents) >= 8
 
 
 async def _all_verbs(theatre: Theatre) -> None:
@@ -152,7 +178,10 @@ async def _play(theatre: Theatre, client: Client, engine: Engine, mine: Client, 
         return
 
     async def quiet() -> bool:
-        return not any(engine.lanes.waiting(line) for line in list(engine.lanes._lines) + list(engine.lanes._running))
+        # What one scene has written down about its team must not be what the next one would write.
+        held = (await client.get(TEAMS, theatre.name)).get("status") or {}
+        lines = list(engine.lanes._lines) + list(engine.lanes._running)
+        return held == {"gpus": 0, "waiting": 0} and not any(engine.lanes.waiting(line) for line in lines)
 
     await wait_for(quiet)
 

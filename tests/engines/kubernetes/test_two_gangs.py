@@ -76,7 +76,7 @@ async def _by_kube_scheduler(theatre: Theatre, client: Client) -> Counter[str]:
             counts.update(one["metadata"]["labels"]["gang"] for one in there if one["spec"].get("nodeName"))
             return sum(counts.values()) == _NODES
 
-        await until(all_nodes_are_taken, 120.0)
+        await until(all_nodes_are_taken, 240.0)
         found = Counter(counts)
     finally:
         theatre.plane.stop("kube-scheduler")

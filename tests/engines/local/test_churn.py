@@ -15,7 +15,6 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.slow
-@pytest.mark.trial
 @pytest.mark.parametrize("seed", [1])
 def test_a_hundred_kills_lose_no_job_and_start_none_twice(tmp_path: Path, seed: int):
     judge(tmp_path, 100, seed)

@@ -241,7 +241,6 @@ def test_a_node_that_fails_its_test_goes_to_repair_and_gets_no_work(engine: Engi
 
 
 @pytest.mark.slow
-@pytest.mark.trial
 def test_a_suspect_node_is_tested_by_the_health_programs_and_comes_back(engine: Engine):
     engine.report("slot-0", Evidence("matmul", engine.now(), "fatal", "a stray report"))
     drive(engine, lambda: engine.node("slot-0").state is NodeState.TESTING)

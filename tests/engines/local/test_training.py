@@ -21,7 +21,7 @@ from weft.engines.local.views import job_detail
 from weft.specs.submission import SubmissionSpec
 from weft.training.runs import records
 
-pytestmark = [pytest.mark.slow, pytest.mark.trial, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 TEXT = "the quick brown fox jumps over the lazy dog, again and again and again; " * 40
 STEPS = 120

@@ -11,7 +11,7 @@ from weft.netsim.simulate import prepare_engine, set_up, transports_of
 from weft.specs.scenario import TrafficSpec
 
 # The first one compiles, which takes minutes on a busy machine.
-pytestmark = [pytest.mark.slow, pytest.mark.trial, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
 def worlds(seed: int = 1, hosts: int = 16):

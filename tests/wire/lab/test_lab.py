@@ -23,7 +23,6 @@ from weft.wire.lab.lab import Lab
 from weft.wire.lab.machine import SYSTEM_PATH, World, keepers
 
 pytestmark = [
-    pytest.mark.trial,
     pytest.mark.root,
     pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root"),
 ]

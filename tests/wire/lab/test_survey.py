@@ -13,7 +13,6 @@ from weft.wire.lab.lab import Lab
 from weft.wire.lab.survey import survey
 
 pytestmark = [
-    pytest.mark.trial,
     pytest.mark.root,
     pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root"),
 ]

@@ -26,14 +26,14 @@ from weft.wire.lab.survey import survey
 from weft.wire.lab.traffic import Event, Stream, carry, warm_up
 
 pytestmark = [
-    pytest.mark.trial,
     pytest.mark.root,
     pytest.mark.timeout(900),
     pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root"),
 ]
 
 TRIES = 5
-SECONDS = 7.5
+SECONDS = float(os.environ.get("WEFT_LAB_SECONDS", "4.5"))
+"""How long a stream runs; a fault comes after a third and goes after two."""
 ENDS = (0, 3)
 """Under different T0s, so that every packet crosses a T1."""
 RATES_MBPS = (200, 100, 50)
@@ -207,12 +207,8 @@ def test_one_percent_loss_at_every_nic_costs_mrc_less_than_fifteen_percent(fabri
         result = run_mrc(fabric, ENDS, [], SECONDS)
         rivals: tuple[Rival, ...] = ("tcp", "tcp-bbr")
         tcp = {rival: run_tcp(fabric, ENDS, [], SECONDS / 2, rival=rival).overall for rival in rivals}
-        reached, unspoilt = result.reached_overall, free.reached_overall
-        share = reached / unspoilt
-        say(
-            f"MRC with 1 % loss: {reached / 1e6:.0f} of {unspoilt / 1e6:.0f} Mb/s, {share:.0%}"
-            f" (means {result.overall / 1e6:.0f} of {free.overall / 1e6:.0f})"
-        )
+        share = result.overall / free.overall
+        say(f"MRC with 1 % loss: {result.overall / 1e6:.0f} of {free.overall / 1e6:.0f} Mb/s, {share:.0%}")
         on_one_path = ", ".join(f"{name} {rate / free_tcp:.0%}" for name, rate in tcp.items())
         say(f"TCP with 1 % loss, one path: {on_one_path} of {free_tcp / 1e6:.0f} Mb/s")
         if share >= 0.85:

@@ -1,4 +1,4 @@
-"""Carries decisions out: the status first, then pods, bindings, taints and events, each at most once at a time.
+"""Carries decisions out: the status first, then pods, taints and events, each at most once at a time.
 
 What a pass hands over is compared with what the server is known to hold, and the difference is put into `lanes`. Every
 piece reports back by touching its job, so that the next pass looks again. Nothing here decides.
@@ -7,15 +7,16 @@ piece reports back by touching its job, so that the next pass looks again. Nothi
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from typing import Any
 
 from weft.cluster.book import Book
 from weft.cluster.jobs import HOLDING, JobState
 from weft.cluster.nodes import Node, NodeState
 from weft.core.errors import LimitReachedError, WeftError
+from weft.engines.kubernetes.claims import full
 from weft.engines.kubernetes.client import ApiError, Client
-from weft.engines.kubernetes.gangs import Make, Remove, Step, Tie, steps
+from weft.engines.kubernetes.gangs import Make, Remove, Step, steps
 from weft.engines.kubernetes.lanes import Lanes
 from weft.engines.kubernetes.ledger import Entry, difference, refused, status_of
 from weft.engines.kubernetes.pods import Surroundings, pod
@@ -62,13 +63,18 @@ class Carrier:
         self._refusing: dict[str, str] = {}
         self._teams_at = 0.0
         self._events = 0
-        self.made = self.bound = self.removed = 0
+        self.made = self.removed = 0
 
-    def carry_on(self, entry: Entry, now_ms: int) -> None:
-        """Do what is next for a job: write its status, or move its pods to where it says."""
+    def carry_on(self, entry: Entry, now_ms: int, given: Set[str] = frozenset()) -> None:
+        """Do what is next for a job: write its status, or move its pods to where it says.
+
+        Nodes in `given` are about to be given up by others; nobody's claim on them is written before that is.
+        """
         if entry.writing or time.monotonic() < entry.again_at:
             return
         durable = entry.durable
+        if not durable and entry.placed is not None and not given.isdisjoint(entry.placed.nodes):
+            return
         if not durable or time.monotonic() - entry.shown_at > _SHOW_S:
             changed = difference(status_of(entry, now_ms), entry.seen)
             entry.shown_at = time.monotonic()
@@ -97,6 +103,9 @@ class Carrier:
                 body = {"metadata": {"resourceVersion": seen.version}, "status": changed}
                 entry.seen = seen_job(await self._client.patch(JOBS, seen.name, body, seen.namespace, part="status"))
                 entry.saved = record
+                if entry.placed == entry.seen.placed:
+                    # One object from here on, so that to compare a large gang's place costs nothing.
+                    entry.placed = entry.seen.placed
             except ApiError as error:
                 # Somebody was quicker, or it has gone: the watch brings what stands there now.
                 if not (error.conflict or error.missing):
@@ -119,10 +128,19 @@ class Carrier:
         unseen = time.monotonic() - _UNSEEN_S
         todo = steps(seen.owner, record.state, entry.placed, pods, silent, elapsed_ms=elapsed_ms)
         for step in todo:
-            if step.pod in entry.busy or entry.made.get(step.pod, 0.0) > unseen:
+            if step.pod in entry.busy or entry.made.get(step.pod, 0.0) > unseen or self._taken(entry, step):
                 continue
             entry.busy.add(step.pod)
             self._lanes.put(seen.id, self._piece(entry, step, now_ms))
+
+    def _taken(self, entry: Entry, step: Step) -> bool:
+        """Say whether a pod has to wait for others that have not left its node yet."""
+        if isinstance(step, Remove) or entry.placed is None:
+            return False
+        there, node = self._world.pods_on.get(step.node), self._world.nodes.items.get(step.node)
+        if there is None or node is None:
+            return False
+        return full(there.values(), step.pod, entry.placed.gpus_per_node, node.gpus)
 
     def _nodes_of(self, entry: Entry) -> set[str]:
         return {pod.node for pod in self._world.pods_by_job(entry.seen.id) if pod.node}
@@ -142,8 +160,6 @@ class Carrier:
                 match step:
                     case Make():
                         await self._make(entry, step, placed)
-                    case Tie():
-                        await self._tie(entry, step)
                     case Remove():
                         await self._remove(entry, step, now_ms)
                 entry.failures = 0
@@ -162,29 +178,20 @@ class Carrier:
         assert placed is not None, "pods are made for a placement"
         assert seen.body is not None, "pods are made for a job that can be read"
         if step.node not in self._world.nodes.items:
-            # The server would take a binding to a node that does not exist.
+            # The server would take a pod for a node that does not exist.
             return
         if step.place == 0 and len(placed.nodes) > 1:
             await self._protect(seen.owner)
         addresses = {name: node.address for name in (placed.nodes[0],) if (node := self._world.nodes.items.get(name))}
         body = pod(seen.owner, seen.body, placed, step.place, Surroundings(addresses, self._aggregator))
         try:
-            answer = await self._client.create(PODS, body, seen.namespace)
+            await self._client.create(PODS, body, seen.namespace)
         except ApiError as error:
             if error.conflict:
                 return
             raise
         self.made += 1
-        await self._bind(entry, step.pod, answer["metadata"]["uid"], step.node)
-
-    async def _tie(self, entry: Entry, step: Tie) -> None:
-        if step.node in self._world.nodes.items:
-            await self._bind(entry, step.pod, step.uid, step.node)
-
-    async def _bind(self, entry: Entry, name: str, uid: str, node: str) -> None:
-        if await self._client.bind(entry.seen.namespace, name, uid, node):
-            self.bound += 1
-            entry.made[name] = time.monotonic()
+        entry.made[step.pod] = time.monotonic()
 
     async def _remove(self, entry: Entry, step: Remove, now_ms: int) -> None:
         record = entry.record

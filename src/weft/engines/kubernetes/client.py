@@ -269,20 +269,6 @@ class Client:
             raise
         return True
 
-    async def bind(self, namespace: str, pod: str, uid: str, node: str) -> bool:
-        """Bind a pod to a node; returns whether this request did it."""
-        meta = {"name": pod, "namespace": namespace, **({"uid": uid} if uid else {})}
-        target = {"apiVersion": "v1", "kind": "Node", "name": node}
-        body = {"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": target}
-        try:
-            await self.request("POST", PODS.path(namespace, pod, "binding"), body=body)
-        except ApiError as error:
-            # Bound already, by an earlier request whose answer got lost or by somebody else: the watch says where.
-            if error.missing or error.conflict:
-                return False
-            raise
-        return True
-
     async def evict(self, namespace: str, pod: str, uid: str, grace_s: int | None = None) -> float | None:
         """Ask to evict a pod; returns nothing when it goes, else the seconds after which to ask again (a budget)."""
         version = (await self.budgets()).api_version

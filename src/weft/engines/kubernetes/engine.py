@@ -29,11 +29,12 @@ from weft.cluster.actions import (
     Wait,
 )
 from weft.cluster.book import Book
-from weft.cluster.effects import checkpointed, ended, stopped, witnessed
+from weft.cluster.effects import checkpointed, ended, witnessed
 from weft.cluster.jobs import ENDED, HOLDING, Gang, Job, JobState, Placement, Team
 from weft.cluster.plan import decide
 from weft.cluster.snapshot import Snapshot
 from weft.engines.kubernetes.carrying import Carrier
+from weft.engines.kubernetes.claims import crowded, evicted, given_up, let_go
 from weft.engines.kubernetes.client import Client
 from weft.engines.kubernetes.gangs import standing
 from weft.engines.kubernetes.lanes import Lanes
@@ -174,10 +175,11 @@ class Engine:
         for action in decide(self.book, now_ms):
             self.decisions += not isinstance(action, Wait)
             self._take_up(action, now_ms)
+        given = given_up(self.entries[name] for name in self._live if name in self.entries)
         for job_id in sorted(jobs | self._live):
             entry = self.entries.get(job_id)
             if entry is not None:
-                self._carrier.carry_on(entry, now_ms)
+                self._carrier.carry_on(entry, now_ms, given)
             if entry is None or (entry.durable and entry.record.state not in HOLDING):
                 self._live.discard(job_id)
         self._carrier.show_teams(self.book, now_ms)
@@ -269,16 +271,11 @@ class Engine:
             for name in seen.placed.nodes if seen.placed else ():
                 if self._know(name) >= self.book.pool.count:
                     self._take_in_nodes({name}, now_ms)
-            entry = restore(seen, self.roll.numbers)
-            self.entries[seen.id] = entry
-            self._live.add(seen.id)
-            self._put(entry, now_ms)
+            entry = self._restore(seen, now_ms)
         elif not entry.writing and _newer(seen.version, entry.seen.version):
             if seen.record != entry.seen.record or seen.placed != entry.seen.placed:
                 _LOG.warning("%s: somebody else has changed its status; theirs counts", seen.id)
-                entry = self.entries[seen.id] = restore(seen, self.roll.numbers)
-                self._live.add(seen.id)
-                self._put(entry, now_ms)
+                entry = self._restore(seen, now_ms)
             else:
                 entry.seen = seen
                 asked = _asked(entry.record, seen)
@@ -286,6 +283,17 @@ class Engine:
                     self._set(entry, asked, now_ms)
         if seen.cancelled and entry.record.state not in ENDED and entry.record.ending != "cancelled":
             self._cancel(entry, seen.cancelled, now_ms)
+        return entry
+
+    def _restore(self, seen: SeenJob, now_ms: int) -> Entry:
+        """Take up a job as its status tells it, and what its pods have shown since."""
+        entry = self.entries[seen.id] = restore(seen, self.roll.numbers)
+        self._live.add(seen.id)
+        after = None
+        if entry.record.state in HOLDING:
+            entry.standing = standing(seen.owner, entry.placed, self.world.pods_by_job(seen.id))
+            after = let_go(entry.record, entry.standing, now_ms)
+        self._set(entry, after or entry.record, now_ms)
         return entry
 
     def _put(self, entry: Entry, now_ms: int) -> None:
@@ -298,6 +306,13 @@ class Engine:
             entry.why = f"it asks for {gpus} GPUs on a node; the largest has {largest}"
             return
         self._unfit.discard(record.id)
+        self.book.drop(record.id, now_ms)
+        if record.placement is not None:
+            lost = crowded(self.book.pool, record.placement.nodes, record.placement.gpus_per_node)
+            if lost:
+                _LOG.warning("%s: %d of its nodes are another job's; it leaves", record.id, len(lost))
+                entry.why = "others were on its nodes"
+                record = entry.record = evicted(record, lost, now_ms)
         self.book.put(record, now_ms)
 
     def _set(self, entry: Entry, record: Job, now_ms: int) -> None:
@@ -326,9 +341,13 @@ class Engine:
         seen = self.world.pods_of.get(entry.seen.id, {})
         for name in [name for name in entry.made if name in seen and seen[name].node]:
             del entry.made[name]
+        after = let_go(record, count, now_ms)
+        if after is not None:
+            entry.why = "" if after.state is JobState.DONE else entry.why
+            entry.standing = count if after.state is JobState.DONE else replace(count, bound=0, running=0)
+            self._set(entry, after, now_ms)
+            return
         match record.state:
-            case JobState.STARTING | JobState.RUNNING if count.succeeded == count.wanted:
-                self._end(entry, JobState.DONE, "", now_ms)
             case JobState.STARTING | JobState.RUNNING if count.failed:
                 self._failed(entry, now_ms)
             case JobState.STARTING if count.running + count.succeeded == count.wanted:
@@ -336,12 +355,6 @@ class Engine:
             case JobState.RUNNING if len([pod for pod in pods if pod.owner == entry.seen.uid]) < count.wanted:
                 entry.why = "a pod of it was taken away"
                 self._leave(entry, "requeue", now_ms)
-            case JobState.ASKED if count.wanted and count.succeeded == count.wanted:
-                self._end(entry, JobState.DONE, "", now_ms)
-            case JobState.ASKED | JobState.STOPPING if not count.left:
-                after = stopped(record, now_ms)
-                entry.standing = replace(count, bound=0, running=0)
-                self._set(entry, after, now_ms)
             case _:
                 pass
 
@@ -349,10 +362,6 @@ class Engine:
         """Say whether a large gang was looked at a moment ago: a look costs as much as it has pods."""
         wanted = len(entry.placed.nodes) if entry.placed else 0
         return wanted > _LARGE and time.monotonic() - entry.looked_at < wanted / 20_000
-
-    def _end(self, entry: Entry, state: JobState, why: str, now_ms: int) -> None:
-        entry.why = why
-        self._set(entry, ended(entry.record, state), now_ms)
 
     def _leave(self, entry: Entry, ending: Any, now_ms: int) -> None:
         record = replace(entry.record, state=JobState.STOPPING, ending=ending, leave_by_ms=now_ms)
@@ -383,6 +392,9 @@ class Engine:
     def _haunt(self, job_id: str, entry: Entry | None, now_ms: int) -> None:
         """Pods whose job has gone still hold their nodes; they are shown to decisions until they have left."""
         ghost = f"{job_id}@gone"
+        others = set(self.world.owners_of.get(job_id, ())) - ({entry.seen.uid} if entry else set())
+        if not others and ghost not in self._ghosts:
+            return
         pods = [pod for pod in self.world.pods_by_job(job_id) if entry is None or pod.owner != entry.seen.uid]
         nodes = sorted({self._know(pod.node) for pod in pods if pod.node and not pod.over})
         if nodes and max(nodes) >= self.book.pool.count:
@@ -394,13 +406,15 @@ class Engine:
                 del self._ghosts[ghost]
                 self.book.drop(ghost, now_ms)
             return
-        each = max(self.book.pool.nodes[number].gpus for number in nodes)
+        each = max(pod.gpus for pod in pods)
+        self.book.drop(ghost, now_ms)
+        full = crowded(self.book.pool, nodes, each)
+        nodes = [number for number in nodes if number not in full]
         placement = Placement(tuple(nodes), each)
         record = Job(ghost, Gang(len(nodes), each), now_ms, state=JobState.STOPPING, placement=placement,
                      start_ms=now_ms, ending="cancelled", leave_by_ms=now_ms)  # fmt: skip
-        if ghost not in self._ghosts or self._ghosts[ghost].placement != placement:
-            self._ghosts[ghost] = record
-            self.book.put(record, now_ms)
+        self._ghosts[ghost] = record
+        self.book.put(record, now_ms)
 
     def _take_up(self, action: Action, now_ms: int) -> None:
         """Note what was decided; the book has taken it as done already."""

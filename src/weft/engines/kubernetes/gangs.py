@@ -1,4 +1,4 @@
-"""What is still to be done for a job to stand as its record says: pods to make, to bind and to remove. Pure.
+"""What is still to be done for a job to stand as its record says: pods to make and to remove. Pure.
 
 This is what makes a crash harmless. Where a job runs is written down before its first pod is made; from then on every
 pass compares what is written with what exists and returns the difference. A gang that was half bound when the engine
@@ -16,26 +16,12 @@ _RUNS = frozenset({JobState.STARTING, JobState.RUNNING})
 
 @dataclass(frozen=True, slots=True)
 class Make:
-    """Make the pod of a place and bind it."""
+    """Make the pod of a place, on its node."""
 
     place: int
     """Its place in the gang."""
     pod: str
     """What it is called."""
-    node: str
-    """Where it goes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tie:
-    """Bind a pod that exists."""
-
-    place: int
-    """Its place in the gang."""
-    pod: str
-    """What it is called."""
-    uid: str
-    """Which one of that name."""
     node: str
     """Where it goes."""
 
@@ -52,7 +38,7 @@ class Remove:
     """Whether nobody is left on its node to end it gently."""
 
 
-Step = Make | Tie | Remove
+Step = Make | Remove
 
 
 def pod_name(job: str, placed: Placed, place: int) -> str:
@@ -77,7 +63,7 @@ def steps(
     todo: list[Step] = []
     for name, pod in there.items():
         keeps = pod.owner == owner.uid and (
-            (name in wanted and (not pod.node or placed is None or pod.node == placed.nodes[wanted[name]]))
+            (name in wanted and (placed is None or pod.node == placed.nodes[wanted[name]]))
             or (state in ENDED and pod.over)
         )
         if keeps and not (state is JobState.ASKED and not pod.over):
@@ -90,13 +76,8 @@ def steps(
         # A node is given to a new pod only when the old one has left it.
         held = {pod.node for name, pod in there.items() if pod.node and not pod.over and name not in wanted}
         for name, place in wanted.items():
-            pod = there.get(name)
-            if pod is None and (place >= begun or placed.nodes[place] in held):
-                continue
-            if pod is None:
+            if name not in there and place < begun and placed.nodes[place] not in held:
                 todo.append(Make(place, name, placed.nodes[place]))
-            elif not pod.node and not pod.leaving and pod.owner == owner.uid:
-                todo.append(Tie(place, name, pod.uid, placed.nodes[place]))
     return todo
 
 

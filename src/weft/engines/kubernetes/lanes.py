@@ -25,7 +25,7 @@ Work = Callable[[], Awaitable[None]]
 class Lanes:
     """Runs pieces of work, at most `width` at once and `rate_per_s` in a second."""
 
-    def __init__(self, width: int = 64, kept: int = 16, rate_per_s: float = 2000.0) -> None:
+    def __init__(self, width: int = 32, kept: int = 8, rate_per_s: float = 2000.0) -> None:
         """Open; `kept` of the places are only for short lines."""
         assert 0 < kept < width, "some places are kept, not all"
         self._width, self._kept = width, kept

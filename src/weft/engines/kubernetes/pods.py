@@ -93,6 +93,8 @@ def pod(owner: Owner, body: JobBody, placed: Placed, place: int, around: Surroun
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }
     spec = {
+        # Its place is known before it exists, so it is made there: one write where making and binding would be two.
+        "nodeName": placed.nodes[place],
         "schedulerName": SCHEDULER,
         "restartPolicy": "Never",
         "enableServiceLinks": False,

@@ -70,7 +70,7 @@ def _template(name: str, body: JobBody) -> dict[str, Any]:
     uid = hashlib.sha256(name.encode()).hexdigest()
     placed = Placed(("",) * body.nodes, body.gpus_per_node)
     spec = pod(Owner("", name, uid), body, placed, 0, Surroundings({}))["spec"]
-    for key in ("schedulerName", "tolerations"):
+    for key in ("nodeName", "schedulerName", "tolerations"):
         del spec[key]
     container = spec["containers"][0]
     given = {one["name"]: one["value"] for one in container["env"]}

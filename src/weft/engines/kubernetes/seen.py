@@ -120,6 +120,8 @@ class SeenPod:
     """How its program ended, where it has."""
     reason: str
     """What the node says about it."""
+    gpus: int = 0
+    """GPUs that it holds on its node."""
 
     @property
     def over(self) -> bool:
@@ -149,7 +151,12 @@ def seen_pod(item: Mapping[str, Any]) -> SeenPod:
         leaving="deletionTimestamp" in meta,
         code=ended[0].get("exitCode") if ended else None,
         reason=status.get("reason") or "",
+        gpus=sum(_gpus(one) for one in spec.get("containers") or ()),
     )
+
+
+def _gpus(container: Mapping[str, Any]) -> int:
+    return int(((container.get("resources") or {}).get("limits") or {}).get(GPU, "0"))
 
 
 @dataclass(frozen=True, slots=True)

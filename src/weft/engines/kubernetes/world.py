@@ -4,6 +4,7 @@ Pods are kept by job, because that is how they are asked for. Nothing here decid
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -59,6 +60,10 @@ class World:
     def __init__(self, client: Client, pool: str, namespace: str | None = None, silence_s: float = 90.0) -> None:
         """Look at the nodes of `pool` and at the jobs of `namespace`, or of all namespaces."""
         self.pods_of: dict[str, dict[str, SeenPod]] = {}
+        self.pods_on: dict[str, dict[str, SeenPod]] = {}
+        """The pods of each node, by uid."""
+        self.owners_of: dict[str, Counter[str]] = {}
+        """How many pods of each job's name belong to which job, by uid."""
         self.changed_jobs: set[str] = set()
         self.changed_nodes: set[str] = set()
         self.changed_teams: set[str] = set()
@@ -117,7 +122,28 @@ class World:
                 del self.pods_of[job_id]
         else:
             pods[new.name] = new
+        self._move(old, new)
         self._note(self.changed_jobs, job_id)
+
+    def _move(self, old: SeenPod | None, new: SeenPod | None) -> None:
+        """Keep the pods of each node, and their owners, true."""
+        if old is None or new is None or old.owner != new.owner:
+            for pod, sign in ((old, -1), (new, 1)):
+                if pod is not None:
+                    job_id = f"{pod.namespace}/{pod.job}"
+                    owners = self.owners_of.setdefault(job_id, Counter())
+                    owners[pod.owner] += sign
+                    if not owners[pod.owner]:
+                        del owners[pod.owner]
+                    if not owners:
+                        del self.owners_of[job_id]
+        if old is not None and old.node and (new is None or (new.node, new.uid) != (old.node, old.uid)):
+            there = self.pods_on[old.node]
+            there.pop(old.uid, None)
+            if not there:
+                del self.pods_on[old.node]
+        if new is not None and new.node:
+            self.pods_on.setdefault(new.node, {})[new.uid] = new
 
     def _node_changed(self, old: SeenNode | None, new: SeenNode | None) -> None:
         some = new or old

@@ -1,8 +1,8 @@
 """Builds the engine's columns from a network: nodes, ports, grades, rates, and the parts that threads work on.
 
-Nodes are numbered NICs first (those below each T0), then T0s, T1s and T2s, plane by plane. The ports of a node stand
-together: of NICs plane by plane, of a T0 down and then up, of a T1 by T0 (or up, in three tiers, after those), of a T2
-by pod.
+Nodes are numbered NICs first (those below each T0, in blocks), then T0s, T1s and T2s, plane by plane. The ports of a
+node stand together: of NICs plane by plane, of a T0 down and then up, of a T1 by T0 (or up, in three tiers, after
+those), of a T2 by pod.
 """
 
 from math import gcd
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.core.seeds import Seed
-from weft.mrc.columns import NEVER
+from weft.mrc.columns import NEVER, aligned
 from weft.netsim.engine import layout
 from weft.netsim.network import Network, pause_lags
 
@@ -21,6 +21,8 @@ _BITS = 8 * 10**12
 _SIGN = 2**63
 _MOST_RATES = 64
 _WORD_BITS = 32
+_MOST_NICS = 32
+"""NICs of one node: what they work on should stay in the nearer caches while a node is taken through a round."""
 NO_PORT = -1
 """What stands for the number of a port that a switch has but nobody uses."""
 
@@ -44,7 +46,7 @@ def build_fabric(network: Network, pairs: int, seed: Seed) -> tuple[layout.Fabri
     """Return the columns of a network, and how many words of busy ports its nodes have."""
     shape = network.shape
     nodes, numbers, far = _nodes(network)
-    ports = np.zeros((len(numbers), layout.PORT_COLUMNS), np.int32)
+    ports = aligned((len(numbers), layout.PORT_COLUMNS), np.int32)
     ports[:, layout.CREDITED] = -1
     for column in (layout.DATA_FIRST, layout.DATA_LAST, layout.CONTROL_FIRST, layout.CONTROL_LAST):
         ports[:, column] = -1
@@ -166,7 +168,9 @@ def _nodes(network: Network) -> tuple[Column, Column, Column]:
     shape = network.shape
     planes, hosts, down, up = shape.planes, shape.hosts, shape.down, shape.up
     t0s, t1s, t2s = shape.t0, shape.t1, shape.t2
-    first_t0 = t0s
+    blocks = [(t0, nics) for t0 in range(t0s) for nics in _blocks(t0 * down, min((t0 + 1) * down, hosts))]
+    block_of = np.repeat(np.arange(len(blocks)), [len(nics) for _, nics in blocks])
+    first_t0 = len(blocks)
     first_t1 = first_t0 + planes * t0s
     first_t2 = first_t1 + planes * t1s
     stages = [grid.first for grid in shape.link_grids]
@@ -180,8 +184,7 @@ def _nodes(network: Network) -> tuple[Column, Column, Column]:
         far.append(leads.astype(np.int64))
 
     plane = np.arange(planes)
-    for t0 in range(t0s):
-        nics = np.arange(t0 * down, min((t0 + 1) * down, hosts))
+    for t0, nics in blocks:
         port = 2 * (plane[None, :] * hosts + nics[:, None])
         leads = np.broadcast_to(first_t0 + plane * t0s + t0, port.shape)
         add(layout.AT_NICS, 0, t0, port.reshape(-1), leads.reshape(-1), (int(nics[0]), len(nics)))
@@ -193,7 +196,9 @@ def _nodes(network: Network) -> tuple[Column, Column, Column]:
             uplinks = np.arange(up)
             above = 2 * (stages[1] + (p * t0s + t0) * up + uplinks) if up else uplinks
             t1 = shape.pod_of(t0) * shape.pod_t1 + uplinks if t2s else uplinks // shape.bundle
-            leads = np.concatenate((np.full(down, t0), first_t1 + p * t1s + t1))
+            to_nics = np.zeros(down, np.int64)
+            to_nics[: len(nics)] = block_of[nics]
+            leads = np.concatenate((to_nics, first_t1 + p * t1s + t1))
             add(0, p, t0, np.concatenate((below, above)), leads, (int(nics[0]), len(nics)))
     for p in range(planes):
         for t1 in range(t1s):
@@ -211,6 +216,12 @@ def _nodes(network: Network) -> tuple[Column, Column, Column]:
     nodes[:, layout.FIRST_PORT] = np.concatenate(([0], np.cumsum(nodes[:-1, layout.PORTS])))
     nodes[:, layout.FIRST_WORD] = _words(nodes)[:-1]
     return nodes, np.concatenate(numbers), np.concatenate(far)
+
+
+def _blocks(first: int, end: int) -> list[Column]:
+    """Return the NICs from `first` to before `end` in blocks of an even size: what one node looks after."""
+    count = -(-(end - first) // _MOST_NICS)
+    return np.array_split(np.arange(first, end), count)
 
 
 def _t1_ports(network: Network, plane: int, pod: int, x: int, firsts: tuple[int, int]) -> tuple[Column, Column]:

@@ -1,24 +1,33 @@
-"""The walk over slots and nodes: one part of the fabric through one slot, or all of it through many."""
+"""The walk over slots and nodes: one part of the fabric through some slots, or all of it through many.
+
+A round is as many slots as a packet needs at least to get to a NIC. So the NICs of one T0 can be taken through a whole
+round before anybody else is looked at, while what they work on is at hand, and then the switches in steps of as many
+slots as a packet needs to get to one.
+"""
 
 from typing import Any
 
 from weft.mrc.columns import NEVER
 from weft.mrc.compiled import rule
 from weft.netsim.engine.layout import (
-    AT_NICS,
+    AHEAD,
     BUSY,
     CHUNK,
     FAULTY,
     FIRST_WORD,
+    GRANT_SLOTS,
     LOSSES,
+    MOST_SENT,
     NEED,
+    NIC_NODES,
     NICS,
     PLANES,
     PORTS,
     QUEUED,
+    ROUND_SLOTS,
     SEEN,
     SLOT_PS,
-    TIER,
+    SWITCH_SLOTS,
     granted,
 )
 from weft.netsim.engine.nics import nic_step
@@ -26,64 +35,89 @@ from weft.netsim.engine.switches import WORD_BITS, switch_step
 from weft.netsim.engine.wires import arriving
 
 NEED_SCRATCH, NEED_ROWS, NEED_CHUNKS = 1, 2, 4
-"""What a part may lack before a slot: scratch for arrivals, room in queues, room on wires."""
+"""What a part may lack before it goes on: scratch for arrivals, room in queues, room on wires."""
 _PER_ARRIVAL = 4
-_PER_PORT = 2
+"""Packets that a NIC may send in answer to one."""
+_PER_NODE = 2
+"""Lists that are begun for a node and a slot: over links of two lengths."""
 _LEAST = 4096
 
 
 @rule
-def lacks(f: Any, w: Any, q: Any, d: Any, part: int, slot: int) -> int:
-    """Return what a part may run out of in the coming slot; 0 where it has enough of everything."""
+def lacks(f: Any, w: Any, q: Any, d: Any, part: int, nics: bool, slot: int, end: int) -> int:
+    """Return what NICs, or switches, of a part may run out of in slots from `slot` to before `end`; 0 for nothing."""
     most = 0
     total = 0
     ports = 0
-    for k in range(len(d.nodes)):
+    first, last = members(d, nics)
+    for k in range(first, last):
         number = d.nodes[k]
-        count = arriving(w, number, slot)
-        most = max(most, count)
-        total += count
-        if f.nodes[number, TIER] == AT_NICS:
+        for at in range(slot, end):
+            count = arriving(w, number, at)
+            most = max(most, count)
+            total += count
+        if nics:
             ports += f.nodes[number, NICS] * f.figures[PLANES]
     found = 0
     if most > len(d.at):
         found |= NEED_SCRATCH
-    rows = _PER_ARRIVAL * total + _PER_PORT * ports + _LEAST
+    rows = (_PER_ARRIVAL * total + f.figures[MOST_SENT] * ports * (end - slot) if nics else total) + _LEAST
     if q.free[part, 3] - d.count[QUEUED] < rows:
         found |= NEED_ROWS
-    chunks = (d.count[QUEUED] + rows) // (CHUNK // 4) + _PER_ARRIVAL * len(d.nodes)
+    chunks = (d.count[QUEUED] + rows) // CHUNK + _PER_NODE * (end - slot + 3) * len(f.nodes)
     if w.free[part, 2] - w.free[part, 1] + w.free[part, 3] < chunks:
         found |= NEED_CHUNKS
     return found
 
 
 @rule
-def one_slot(f: Any, w: Any, q: Any, h: Any, t: Any, busy: Any, d: Any, part: int, slot: int) -> None:
-    """Take the nodes of one part through one slot."""
-    start_ps = slot * f.figures[SLOT_PS]
-    for rate in range(len(d.grant)):
-        d.grant[rate] = granted(f, rate, slot) - granted(f, rate, slot - 1)
-    d.count[BUSY] = 0
-    for k in range(len(d.nodes)):
+def members(d: Any, nics: bool) -> tuple[int, int]:
+    """Return where the NICs, or the switches, of a part begin and end among its nodes."""
+    return (0, d.count[NIC_NODES]) if nics else (d.count[NIC_NODES], len(d.nodes))
+
+
+@rule
+def walk(f: Any, w: Any, q: Any, h: Any, t: Any, busy: Any, d: Any, part: int, nics: bool, slot: int, end: int) -> None:
+    """Take the NICs, or the switches, of one part through slots, one node after the other."""
+    for at in range(slot, end):
+        for rate in range(d.grant.shape[1]):
+            d.grant[at & (GRANT_SLOTS - 1), rate] = granted(f, rate, at) - granted(f, rate, at - 1)
+    first, last = members(d, nics)
+    for k in range(first, last):
         number = d.nodes[k]
-        node = f.nodes[number]
-        work = arriving(w, number, slot) > 0
-        if node[TIER] == AT_NICS:
-            work = work or f.awake[number] != 0 or f.due[number] <= start_ps
-            words = node[NICS]
-        else:
-            words = (node[PORTS] + WORD_BITS - 1) // WORD_BITS
-        word = 0
-        while not work and word < words:
-            work = busy[node[FIRST_WORD] + word] != 0
-            word += 1
-        if not work:
-            continue
-        if node[TIER] == AT_NICS:
-            nic_step(f, w, q, h, t, busy, d, part, number, slot)
-        else:
-            switch_step(f, w, q, h, busy, d, part, number, slot)
-    w.waiting[part, slot & (w.heads.shape[1] - 1)] = 0
+        for at in range(slot, end):
+            if nics:
+                if _nics_act(f, w, busy, number, at):
+                    nic_step(f, w, q, h, t, busy, d, part, number, at)
+            elif _switch_acts(f, w, busy, number, at):
+                switch_step(f, w, q, h, busy, d, part, number, at)
+    if not nics:
+        for at in range(slot, end):
+            w.waiting[part, at & (w.heads.shape[1] - 1)] = 0
+
+
+@rule
+def _nics_act(f: Any, w: Any, busy: Any, number: int, slot: int) -> bool:
+    """Return whether anything can happen at a node of NICs in a slot."""
+    if f.awake[number] != 0 or f.due[number] <= slot * f.figures[SLOT_PS] or arriving(w, number, slot) > 0:
+        return True
+    node = f.nodes[number]
+    found = 0
+    for word in range(node[NICS]):
+        found |= busy[node[FIRST_WORD] + word]
+    return found != 0
+
+
+@rule
+def _switch_acts(f: Any, w: Any, busy: Any, number: int, slot: int) -> bool:
+    """Return whether anything can happen at a switch in a slot."""
+    if arriving(w, number, slot) > 0:
+        return True
+    node = f.nodes[number]
+    found = 0
+    for word in range((node[PORTS] + WORD_BITS - 1) // WORD_BITS):
+        found |= busy[node[FIRST_WORD] + word]
+    return found != 0
 
 
 @rule
@@ -107,16 +141,39 @@ def next_slot(f: Any, w: Any, slot: int, stop: int) -> int:
 
 
 @rule
+def round_end(f: Any, slot: int) -> int:
+    """Return the first slot of the round after the one that `slot` belongs to."""
+    return (slot // f.figures[ROUND_SLOTS] + 1) * f.figures[ROUND_SLOTS]
+
+
+@rule
 def advance(f: Any, w: Any, q: Any, h: Any, t: Any, busy: Any, d: Any, slot: int, stop: int) -> int:
-    """Take the whole fabric, as one part, through slots up to `stop`, or until somebody has to be told something."""
+    """Take the whole fabric, as one part, through slots up to `stop`, or until somebody has to be told something.
+
+    Nobody is told but at the end of a round. Where a store has to grow, slots are left in which only NICs have acted;
+    `AHEAD` says up to which.
+    """
     while slot < stop:
-        d.count[NEED] = lacks(f, w, q, d, 0, slot)
+        if d.count[AHEAD] <= slot:
+            end = min(stop, round_end(f, slot))
+            d.count[NEED] = lacks(f, w, q, d, 0, True, slot, end)
+            if d.count[NEED]:
+                return slot
+            d.count[BUSY] = 0
+            walk(f, w, q, h, t, busy, d, 0, True, slot, end)
+            d.count[AHEAD] = end
+        end = min(d.count[AHEAD], slot + f.figures[SWITCH_SLOTS])
+        d.count[NEED] = lacks(f, w, q, d, 0, False, slot, end)
         if d.count[NEED]:
             return slot
-        one_slot(f, w, q, h, t, busy, d, 0, slot)
-        slot += 1
-        if d.sheet.count[1] > 0 or d.count[LOSSES] > 0 or d.count[SEEN] > 0 or d.count[FAULTY] != 0:
+        walk(f, w, q, h, t, busy, d, 0, False, slot, end)
+        slot = end
+        if slot < d.count[AHEAD]:
+            continue
+        over = slot % f.figures[ROUND_SLOTS] == 0
+        news = d.sheet.count[1] > 0 or d.count[LOSSES] > 0 or d.count[SEEN] > 0
+        if d.count[FAULTY] != 0 or (over and news):
             return slot
-        if d.count[BUSY] == 0:
+        if d.count[BUSY] == 0 and not news:
             slot = next_slot(f, w, slot, stop)
     return slot

@@ -24,6 +24,7 @@ PLACE_MASK = (1 << PLACE_BITS) - 1
 PORT_MASK = (1 << 24) - 1
 """Ports and NICs have numbers of 24 bits."""
 HALF_SHIFT = 32
+PAIR_SHIFT = 33
 LOW32 = 0xFFFFFFFF
 SIGN32 = 1 << 31
 UID_BITS = 36
@@ -66,15 +67,17 @@ TIER, PLANE, INDEX, FIRST_PORT, PORTS, FIRST_NIC, NICS, FIRST_WORD = range(NODE_
 NICs), and where its words of busy ports begin."""
 AT_NICS = -1
 
-FIGURES = 27
+FIGURES = 30
 SLOT_PS, ORDER_WORD, LOSS_WORD, TRIMMING, HEADER, FULL, PLANES, DOWN, BUNDLE, POD_T0, SECONDS, TIERS, WATCHING = range(
     13
 )
 PAUSING, XOFF, XON, ROOM, ORDERED, ADAPTIVE, UPS, T0S, T1S, POD_T1, FIRST_UPLINK, FIRST_SECOND = range(13, 25)
-PER_SLOT = 25
+PER_SLOT, ROUND_SLOTS, SWITCH_SLOTS, FURTHEST, MOST_SENT = range(25, 30)
 """Whether switches pause, from and to how many bytes, and with how many they drop; whether packets keep their order;
 whether switches choose uplinks, and what they need to name links: counts, and the first link of each
-stage. `PER_SLOT` is 2^32 over the length of a slot, by which dividing is quick."""
+stage. `PER_SLOT` is 2^32 over the length of a slot, by which dividing is quick. A round has `ROUND_SLOTS`: through
+those NICs can be taken one by one, and switches through `SWITCH_SLOTS`; `FURTHEST` is how far ahead a packet may be put
+on a wire, `MOST_SENT` how many data packets a NIC's port can be given in a slot."""
 
 HOLD_COLUMNS = 40
 HELD, ASKED, OVERRUN, LAG, NEXT_READ, NEXT_WRITTEN, PAUSED, PAUSED_SINCE, PAUSED_SLOTS, CHANGES = range(10)
@@ -84,11 +87,13 @@ whether there were too many when the last slot ended, the slots until a pause ac
 next one is read and written; whether it is paused, since when, and for how long it was; the ring: slots in which pauses
 and resumes act, in turn."""
 
-COUNTERS = 16
+COUNTERS = 17
 INJECTED, DELIVERED, DROPPED, LOST, TRIMMED, MARKS, HOPS, TRACE, BUSY, LOSSES, SEEN, FAULTY, QUEUED, NEED, ASKS_SENT = (
     range(15)
 )
-"""Of a part: totals; ports that hold packets; rows of the two logs; what ended it; packets waiting; what it lacks."""
+NIC_NODES, AHEAD = 15, 16
+"""Of a part: totals; ports that hold packets; rows of the two logs; what ended it; packets waiting; what it lacks; how
+many of its nodes, the first ones, are NICs; and the slot up to which those have been taken."""
 
 PER_SLOT_BITS = 32
 DARK = -1
@@ -169,7 +174,7 @@ class Desk(NamedTuple):
     peaks: Any
     """Deepest data queue of every stage."""
     lost: Any
-    """Port, half, PSN (-1 for control) of packets lost to faults."""
+    """Port, half, PSN (-1 for control) and slot of packets lost to faults."""
     seen: Any
     """Pair, PSN and time of data that had been watched for."""
     first: Any
@@ -187,11 +192,13 @@ class Desk(NamedTuple):
     touched: Any
     """Halves that something arrived for."""
     grant: Any
-    """Bytes that each rate makes in this slot."""
+    """Bytes that each rate makes in a slot, for some slots in a row: by the low bits of a slot's number."""
 
 
 CHUNK = 32
 """Packets in a chunk."""
+GRANT_SLOTS = 32
+"""Slots of `Desk.grant`, at least those of a round."""
 
 
 @rule

@@ -242,7 +242,7 @@ def nic_step(f: Any, w: Any, q: Any, h: Any, t: Any, busy: Any, d: Any, part: in
     node = f.nodes[number]
     planes = f.figures[PLANES]
     start_ps = slot * f.figures[SLOT_PS]
-    take_arrivals(f, w, busy, d, part, number, slot)
+    take_arrivals(f, w, h, busy, d, part, number, slot)
     due_ps = NEVER
     awake = 0
     for local in range(node[NICS]):

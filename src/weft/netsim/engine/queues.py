@@ -7,7 +7,7 @@ by its grade, a row of numbers.
 from typing import Any
 
 from weft.mrc.columns import DATA, NEVER
-from weft.mrc.compiled import rule
+from weft.mrc.compiled import prefetch, rule
 from weft.mrc.numbers import mix64
 from weft.netsim.engine.layout import (
     ASKED,
@@ -34,8 +34,10 @@ from weft.netsim.engine.layout import (
     EXTRA,
     FAR,
     FAULTY,
+    FURTHEST,
     GOAL,
     GRADE,
+    GRANT_SLOTS,
     HALF_SHIFT,
     HARM,
     HEADER,
@@ -190,10 +192,35 @@ def catch_up(f: Any, port: Any, slot: int) -> None:
 
 
 @rule
+def cross(f: Any, w: Any, h: Any, d: Any, part: int, port: Any, packet: Any, slot: int) -> bool:
+    """Send a packet that comes alone to an empty port straight on; return whether it could go.
+
+    The same as `admit` and `transmit` would do, without a stop in a queue.
+    """
+    if port[DATA_FIRST] >= 0 or port[CONTROL_FIRST] >= 0 or f.figures[PAUSING] != 0:
+        return False
+    catch_up(f, port, slot)
+    credit = port[CREDIT] + d.grant[slot & (GRANT_SLOTS - 1), port[RATE]]
+    grade = f.grades[port[GRADE]]
+    state = packet[STATE]
+    size = size_of(h.sizes, state)
+    control = state & CONTROL != 0
+    if credit <= 0 or size > grade[CONTROL_LIMIT if control else DATA_LIMIT]:
+        return False
+    if not control and size > d.peaks[grade[STAGE]]:
+        d.peaks[grade[STAGE]] = size
+    port[CREDITED] = slot
+    port[CREDIT] = min(0, credit - size)
+    if port[HARM] == 0 or not _is_lost(f, d, port, packet, slot):
+        _launch(f, w, d, part, port, packet, size, grade[DELAY], slot)
+    return True
+
+
+@rule
 def transmit(f: Any, w: Any, q: Any, h: Any, d: Any, part: int, port: Any, slot: int) -> bool:
     """Let a port send what it may in a slot; return whether anything still waits."""
     catch_up(f, port, slot)
-    credit = port[CREDIT] + d.grant[port[RATE]]
+    credit = port[CREDIT] + d.grant[slot & (GRANT_SLOTS - 1), port[RATE]]
     port[CREDITED] = slot
     grade = f.grades[port[GRADE]]
     pausing = f.figures[PAUSING] != 0
@@ -219,13 +246,16 @@ def transmit(f: Any, w: Any, q: Any, h: Any, d: Any, part: int, port: Any, slot:
             if 0 <= grade[ECN_LOW] < port[DATA_BYTES] and _marks(grade, port, packet):
                 packet[STATE] |= MARKED
         credit -= size
-        if port[HARM] == 0 or not _is_lost(f, d, port, packet):
+        if port[HARM] == 0 or not _is_lost(f, d, port, packet, slot):
             _launch(f, w, d, part, port, packet, size, grade[DELAY], slot)
         q.after[row] = q.free[part, 0]
         q.free[part, 0] = row
         d.count[QUEUED] -= 1
     port[CREDIT] = credit
-    return port[CONTROL_FIRST] >= 0 or port[DATA_FIRST] >= 0
+    following = port[CONTROL_FIRST] if port[CONTROL_FIRST] >= 0 else port[DATA_FIRST]
+    if following >= 0:
+        prefetch(q.rows, following, STATE)
+    return following >= 0
 
 
 @rule
@@ -287,7 +317,7 @@ def _launch(f: Any, w: Any, d: Any, part: int, port: Any, packet: Any, size: int
         # Nothing overtakes on a link, though a short packet behind a long one would in this arithmetic.
         place_ps = max(place_ps, f.arrives[port[NUMBER]] + 1 - slot * slot_ps)
         f.arrives[port[NUMBER]] = slot * slot_ps + place_ps
-    slots = min(whole_slots(f, place_ps), w.heads.shape[1] - 1)
+    slots = min(whole_slots(f, place_ps), f.figures[FURTHEST])
     row = place_on_wire(w, d, part, port[FAR], slot + slots)
     target = w.rows[row]
     target[UID] = packet[UID]
@@ -302,7 +332,7 @@ def _launch(f: Any, w: Any, d: Any, part: int, port: Any, packet: Any, size: int
 def forward(f: Any, w: Any, d: Any, part: int, node: int, packet: Any, slot: int) -> None:
     """Put a packet whose time has not come, because the ring was too short, on the wire again."""
     slot_ps = f.figures[SLOT_PS]
-    slots = min((packet[PLACE] & PLACE_MASK) // slot_ps, w.heads.shape[1] - 1)
+    slots = min((packet[PLACE] & PLACE_MASK) // slot_ps, f.figures[FURTHEST])
     row = place_on_wire(w, d, part, node, slot + slots)
     for word in range(WORDS):
         w.rows[row, word] = packet[word]
@@ -310,7 +340,7 @@ def forward(f: Any, w: Any, d: Any, part: int, node: int, packet: Any, slot: int
 
 
 @rule
-def _is_lost(f: Any, d: Any, port: Any, packet: Any) -> bool:
+def _is_lost(f: Any, d: Any, port: Any, packet: Any, slot: int) -> bool:
     """Decide whether a port that is not well loses a packet, and note it."""
     state = packet[STATE]
     hop = (state >> HOP_SHIFT) & HOP_MASK
@@ -327,5 +357,6 @@ def _is_lost(f: Any, d: Any, port: Any, packet: Any) -> bool:
     d.lost[at, 1] = packet[NAME] >> HALF_SHIFT
     data = state & CONTROL == 0 or (state >> TRIM_SHIFT) & TRIM_MASK != 0
     d.lost[at, 2] = state & PSN_MASK if data else -1
+    d.lost[at, 3] = slot
     d.count[LOSSES] = at + 1
     return True

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.mrc.columns import aligned
 from weft.netsim import hosts
 from weft.netsim.engine import layout
 from weft.netsim.network import Network
@@ -21,12 +22,12 @@ _PER_PORT = 16
 _PER_HALF = 6
 
 
-def ring_slots(network: Network) -> int:
-    """Return the slots of the ring: a power of two beyond the longest way over one link."""
+def ring_slots(network: Network, ahead: int) -> int:
+    """Return the slots of the ring: a power of two beyond the longest way over one link from the end of a round."""
     slot_ps = int(network.slot_ps)
     slowest = int(network.rate_bps.min())
     longest = int(network.delay_ps.max()) + network.frames.full * 8 * 10**12 // slowest + slot_ps
-    return 1 << (longest // slot_ps + 2).bit_length()
+    return 1 << (longest // slot_ps + 2 + ahead).bit_length()
 
 
 def planned_packets(network: Network, pairs: int, window: int) -> int:
@@ -49,7 +50,7 @@ def make_wires(packets: int, parts: int, ring: int, nodes: int) -> layout.Wires:
     free[:, 1] = np.arange(parts) * each
     free[:, 2] = free[:, 1] + each
     return layout.Wires(
-        np.empty((chunks * layout.CHUNK, layout.WORDS), np.int64),
+        aligned((chunks * layout.CHUNK, layout.WORDS), np.int64),
         np.empty(chunks, np.int32),
         heads,
         free,
@@ -65,7 +66,7 @@ def make_queues(packets: int, parts: int) -> layout.Queues:
     free[:, 1] = np.arange(parts) * each
     free[:, 2] = free[:, 1] + each
     free[:, 3] = each
-    return layout.Queues(np.empty((parts * each, layout.WORDS), np.int64), np.empty(parts * each, np.int32), free)
+    return layout.Queues(aligned((parts * each, layout.WORDS), np.int64), np.empty(parts * each, np.int32), free)
 
 
 def grown_wires(wires: layout.Wires) -> layout.Wires:
@@ -78,8 +79,9 @@ def grown_wires(wires: layout.Wires) -> layout.Wires:
     _keep_rest(after, free, counted=True)
     free[:, 1] = had + np.arange(parts) * each
     free[:, 2] = free[:, 1] + each
-    rows = np.empty((len(after) * layout.CHUNK, layout.WORDS), np.int64)
-    rows[: len(wires.rows)] = wires.rows
+    rows = aligned((len(after) * layout.CHUNK, layout.WORDS), np.int64)
+    used = int(wires.free[:, 1].max()) * layout.CHUNK
+    rows[:used] = wires.rows[:used]
     return wires._replace(rows=rows, after=after, free=free)
 
 
@@ -94,8 +96,9 @@ def grown_queues(queues: layout.Queues) -> layout.Queues:
     free[:, 1] = had + np.arange(parts) * each
     free[:, 2] = free[:, 1] + each
     free[:, 3] += each
-    rows = np.empty((len(after), layout.WORDS), np.int64)
-    rows[:had] = queues.rows
+    rows = aligned((len(after), layout.WORDS), np.int64)
+    used = int(queues.free[:, 1].max())
+    rows[:used] = queues.rows[:used]
     return layout.Queues(rows, after, free)
 
 
@@ -112,8 +115,10 @@ def _keep_rest(after: Any, free: Any, *, counted: bool) -> None:
             row[3] += end - first
 
 
-def make_desk(network: Network, nodes: Any, halves: Any, most_ports: int, rates: int) -> layout.Desk:
+def make_desk(network: Network, fabric: layout.Fabric, nodes: Any, halves: Any) -> layout.Desk:
     """Return what one part works with."""
+    most_ports = int(max(fabric.nodes[:, layout.PORTS].max(), fabric.nodes[:, layout.NICS].max()))
+    nic_nodes = int((fabric.nodes[nodes, layout.TIER] == layout.AT_NICS).sum())
     widest = int(np.diff(halves.first).max(initial=1))
     rows = _PER_HALF * widest + _LEAST_SCRATCH
     free = np.arange(-1, rows, dtype=np.int64)
@@ -125,12 +130,14 @@ def make_desk(network: Network, nodes: Any, halves: Any, most_ports: int, rates:
         np.zeros((2 * len(halves.deadline) + 64, 3), np.int64),
         np.zeros(2, np.int64),
     )
+    count = np.zeros(layout.COUNTERS, np.int64)
+    count[layout.NIC_NODES] = nic_nodes
     return layout.Desk(
         nodes,
         sheet,
-        np.zeros(layout.COUNTERS, np.int64),
+        count,
         np.zeros(2 * network.shape.tiers, np.int64),
-        np.empty((_MOST_LOGGED, 3), np.int64),
+        np.empty((_MOST_LOGGED, 4), np.int64),
         np.empty((_MOST_LOGGED, 3), np.int64),
         np.full(most_ports, -1, np.int64),
         np.empty(_LEAST_SCRATCH, np.int64),
@@ -139,7 +146,7 @@ def make_desk(network: Network, nodes: Any, halves: Any, most_ports: int, rates:
         np.empty(_LEAST_SCRATCH, np.int64),
         np.zeros(network.shape.planes, np.int64),
         np.zeros(max(_LEAST_SCRATCH, 2 * widest), np.int64),
-        np.zeros(rates, np.int64),
+        np.zeros((layout.GRANT_SLOTS, len(fabric.rates)), np.int64),
     )
 
 
@@ -150,7 +157,7 @@ def with_scratch(desk: layout.Desk, count: int) -> layout.Desk:
 
 
 def parts_of(nodes: Any, parts: int) -> list[Any]:
-    """Return the nodes of every part: of each tier an equal share, so that all parts have as much to do."""
+    """Return the nodes of every part, NICs first: of each tier an equal share, so that all have as much to do."""
     shares: list[list[Any]] = [[] for _ in range(parts)]
     for tier in np.unique(nodes[:, layout.TIER]).tolist():
         members = np.flatnonzero(nodes[:, layout.TIER] == tier)

@@ -6,7 +6,8 @@ for another way of choosing.
 
 from typing import Any
 
-from weft.mrc.compiled import rule
+from weft.mrc.columns import SACK
+from weft.mrc.compiled import prefetch, rule
 from weft.mrc.numbers import lowest_bit, mix64
 from weft.netsim.engine.layout import (
     ADAPTIVE,
@@ -21,10 +22,15 @@ from weft.netsim.engine.layout import (
     GOAL,
     HOPS,
     INDEX,
+    KIND_MASK,
+    KIND_SHIFT,
+    NAME,
     NICS,
     NUMBER,
+    NUMBER_SHIFT,
     ORDER_WORD,
     ORDERED,
+    PAIR_SHIFT,
     PAUSING,
     PLACE,
     PLACE_BITS,
@@ -34,6 +40,7 @@ from weft.netsim.engine.layout import (
     PORTS,
     SECOND_SHIFT,
     SLOT_PS,
+    STATE,
     TIER,
     TIERS,
     TRACE,
@@ -41,9 +48,10 @@ from weft.netsim.engine.layout import (
     UPLINK_MASK,
     UPLINK_SHIFT,
 )
-from weft.netsim.engine.queues import admit, decide_pause, forward, transmit
+from weft.netsim.engine.queues import admit, cross, decide_pause, forward, transmit
 from weft.netsim.engine.uplinks import with_uplink
 from weft.netsim.engine.wires import clear_list
+from weft.netsim.foresight import foresee
 
 WORD_BITS = 32
 """Ports in one word of `busy`."""
@@ -51,6 +59,7 @@ _WORD_SHIFT, _WORD_MASK = 5, 31
 _SLOT_SHIFT = 44
 _FLIP = -(2**63)
 _SHORT = 24
+_FORESEEN = 6
 _TWO_TIERS = 2
 
 
@@ -78,18 +87,24 @@ def local_port(f: Any, node: Any, goal: int) -> int:
 
 
 @rule
-def take_arrivals(f: Any, w: Any, busy: Any, d: Any, part: int, number: int, slot: int) -> None:
+def take_arrivals(f: Any, w: Any, h: Any, busy: Any, d: Any, part: int, number: int, slot: int) -> None:
     """Sort what arrives at a node in a slot by port, or by NIC, and note where it stands."""
     node = f.nodes[number]
+    at_nics = node[TIER] == AT_NICS
     ring = slot & (w.heads.shape[1] - 1)
     slot_ps = f.figures[SLOT_PS]
     base = slot << _SLOT_SHIFT
-    chooses = f.figures[ADAPTIVE] != 0 and node[TIER] != AT_NICS
+    chooses = f.figures[ADAPTIVE] != 0 and not at_nics
     count = 0
     for source in range(w.heads.shape[0]):
         left = w.heads[source, ring, number, 1]
         chunk = w.heads[source, ring, number, 0]
+        coming = w.heads[source, (slot + 1) & (w.heads.shape[1] - 1), number, 0]
+        if coming >= 0:
+            _foresee_chunk(w, coming)
         while chunk >= 0:
+            if w.after[chunk] >= 0:
+                _foresee_chunk(w, w.after[chunk])
             held = ((left - 1) & (CHUNK - 1)) + 1
             left -= held
             for row in range(chunk * CHUNK, chunk * CHUNK + held):
@@ -106,11 +121,22 @@ def take_arrivals(f: Any, w: Any, busy: Any, d: Any, part: int, number: int, slo
                 d.at[count] = row
                 d.after[count] = d.first[to]
                 d.first[to] = count
-                if node[TIER] != AT_NICS and not chooses:
+                if at_nics:
+                    state = packet[STATE]
+                    if (state >> KIND_SHIFT) & KIND_MASK == SACK:
+                        foresee(h, packet[NAME] >> PAIR_SHIFT, state + (state >> NUMBER_SHIFT))
+                elif not chooses:
                     busy[node[FIRST_WORD] + (to >> _WORD_SHIFT)] |= 1 << (to & _WORD_MASK)
                 count += 1
             chunk = w.after[chunk]
     d.count[HOPS] += count
+
+
+@rule
+def _foresee_chunk(w: Any, chunk: int) -> None:
+    """Say that the packets of a chunk are about to be looked at; those behind the first ones come by themselves."""
+    for row in range(chunk * CHUNK, chunk * CHUNK + _FORESEEN, 2):
+        prefetch(w.rows, row, PLACE)
 
 
 @rule
@@ -185,7 +211,7 @@ def _sink(w: Any, d: Any, root: int, count: int, by_time: bool) -> None:
 def switch_step(f: Any, w: Any, q: Any, h: Any, busy: Any, d: Any, part: int, number: int, slot: int) -> None:
     """Do what one switch does in one slot."""
     node = f.nodes[number]
-    take_arrivals(f, w, busy, d, part, number, slot)
+    take_arrivals(f, w, h, busy, d, part, number, slot)
     if f.figures[ADAPTIVE]:
         _admit_by_choice(f, w, q, h, busy, d, part, node)
     by_time = f.figures[ORDERED] != 0
@@ -198,12 +224,7 @@ def switch_step(f: Any, w: Any, q: Any, h: Any, busy: Any, d: Any, part: int, nu
             bit = lowest_bit(left)
             left &= left - 1
             local = (word << _WORD_SHIFT) + bit
-            port = f.ports[node[FIRST_PORT] + local]
-            if d.first[local] >= 0:
-                for k in range(in_order(w, d, local, by_time)):
-                    each = d.order[k]
-                    admit(f, q, h, d, part, port, w.rows[d.at[each]], d.key[each])
-            if transmit(f, w, q, h, d, part, port, slot):
+            if _port_step(f, w, q, h, d, part, f.ports[node[FIRST_PORT] + local], local, by_time, slot):
                 waiting += 1
             else:
                 bits &= ~(1 << bit)
@@ -215,6 +236,22 @@ def switch_step(f: Any, w: Any, q: Any, h: Any, busy: Any, d: Any, part: int, nu
             if own >= 0:
                 decide_pause(f, d, own ^ 1, slot)
     release_arrivals(w, part, number, slot)
+
+
+@rule
+def _port_step(
+    f: Any, w: Any, q: Any, h: Any, d: Any, part: int, port: Any, local: int, by_time: bool, slot: int
+) -> bool:
+    """Let a port take in what arrived for it and send; return whether anything still waits."""
+    first = d.first[local]
+    if first >= 0:
+        if d.after[first] < 0 and cross(f, w, h, d, part, port, w.rows[d.at[first]], slot):
+            d.first[local] = -1
+            return False
+        for k in range(in_order(w, d, local, by_time)):
+            each = d.order[k]
+            admit(f, q, h, d, part, port, w.rows[d.at[each]], d.key[each])
+    return transmit(f, w, q, h, d, part, port, slot)
 
 
 @rule

@@ -24,7 +24,7 @@ class Crew:
     def __init__(self, threads: int, swap: Swap | None = None) -> None:
         self.threads = threads
         self._pool = ThreadPoolExecutor(threads - 1) if threads > 1 else None
-        self._lacks, self._one_slot = Fixed(kernel.lacks), Fixed(kernel.one_slot, swap)
+        self._lacks, self._walk = Fixed(kernel.lacks), Fixed(kernel.walk, swap)
         self._next_slot, self._move = Fixed(kernel.next_slot), Fixed(wires.move_chunks)
 
     def close(self) -> None:
@@ -36,18 +36,34 @@ class Crew:
         """Compile what the threads will run."""
         columns = world._columns()  # noqa: SLF001  the crew is a part of the world
         idle = world.desks[0]._replace(nodes=world.desks[0].nodes[:0])
-        self._lacks(*columns[:3], idle, 0, 0)
-        self._one_slot(*columns, idle, 0, 0)
+        self._lacks(*columns[:3], idle, 0, True, 0, 0)
+        self._walk(*columns, idle, 0, True, 0, 0)
         self._next_slot(*columns[:2], 0, 0)
 
-    def slot(self, world: "EngineWorld") -> None:
-        """Take every part through the world's slot, and go on to the next one in which something can happen."""
+    def go(self, world: "EngineWorld") -> None:
+        """Take every part through what is left of a round, and go on to the next slot in which something can happen."""
+        figures = world.fabric.figures
+        round_slots, step = int(figures[layout.ROUND_SLOTS]), int(figures[layout.SWITCH_SLOTS])
+        end = min(world.stop, (world.slot // round_slots + 1) * round_slots)
+        for desk in world.desks:
+            desk.count[layout.BUSY] = 0
+        self._together(world, True, world.slot, end)
+        while world.slot < end:
+            until = min(end, world.slot + step)
+            self._together(world, False, world.slot, until)
+            world.slot = until
+        quiet = (layout.BUSY, layout.LOSSES, layout.SEEN)
+        if not any(desk.sheet.count[1] or desk.count[list(quiet)].any() for desk in world.desks):
+            world.slot = self._next_slot(world.fabric, world.wires, world.slot, world.stop)
+
+    def _together(self, world: "EngineWorld", nics: bool, slot: int, end: int) -> None:
+        """Take the NICs, or the switches, of every part through slots."""
         assert self._pool is not None, "one thread needs no crew"
-        columns = world._columns()  # noqa: SLF001  the crew is a part of the world
         self._share_chunks(world)
+        columns = world._columns()  # noqa: SLF001  the crew is a part of the world
         lacking = 0
         for part, desk in enumerate(world.desks):
-            desk.count[layout.NEED] = self._lacks(columns[0], columns[1], columns[2], desk, part, world.slot)
+            desk.count[layout.NEED] = self._lacks(*columns[:3], desk, part, nics, slot, end)
             lacking |= int(desk.count[layout.NEED])
         if lacking:
             world._grow()  # noqa: SLF001  the crew is a part of the world
@@ -56,16 +72,12 @@ class Crew:
 
         def work() -> None:
             while (part := next(claims)) < len(world.desks):
-                self._one_slot(*columns, world.desks[part], part, world.slot)
+                self._walk(*columns, world.desks[part], part, nics, slot, end)
 
         others = [self._pool.submit(work) for _ in range(self.threads - 1)]
         work()
         for other in others:
             other.result()
-        world.slot += 1
-        quiet = (layout.BUSY, layout.LOSSES, layout.SEEN)
-        if not any(desk.sheet.count[1] or desk.count[list(quiet)].any() for desk in world.desks):
-            world.slot = self._next_slot(columns[0], columns[1], world.slot, world.stop)
 
     def _share_chunks(self, world: "EngineWorld") -> None:
         """Let parts that have free chunks give some to those that have few."""

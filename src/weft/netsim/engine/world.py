@@ -21,7 +21,7 @@ from weft.netsim.engine.threads import Crew
 from weft.netsim.faults import Change, Reconvergence
 from weft.netsim.network import Network
 from weft.netsim.reference.flows import FlowBoard
-from weft.netsim.reference.records import FaultRecord, Records
+from weft.netsim.reference.records import FaultRecord, Miss, Records
 from weft.netsim.transports.base import Event, in_order
 from weft.netsim.transports.nics import ColumnEndpoints
 
@@ -59,6 +59,9 @@ class EngineWorld:
         self._bin_end_ps = bin_ps
         self._crew = Crew(threads, endpoints.swap)
         self._at_once = max(1, min(_MOST_SLOTS_AT_ONCE, _PORT_SLOTS_AT_ONCE // network.ports))
+        self._round = board.round_slots(network, endpoints.most_posts)
+        self._at_once = -(-self._at_once // self._round) * self._round
+        self._misses: list[Miss] = []
         self._build(seed, 1 if threads == 1 else threads * _PARTS_PER_THREAD)
         self._changes = tuple(changes)
         self._changed = 0
@@ -79,14 +82,21 @@ class EngineWorld:
             network, len(self.endpoints.pairs), int(self.endpoints.params["window_max"][0])
         )
         nodes = self.fabric.nodes
-        self.wires = stores.make_wires(packets, parts, stores.ring_slots(network), len(nodes))
+        ring = stores.ring_slots(network, self._round)
+        self.wires = stores.make_wires(packets, parts, ring, len(nodes))
+        figures = self.fabric.figures
+        figures[layout.ROUND_SLOTS] = self._round
+        figures[layout.SWITCH_SLOTS] = min(self._round, network.ahead_slots[1])
+        figures[layout.FURTHEST] = ring - self._round
+        payload, header = network.frames.payload, network.frames.header
+        smallest = min((flow.size % payload or payload for flow in self.board.flows), default=payload) + header
+        figures[layout.MOST_SENT] = network.frames.full // smallest + 1
         self.queues = stores.make_queues(packets, parts)
-        most = int(max(nodes[:, layout.PORTS].max(), nodes[:, layout.NICS].max()))
-        self.desks = [
-            stores.make_desk(network, share, halves, most, len(self.fabric.rates))
-            for share in stores.parts_of(nodes, parts)
-        ]
+        self.desks = [stores.make_desk(network, self.fabric, share, halves) for share in stores.parts_of(nodes, parts)]
         numbers = self.fabric.ports[:, layout.NUMBER]
+        blocks = nodes[nodes[:, layout.TIER] == layout.AT_NICS]
+        self.block_of = np.repeat(np.arange(len(blocks)), blocks[:, layout.NICS])
+        """The node of every NIC."""
         self.row_of = np.full(network.ports, -1, np.int64)
         used = np.flatnonzero(numbers != NO_PORT)
         self.row_of[numbers[used]] = used
@@ -98,6 +108,12 @@ class EngineWorld:
         """Give a pair a message; return whether it had room for it."""
         self._rouse(self.endpoints.pairs[pair].source)
         return self.endpoints.post(pair, length)
+
+    def post_many(self, pairs: Sequence[int], lengths: Sequence[int]) -> Sequence[bool]:
+        """Give each of `pairs` a message; return which had room for it."""
+        for pair in pairs:
+            self._rouse(self.endpoints.pairs[pair].source)
+        return self.endpoints.post_many(pairs, lengths)
 
     def set_goals(self, pair: int, arrived: int, acknowledged: int) -> None:
         """Say after how many packets an `ARRIVED` and an `ACKNOWLEDGED` are wanted; -1 for none."""
@@ -113,7 +129,7 @@ class EngineWorld:
 
     def _rouse(self, nic: int) -> None:
         """Let the node of a NIC be looked at in the next slot."""
-        self.fabric.awake[int(self.fabric.t0_of[nic])] = 1
+        self.fabric.awake[int(self.block_of[nic])] = 1
 
     # The run.
 
@@ -126,6 +142,7 @@ class EngineWorld:
                 watch(self)
             if self.slot > _MOST_SLOTS:
                 raise LimitReachedError(f"the run passed {_MOST_SLOTS:,} slots without an end")
+        self._end_round()
         self._close_bins(self.slot * self.slot_ps + self.bin_ps if self.until_ps is None else self.until_ps)
 
     def _deadlocked(self) -> bool:
@@ -147,7 +164,7 @@ class EngineWorld:
             self._changed += 1
             for nic, plane, up in self.harms.change(change, self.slot):
                 self.endpoints.change_port(nic, plane, up=up, now_ps=start_ps)
-                node = int(self.fabric.t0_of[nic])
+                node = int(self.block_of[nic])
                 self.fabric.due[node] = min(int(self.fabric.due[node]), int(self.endpoints.halves.due[nic]))
                 self._rouse(nic)
             if self.network.switching.adaptive:
@@ -179,16 +196,21 @@ class EngineWorld:
     def _go(self, stop: int) -> None:
         """Run slots up to `stop`, or until something is to be told."""
         ends = self.board.is_full or (self.pauses is not None and len(self.pauses.record.deadlock) > 0)
-        self.stop = self.slot + 1 if ends else min(stop, self.slot + self._at_once)
+        in_round = self.slot % self._round
+        self.stop = self.slot + 1 if ends else min(stop, self.slot - in_round + self._at_once)
         if len(self.desks) == 1:
-            before = self.slot
-            self.slot = self._advance(*self._columns(), self.desks[0], before, self.stop)
-            if self.slot == before:
+            self.slot = self._advance(*self._columns(), self.desks[0], self.slot, self.stop)
+            while self.desks[0].count[layout.NEED]:
                 self._grow()
-                return
+                self.slot = self._advance(*self._columns(), self.desks[0], self.slot, self.stop)
         else:
-            self._crew.slot(self)
-        self._take_notes()
+            self._crew.go(self)
+        self._note_seen()
+        self._note_lost()
+        if any(desk.count[layout.FAULTY] for desk in self.desks):
+            raise LimitReachedError("the engine ran out of room for packets within one slot; report this scenario")
+        if self.slot % self._round == 0:
+            self._end_round()
 
     def _columns(self) -> tuple[Any, ...]:
         ends = self.endpoints
@@ -201,7 +223,7 @@ class EngineWorld:
             need = int(desk.count[layout.NEED])
             lacking |= need
             if need & kernel.NEED_SCRATCH:
-                most = int(self.wires.heads[:, self.slot % self.wires.heads.shape[1], :, 1].sum(axis=0).max())
+                most = int(self.wires.heads[..., 1].sum(axis=0).max())
                 self.desks[place] = stores.with_scratch(desk, 2 * most)
             desk.count[layout.NEED] = 0
         if lacking & kernel.NEED_ROWS:
@@ -209,20 +231,21 @@ class EngineWorld:
         if lacking & kernel.NEED_CHUNKS:
             self.wires = stores.grown_wires(self.wires)
 
-    def _take_notes(self) -> None:
-        """Take in what happened in the slot before: ends of flows, packets lost to faults, their replacements."""
+    def _end_round(self) -> None:
+        """Tell flows what was completed in a round, and faults which packets they took for good."""
+        for fault, pair, sequence, time_ps in self._misses:
+            if not self.endpoints.has(pair, sequence):
+                self.records.faults[fault].open[pair, sequence] = time_ps
+                self._watch(pair, sequence)
+        self._misses.clear()
         events: list[Event] = []
         for desk in self.desks:
             found = int(desk.sheet.count[1])
             if found:
                 events += [Event(*row) for row in desk.sheet.events[:found].tolist()]
                 desk.sheet.count[1] = 0
-        self._note_seen()
-        self._note_lost()
         if events:
             self.board.on_events(in_order(events), self)
-        if any(desk.count[layout.FAULTY] for desk in self.desks):
-            raise LimitReachedError("the engine ran out of room for packets within one slot; report this scenario")
 
     def _note_seen(self) -> None:
         for desk in self.desks:
@@ -238,21 +261,19 @@ class EngineWorld:
             self.fabric.watched[:] = 0, -1
 
     def _note_lost(self) -> None:
-        now_ps = (self.slot - 1) * self.slot_ps
+        lost: list[list[int]] = []
         for desk in self.desks:
-            found = int(desk.count[layout.LOSSES])
-            if not found:
-                continue
-            for port, half, psn in desk.lost[:found].tolist():
-                pair = half >> 1
-                for fault in self.harms.faults_of(port):
-                    record = self.records.faults[fault]
-                    record.lost += 1
-                    if psn >= 0:
-                        sequence = int(seq_near(psn, int(self.endpoints.halves.s.qp[pair]["una"])))
-                        record.lose(pair, sequence, now_ps)
-                        self._watch(pair, sequence)
+            lost += desk.lost[: int(desk.count[layout.LOSSES])].tolist()
             desk.count[layout.LOSSES] = 0
+        for port, half, psn, slot in sorted(lost, key=lambda row: row[3]):
+            pair, time_ps = half >> 1, slot * self.slot_ps
+            for fault in self.harms.faults_of(port):
+                record = self.records.faults[fault]
+                record.lost += 1
+                if psn >= 0:
+                    sequence = int(seq_near(psn, int(self.endpoints.halves.s.qp[pair]["una"])))
+                    record.lose(pair, time_ps)
+                    self._misses.append(Miss(fault, pair, sequence, time_ps))
 
     def _watch(self, pair: int, sequence: int) -> None:
         """Let the arrival of a packet that was lost be told."""
@@ -291,7 +312,7 @@ class EngineWorld:
         sizes = [len(desk.at) for desk in self.desks]
         return {
             "of": (self.network.fabric.as_written(), len(self.endpoints.pairs), len(self.desks)),
-            "slot": (self.slot, self._changed, self._bin_end_ps),
+            "slot": (self.slot, self._changed, self._bin_end_ps, self._misses),
             "board": self.board.state(),
             "records": self.records,
             "harms": self.harms.state(),
@@ -311,7 +332,7 @@ class EngineWorld:
 
     def set_small_state(self, small: dict[str, Any]) -> None:
         """Take up everything that is no column."""
-        self.slot, self._changed, self._bin_end_ps = small["slot"]
+        self.slot, self._changed, self._bin_end_ps, self._misses = small["slot"]
         self.board.set_state(small["board"])
         self.records = small["records"]
         self.harms.set_state(small["harms"])

@@ -8,6 +8,7 @@ from typing import Any
 
 from weft.netsim.flow import Flow
 from weft.netsim.hosts import ACKNOWLEDGED, ARRIVED
+from weft.netsim.network import Network
 from weft.netsim.transports.base import Carriers, Event, Pair
 
 LARGEST_MESSAGE = 2**30
@@ -72,6 +73,16 @@ class FlowBoard:
         self.open = sum(f.counted for f in flows)
         """Counted flows that are not over."""
 
+    def round_slots(self, network: Network, most_posts: int) -> int:
+        """Return after how many slots, counted from the first one, flows are told what was completed.
+
+        In between nobody has to: no flow waits for another, or for room at its queue pair. Where ports pause each
+        other everything is looked at slot by slot.
+        """
+        waits = any(flow.after or flow.after_sent for flow in self.flows)
+        shares = len(self.pairs) < len(self.flows) or any(pair.posts > most_posts for pair in self.pairs)
+        return 1 if waits or shares or network.switching.pause is not None else network.ahead_slots[0]
+
     def state(self) -> tuple[Any, ...]:
         """Return how far all flows are, to be kept."""
         return self.progress, self._queues, self._full, self._starts, self.open
@@ -91,7 +102,7 @@ class FlowBoard:
 
     def start(self, now_ps: int, endpoints: Carriers) -> bool:
         """Begin every flow whose time has come; return whether there was one."""
-        began = False
+        begun: dict[int, None] = {}
         while self._starts and self._starts[0][0] <= now_ps:
             at_ps, i = heapq.heappop(self._starts)
             pair = self.pair_of[i]
@@ -104,10 +115,29 @@ class FlowBoard:
             if endpoints.failure(pair):
                 self._fail(pair, endpoints.failure(pair))
             else:
-                self._aim(pair, endpoints)
-                self._post(pair, endpoints)
-            began = True
-        return began
+                begun[pair] = None
+        for pair in begun:
+            self._aim(pair, endpoints)
+        self._post_first(list(begun), endpoints)
+        for pair in begun:
+            self._post(pair, endpoints)
+        return bool(begun)
+
+    def _post_first(self, pairs: Sequence[int], endpoints: Carriers) -> None:
+        """Post the next message of each of `pairs`, all of them by one question."""
+        whole = LARGEST_MESSAGE // self.payload * self.payload
+        waiting = [pair for pair in pairs if self._queues[pair].unposted]
+        lengths = [min(self.progress[self._queues[pair].unposted[0]].unsent, whole) for pair in waiting]
+        for pair, length, taken in zip(waiting, lengths, endpoints.post_many(waiting, lengths), strict=True):
+            if taken:
+                self._posted(self._queues[pair], length)
+
+    def _posted(self, queue: _Queue, length: int) -> None:
+        """Note that a message of the first flow that waits at a pair was posted."""
+        progress = self.progress[queue.unposted[0]]
+        progress.unsent -= length
+        if progress.unsent == 0:
+            queue.unposted.popleft()
 
     def _aim(self, pair: int, endpoints: Carriers) -> None:
         """Tell the endpoints by which packets the flows at the heads of the queue are over."""
@@ -121,14 +151,11 @@ class FlowBoard:
         queue = self._queues[pair]
         whole = LARGEST_MESSAGE // self.payload * self.payload
         while queue.unposted:
-            progress = self.progress[queue.unposted[0]]
-            length = min(progress.unsent, whole)
+            length = min(self.progress[queue.unposted[0]].unsent, whole)
             if not endpoints.post(pair, length):
                 self._full.add(pair)
                 return
-            progress.unsent -= length
-            if progress.unsent == 0:
-                queue.unposted.popleft()
+            self._posted(queue, length)
         self._full.discard(pair)
 
     def on_events(self, events: Sequence[Event], endpoints: Carriers) -> None:
@@ -139,14 +166,16 @@ class FlowBoard:
             if event.kind == ARRIVED:
                 while queue.arriving and queue.ends[queue.arriving[0]] <= arrived:
                     self._arrived(queue.arriving.popleft(), event.time_ps)
-                self._aim(event.pair, endpoints)
+                if queue.arriving:
+                    self._aim(event.pair, endpoints)
             elif event.kind == ACKNOWLEDGED:
                 while queue.acknowledging and queue.ends[queue.acknowledging[0]] <= acknowledged:
                     i = queue.acknowledging.popleft()
                     self.progress[i].acknowledged_ps = event.time_ps
                     self.open -= self.flows[i].counted
                     self._release(self._sent_followers.get(i, ()), event.time_ps)
-                self._aim(event.pair, endpoints)
+                if queue.acknowledging:
+                    self._aim(event.pair, endpoints)
             else:
                 self._fail(event.pair, endpoints.failure(event.pair))
 

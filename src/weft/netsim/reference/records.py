@@ -1,7 +1,7 @@
 """What a run keeps: counters, what faults took, and everything over time in bins."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 
 @dataclass
@@ -21,16 +21,28 @@ class FaultRecord:
     open: dict[tuple[int, int], int] = field(default_factory=dict)
     """Queue pair and packet number to the time of a loss that has not been made good."""
 
-    def lose(self, pair: int, sequence: int, time_ps: int) -> None:
+    def lose(self, pair: int, time_ps: int) -> None:
         """Note the loss of a data packet."""
         self.data_lost += 1
         self.first_ps.setdefault(pair, time_ps)
-        self.open[pair, sequence] = time_ps
 
     def arrive(self, pair: int, sequence: int, time_ps: int) -> None:
         """Note that a data packet arrived that may have been lost before."""
         if self.open.pop((pair, sequence), None) is not None:
             self.recovered_ps[pair] = time_ps
+
+
+class Miss(NamedTuple):
+    """A data packet that a fault took, until the round is over: another copy of it may arrive by then."""
+
+    fault: int
+    """Which."""
+    pair: int
+    """Its queue pair."""
+    sequence: int
+    """Its number."""
+    time_ps: int
+    """When."""
 
 
 @dataclass

@@ -19,7 +19,7 @@ from weft.netsim.reference.flows import FlowBoard
 from weft.netsim.reference.packets import Packet
 from weft.netsim.reference.pauses import Pauses
 from weft.netsim.reference.ports import DROPPED, QUEUED, Port
-from weft.netsim.reference.records import FaultRecord, Records
+from weft.netsim.reference.records import FaultRecord, Miss, Records
 from weft.netsim.reference.uplinks import Uplinks
 from weft.netsim.transports.base import Endpoints, Event, Outcome, in_order
 
@@ -66,7 +66,9 @@ class World:
         self._phase = np.zeros(hosts, np.int64)
         """How far into this slot each NIC last learned something."""
         self._learned: list[int] = []
+        self._round = board.round_slots(network, endpoints.most_posts)
         self._events: list[Event] = []
+        self._misses: list[Miss] = []
         self._backlog = np.zeros((hosts, network.shape.planes), np.int64)
         """Data bytes that wait in each NIC's ports."""
         self._grant = int(network.frames.full)
@@ -95,6 +97,7 @@ class World:
             self._skip_idle()
             if self.slot > _MOST_SLOTS:
                 raise LimitReachedError(f"the run passed {_MOST_SLOTS:,} slots without an end")
+        self._end_round()
         self._close_bins(self.slot * self.slot_ps + self.bin_ps if self.until_ps is None else self.until_ps)
         if self.pauses is not None:
             self.pauses.finish(self.slot)
@@ -124,9 +127,18 @@ class World:
         self._transmit()
         if self.pauses is not None:
             self.pauses.decide(self.slot)
+        self.slot += 1
+        if self.slot % self._round == 0:
+            self._end_round()
+
+    def _end_round(self) -> None:
+        """Tell flows what was completed in a round, and faults which packets they took for good."""
+        for miss in self._misses:
+            if not self.endpoints.has(miss.pair, miss.sequence):
+                self.records.faults[miss.fault].open[miss.pair, miss.sequence] = miss.time_ps
+        self._misses.clear()
         self.board.on_events(in_order(self._events), self.endpoints)
         self._events.clear()
-        self.slot += 1
 
     # Step 1: what breaks and what is repaired.
 
@@ -302,7 +314,8 @@ class World:
         for fault in port.faults:
             self.records.faults[fault].lost += 1
             if number >= 0:
-                self.records.faults[fault].lose(packet.pair, number, now_ps)
+                self.records.faults[fault].lose(packet.pair, now_ps)
+                self._misses.append(Miss(fault, packet.pair, number, now_ps))
         self._forget(packet)
         return True
 
@@ -319,6 +332,8 @@ class World:
         if self.busy or self._sending or not self.board.open:
             return
         slots = [min(self.calendar)] if self.calendar else []
+        if self._events or self._misses:
+            slots.append(-(-self.slot // self._round) * self._round)
         if self.pauses is not None and (due := self.pauses.pending_slot()) is not None:
             slots.append(due)
         times = (self.board.next_start_ps(), self._next_change_ps(), self._news.next_ps(), self.endpoints.deadline_ps(),
@@ -327,6 +342,8 @@ class World:
         if not slots:
             raise LimitReachedError(f"{self.board.open} flows are open, but nothing is left to happen")
         self.slot = max(self.slot, min(slots))
+        if self.slot % self._round == 0:
+            self._end_round()
 
     def _next_change_ps(self) -> int | None:
         return self._changes[self._changed].at_ps if self._changed < len(self._changes) else None

@@ -62,5 +62,5 @@ class Adaptive:
             retire=False,
             skip=False,
         )
-        spec = fitted(base, network.round_trip_ps) if self.fit else base
+        spec = fitted(base, network) if self.fit else base
         return SprayedEndpoints(network, pairs, spec, seed, spray=TURN, ev_paths=1, fast=fast)

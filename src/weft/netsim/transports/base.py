@@ -74,6 +74,10 @@ class Carriers(Protocol):
         """Give a pair a message; return whether it had room for it."""
         ...
 
+    def post_many(self, pairs: Sequence[int], lengths: Sequence[int]) -> Sequence[bool]:
+        """Give each of `pairs` a message; return which had room for it."""
+        ...
+
     def set_goals(self, pair: int, arrived: int, acknowledged: int) -> None:
         """Say after how many packets an `ARRIVED` and an `ACKNOWLEDGED` are wanted; -1 for none."""
         ...
@@ -120,6 +124,15 @@ class Endpoints(Carriers, Protocol):
 
     def sequence(self, row: int) -> int:
         """Return the packet number in its pair that a data packet carries."""
+        ...
+
+    def has(self, pair: int, sequence: int) -> bool:
+        """Return whether packet number `sequence` of a pair has arrived."""
+        ...
+
+    @property
+    def most_posts(self) -> int:
+        """Return how many messages a pair can hold at once."""
         ...
 
     def received(self) -> Any:

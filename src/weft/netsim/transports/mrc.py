@@ -55,5 +55,5 @@ class Mrc:
 
     def open(self, network: Network, pairs: Sequence[Pair], seed: Seed, *, fast: bool) -> Endpoints:
         """Return the endpoints of `pairs`."""
-        spec = fitted(self.spec, network.round_trip_ps) if self.fit else self.spec
+        spec = fitted(self.spec, network) if self.fit else self.spec
         return SprayedEndpoints(network, pairs, spec, seed, spray=TURN, denied=self.denied, fast=fast)

@@ -48,6 +48,16 @@ class ColumnEndpoints:
         """Return how many packets have arrived without a gap, and for how many the sender knows it."""
         return int(self.halves.r.qp[pair]["expected"]), int(self.halves.s.qp[pair]["una"])
 
+    def has(self, pair: int, sequence: int) -> bool:
+        """Return whether packet number `sequence` of a pair has arrived; out of order none is kept, if not said."""
+        return sequence < self.reached(pair)[0]
+
+    @property
+    def most_posts(self) -> int:
+        """Return how many messages a pair can hold at once."""
+        row = self.params[0]
+        return int(row["messages"]) if "messages" in self.params.dtype.names else int(row["message_mask"]) + 1
+
     def received(self) -> Any:
         """Return the bytes that each pair has received so far."""
         return self.halves.r.qp["received_bytes"].copy()
@@ -125,7 +135,13 @@ class ColumnEndpoints:
 
     def post(self, pair: int, length: int) -> bool:
         """Give a pair a message; return whether it had room for it."""
-        return bool(self._rule(self.rules.post_message)(self.halves, pair, length) == POSTED)
+        return self.post_many([pair], [length])[0]
+
+    def post_many(self, pairs: Sequence[int], lengths: Sequence[int]) -> Sequence[bool]:
+        """Give each of `pairs` a message; return which had room for it."""
+        table = np.array([pairs, lengths], np.int64)
+        self._rule(self.rules.post_messages)(self.halves, table)
+        return [code == POSTED for code in table[1].tolist()]
 
     def set_goals(self, pair: int, arrived: int, acknowledged: int) -> None:
         """Say after how many packets an `ARRIVED` and an `ACKNOWLEDGED` are wanted; -1 for none."""

@@ -51,5 +51,5 @@ class RandomSpray:
             retire=False,
             skip=False,
         )
-        spec = fitted(base, network.round_trip_ps) if self.fit else base
+        spec = fitted(base, network) if self.fit else base
         return SprayedEndpoints(network, pairs, spec, seed, spray=DRAW, fast=fast)

@@ -58,7 +58,7 @@ class Reps:
             retire=False,
             skip=False,
         )
-        spec = fitted(base, network.round_trip_ps) if self.fit else base
+        spec = fitted(base, network) if self.fit else base
         return SprayedEndpoints(
             network, pairs, spec, seed, spray=Spray(REPS, self.spec.ring, self.spec.freeze), route_by=HASHED,
             route_word=seed.branch("hash").word(), ev_paths=max(1, self.spec.evs // network.shape.planes), fast=fast,

@@ -16,7 +16,7 @@ from weft.core.seeds import Seed, mix
 from weft.mrc import columns
 from weft.mrc.columns import NACK, SACK
 from weft.mrc.compiled import Swap
-from weft.netsim import hosts, roce
+from weft.netsim import foresight, hosts, roce
 from weft.netsim.network import Frames, Network, pause_lags
 from weft.netsim.switching import MARK_ONE, Marking, Pause, Switching
 from weft.netsim.transports.base import Endpoints, Pair
@@ -103,6 +103,7 @@ class RoceEndpoints(ColumnEndpoints):
             hosts.set_deadline: roce.set_deadline,
             hosts.send_control: roce.send_control,
             hosts.send_data: roce.send_data,
+            foresight.foresee: foresight.foresee_nothing,
         },
     )
 

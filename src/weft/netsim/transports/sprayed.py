@@ -9,8 +9,9 @@ import numpy as np
 from typing_extensions import override
 
 from weft.core.seeds import Seed
-from weft.core.units import Picoseconds
+from weft.core.units import PICOSECONDS_PER_SECOND, Picoseconds
 from weft.mrc import columns
+from weft.mrc.receiver import has_packet
 from weft.mrc.settings import TIMEOUT_UNIT_PS, settings, slots_mask
 from weft.netsim import beginnings, hosts
 from weft.netsim.memory import check_memory, free_memory, planned_bytes
@@ -18,16 +19,24 @@ from weft.netsim.network import Network
 from weft.netsim.transports.base import Pair
 from weft.netsim.transports.nics import ColumnEndpoints, make_sheet
 from weft.netsim.transports.routing import AS_GIVEN, routing, way_of
-from weft.specs.transport import MrcSpec
+from weft.specs.transport import PACKETS_PER_MPR, MrcSpec
 
 _WORD_MASK = 2**63 - 1
 _BACK_WINDOW = 32
+_WINDOW_BDPS = 3
 _LONGEST_TIMEOUT = 24
 
 
-def fitted(spec: MrcSpec, round_trip_ps: int) -> MrcSpec:
-    """Return `spec` with every time scaled from the round trip that it was written for to this one."""
+def fitted(spec: MrcSpec, network: Network) -> MrcSpec:
+    """Return `spec` with every time scaled from the round trip that it was written for to the network's.
+
+    The receive window is no more than the three bandwidth-delay products that it is meant to be, or two full windows.
+    """
+    round_trip_ps = network.round_trip_ps
     ratio = Fraction(round_trip_ps, spec.congestion.base_rtt)
+    bdp = network.fabric.nic_rate * round_trip_ps // (8 * PICOSECONDS_PER_SECOND)
+    most = round(max(_WINDOW_BDPS, 2 * spec.congestion.max_window) * bdp)
+    mpr = -(-most // (network.frames.payload * PACKETS_PER_MPR))
 
     def scale(time_ps: int) -> Picoseconds:
         return Picoseconds(max(1, round(time_ps * ratio)))
@@ -45,6 +54,7 @@ def fitted(spec: MrcSpec, round_trip_ps: int) -> MrcSpec:
             "ev": ev.model_copy(
                 update={"probe_interval": scale(ev.probe_interval), "probe_timeout": scale(ev.probe_timeout)}
             ),
+            "window": spec.window.model_copy(update={"mpr": min(spec.window.mpr, max(1, mpr))}),
             "loss": loss.model_copy(
                 update={
                     "spread": scale(loss.spread),
@@ -144,6 +154,11 @@ class SprayedEndpoints(ColumnEndpoints):
             found = self.network.path(source, destination, plane, int(way_of(self.routing, 2 * pair + half, ev)))
             self._paths[key] = found
         return found
+
+    @override
+    def has(self, pair: int, sequence: int) -> bool:
+        """Return whether packet number `sequence` of a pair has arrived, in order or not."""
+        return super().has(pair, sequence) or bool(has_packet(self.halves.r, pair, sequence))
 
     @override
     def counters(self) -> Mapping[str, Any]:

@@ -58,7 +58,7 @@ class Uet:
             skip=self.spec.spray != "oblivious",
             even=False,
         )
-        spec = fitted(base, network.round_trip_ps) if self.fit else base
+        spec = fitted(base, network) if self.fit else base
         return SprayedEndpoints(
             network, pairs, spec, seed, spray=RECYCLE if mixed else TURN, route_by=HASHED,
             route_word=seed.branch("hash").word(), ev_paths=max(1, self.spec.evs // network.shape.planes), fast=fast,

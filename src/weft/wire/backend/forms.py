@@ -22,6 +22,7 @@ _WIDER = {
     torch.int8: torch.int32,
     torch.int16: torch.int32,
 }
+_PLAIN = (torch.float32, torch.float64, torch.int32, torch.int64, torch.uint8)
 _NAMES = {
     "SUM": "sum", "AVG": "sum", "PRODUCT": "product", "MIN": "min", "MAX": "max", "BAND": "band", "BOR": "bor",
     "BXOR": "bxor",
@@ -85,6 +86,8 @@ def plain(tensor: torch.Tensor) -> Form:
 
 def widened(tensor: torch.Tensor) -> Form:
     """Return a tensor in one piece and of a type that the engine can add."""
+    if tensor.dtype in _PLAIN and tensor.is_contiguous():
+        return Form(tensor, None)
     given = tensor.detach()
     if given.is_complex():
         given = torch.view_as_real(given)

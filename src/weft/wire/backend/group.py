@@ -20,6 +20,8 @@ BACKEND = "mrc"
 _SUB_BITS = 20
 _P2P = 1 << 48
 _TAG_SHIFT, _TAG_MASK = 32, 0xFFFF
+_KNOWN = 1024
+"""All-reduces of a size and type that a group remembers."""
 _LOG = logging.getLogger(__name__)
 
 # torch's stubs give these methods overloads and names that its own Python callers do not use.
@@ -34,6 +36,10 @@ Tensors = Sequence[torch.Tensor]
 class MrcGroup(_ProcessGroup):
     """A group of ranks; every group of a process shares the endpoint of the first."""
 
+    def __str__(self) -> str:
+        """Return which rank of which group this is."""
+        return f"rank {self._place} in group {self._name!r}"
+
     def __init__(
         self, links: Links, members: Sequence[int], name: str, store: Any, *, limit_s: float, owns: bool
     ) -> None:
@@ -45,8 +51,8 @@ class MrcGroup(_ProcessGroup):
         self._limit_s, self._number, self._owns = limit_s, 0, owns
         self._transfers: dict[tuple[int, int, bool], int] = defaultdict(int)
         self._row, self._base = links.take_group(members, name, store)
-        self._peers = np.array([links.pairs[m].index if m != links.rank else -1 for m in members], np.int64)
         self._counts = np.array([float(self._count)], np.float64), np.array([float(self._count)], np.float32)
+        self._known: dict[tuple[torch.dtype, int, Operation], tuple[Program, tuple[int, int]]] = {}
         self._open = True
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
@@ -96,20 +102,13 @@ class MrcGroup(_ProcessGroup):
         finish: Callable[[], None] | None = None, tag: int | None = None,
     ) -> MrcWork:  # fmt: skip
         """Start a program and return the wait for it."""
-        work = MrcWork(f"{what} of rank {self._place} in group {self._name!r}", outputs, self._limit_s)
+        work = MrcWork(what, self, outputs, self._limit_s)
         work.kept, work.finish = kept, finish
         if tag is None:
             tag = self._number << _SUB_BITS
             self._number += 1
-        self.links.begin(program, work, row=self._row, tag=self._base | tag, peers=self._peers, memory=memory)
+        self.links.begin(program, work, row=self._row, tag=self._base | tag, memory=memory)
         return work
-
-    def _reduced(self, what: str, form: Form, shape: Shape, outputs: Tensors, finish: Callable[[], None] | None) -> Any:
-        """Start an all-reduce of what lies in `form`."""
-        double = form.flat.dtype is torch.float64
-        divisor = layout.address_of(self._counts[0 if double else 1])
-        program = programs.all_reduce(self._count, self._place, shape)
-        return self._run(what, program, outputs, memory=[form.memory, (divisor, 0)], kept=form, finish=finish)
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
         """Sum, or otherwise reduce, a tensor over all ranks."""
@@ -122,8 +121,14 @@ class MrcGroup(_ProcessGroup):
 
     def _all_reduce(self, tensor: torch.Tensor, operation: Operation) -> Any:
         form = widened(tensor)
-        shape = shape_of(form.flat, operation, boolean=tensor.dtype is torch.bool)
-        return self._reduced("all_reduce", form, shape, [tensor], form.back)
+        known = self._known.get((tensor.dtype, form.flat.numel(), operation))
+        if known is None:
+            shape = shape_of(form.flat, operation, boolean=tensor.dtype is torch.bool)
+            divisor = layout.address_of(self._counts[0 if form.flat.dtype is torch.float64 else 1])
+            known = programs.all_reduce(self._count, self._place, shape), (divisor, 0)
+            if len(self._known) < _KNOWN:
+                self._known[tensor.dtype, form.flat.numel(), operation] = known
+        return self._run("all_reduce", known[0], [tensor], memory=(form.memory, known[1]), kept=form, finish=form.back)
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
         """Reduce several tensors over all ranks."""
@@ -187,7 +192,7 @@ class MrcGroup(_ProcessGroup):
         return self._scattered(output, given, operation_of(opts.reduceOp))
 
     def _scattered(self, output: torch.Tensor, given: torch.Tensor, operation: Operation) -> Any:
-        form = widened(given)
+        form = widened(given.detach())
         # What was given stays as it is: parts of other ranks pass through a copy.
         whole = form.flat if form.back is not None else form.flat.clone()
         form = Form(whole.view(-1), None)

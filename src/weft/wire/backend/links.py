@@ -4,26 +4,26 @@ Ranks find each other through torch's store: each leaves a card for every other.
 ends handed back; memory that peers write into is registered for as long as a program needs it.
 """
 
+import atexit
 import json
+import os
 import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from weft.core.errors import LimitReachedError
 from weft.wire import layout
 from weft.wire.backend.work import MrcWork
 from weft.wire.endpoint import LIVENESS_S, Endpoint, QueuePair, Region, error_name
 from weft.wire.programs import Program
-from weft.wire.tables import GROUPS, PROGRAMS, WRONG_SIZE
+from weft.wire.tables import GROUPS, PROGRAMS, SCRATCH_BYTES, WRONG_SIZE
 from weft.wire.worlds import Loopback, World
 
+LAB_VARIABLE = "WEFT_LAB"
+"""Environment variable that names the lab over which ranks talk."""
 _WAIT_S = 60.0
-_LEAST_SCRATCH = 1 << 16
-_KEPT_SCRATCH = 8
 _PER_GROUP = 49
 """Bits of a tag below its group's number."""
 
@@ -39,7 +39,7 @@ class Wiring:
     liveness_s: float = LIVENESS_S
     """Silence after which a peer counts as gone, at least."""
     world: World | None = None
-    """Where packets go; loopback where none is given."""
+    """Where packets go; the lab that WEFT_LAB names, or loopback, where none is given."""
     journal_rows: int = 0
     """Calls into the protocol that are kept."""
     capture_rows: int = 0
@@ -48,13 +48,14 @@ class Wiring:
     """Whether the thread is compiled."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Running:
-    """A program under way."""
+def _world(wiring: Wiring, rank: int, ranks: int) -> World:
+    """Return the lab that the environment names, or loopback."""
+    name = os.environ.get(LAB_VARIABLE)
+    if not name:
+        return Loopback(planes=wiring.planes)
+    from weft.wire.lab.ranks import rank_world
 
-    work: MrcWork
-    regions: tuple[Region, ...]
-    scratch: tuple[np.ndarray, Region | None] | None
+    return rank_world(name, rank, ranks)
 
 
 class Links:
@@ -64,17 +65,19 @@ class Links:
         """Meet the other ranks in `store` and connect to all of them."""
         self.rank, self.ranks, self.wiring, self.store = rank, ranks, wiring, store
         self.endpoint = Endpoint(
-            wiring.world or Loopback(planes=wiring.planes), peers=max(1, ranks - 1), check=wiring.check,
+            wiring.world or _world(wiring, rank, ranks), peers=max(1, ranks - 1), check=wiring.check,
             liveness_s=wiring.liveness_s, journal_rows=wiring.journal_rows, capture_rows=wiring.capture_rows,
             fast=wiring.fast,
         )  # fmt: skip
         self.endpoint.on_program = self._ended
         self.pairs: dict[int, QueuePair] = {}
         self._free: deque[int] = deque(range(PROGRAMS))
-        self._running: dict[int, _Running] = {}
+        self._running: dict[int, tuple[MrcWork, tuple[Region | None, ...]]] = {}
         self._room = threading.Condition(self.endpoint.lock)
         self._rows: list[int] = list(range(GROUPS))
-        self._scratch: dict[int, list[tuple[np.ndarray, Region | None]]] = {}
+        self._scratch_at = layout.address_of(self.endpoint.wire.t.scratch)
+        # A script that ends without destroying its group still owes its peers what was not acknowledged.
+        atexit.register(self.close)
         self._connect(store)
 
     def _connect(self, store: Any) -> None:
@@ -94,9 +97,11 @@ class Links:
                 raise LimitReachedError(f"all {GROUPS} groups are in use; destroy some")
             row = self._rows.pop()
             self.endpoint.wire.t.members[row] = 0
-            for member in members:
+            for place, member in enumerate(members):
                 if member != self.rank:
-                    self.endpoint.wire.t.members[row, self.pairs[member].index] = 1
+                    index = self.pairs[member].index
+                    self.endpoint.wire.t.members[row, index] = 1
+                    self.endpoint.wire.t.seats[row, place] = index
         if self.rank == members[0]:
             store.set(f"mrc/group/{name}", str(self.store.add("mrc/groups", 1)))
         number = int(store.get(f"mrc/group/{name}"))
@@ -107,38 +112,37 @@ class Links:
         with self.endpoint.lock:
             self._rows.append(row)
 
-    def begin(
-        self, program: Program, work: MrcWork, *, row: int, tag: int, peers: np.ndarray,
-        memory: Sequence[tuple[int, int]],
-    ) -> None:  # fmt: skip
+    def begin(self, program: Program, work: MrcWork, *, row: int, tag: int, memory: Sequence[tuple[int, int]]) -> None:
         """Start a program on `memory`: address and bytes of the tensor and of the second one."""
-        long = program.long
-        scratch = self._take_scratch(program.scratch, long=long) if program.scratch else None
-        regions = [self.endpoint.register_at(*each) if long and each[1] else None for each in memory]
-        keys = [0, *(region.key if region else 0 for region in regions)]
-        addresses = [0, *(address for address, _ in memory)]
-        at, key = (layout.address_of(scratch[0]), scratch[1].key if scratch[1] else 0) if scratch else (0, 0)
-        code = program.at(peers, [*addresses[:2], at, *addresses[2:]], [*keys[:2], key, *keys[2:]])
+        first, second = memory if len(memory) > 1 else (memory[0], (0, 0))
+        regions: tuple[Region | None, ...] = ()
+        keys = (0, 0, 0)
+        if program.long:
+            register = self.endpoint.register_at
+            regions = tuple(register(*each) if each[1] else None for each in (first, second))
+            regions += (register(*first, adds=program.adds) if program.adds else None,)
+            keys = tuple(region.key if region else 0 for region in regions)
         with self._room:
-            limit = _WAIT_S
             while not self._free:
-                if not self._room.wait(limit):
+                if not self._room.wait(_WAIT_S):
                     raise LimitReachedError(f"{PROGRAMS} collectives are under way and none ends")
             number = self._free.popleft()
-            self.endpoint.wire.t.code[number, : len(code)] = code
-            self._running[number] = _Running(work, tuple(one for one in regions if one), scratch)
-            self.endpoint.command(layout.BEGIN, number, len(code), tag, row)
+            tables = self.endpoint.wire.t
+            scratch = self._scratch_at + number * SCRATCH_BYTES
+            tables.bases[number] = (0, first[0], scratch, second[0], first[0], 0, keys[0], 0, keys[1], keys[2])
+            tables.code[number, : len(program.code)] = program.code
+            self._running[number] = work, regions
+            self.endpoint.command(layout.BEGIN, number, len(program.code), tag, row)
 
     def _ended(self, number: int, error: int, index: int) -> None:
         """Hand back the end of a program; called by the endpoint's thread, which holds the lock."""
-        running = self._running.pop(number)
-        for region in running.regions:
-            self.endpoint.release(region)
-        if running.scratch is not None:
-            self._give_scratch(*running.scratch, fine=error == 0)
+        work, regions = self._running.pop(number)
+        for region in regions:
+            if region is not None:
+                self.endpoint.release(region)
         self._free.append(number)
         self._room.notify_all()
-        running.work.end(None if error == 0 else self._explained(error, index))
+        work.end(None if error == 0 else self._explained(error, index))
 
     def _explained(self, error: int, index: int) -> Exception:
         """Return what went wrong, in words."""
@@ -147,23 +151,10 @@ class Links:
             return RuntimeError(f"{name} takes part with another size or dtype than rank {self.rank}")
         return RuntimeError(f"{name} is gone: its connection to rank {self.rank} ended with {error_name(error)}")
 
-    def _take_scratch(self, size: int, *, long: bool) -> tuple[np.ndarray, Region | None]:
-        rounded = max(_LEAST_SCRATCH, 1 << (size - 1).bit_length())
-        with self.endpoint.lock:
-            kept = self._scratch.get(rounded)
-            memory, region = kept.pop() if kept else (np.empty(rounded, np.uint8), None)
-        return memory, self.endpoint.register(memory) if long and region is None else region
-
-    def _give_scratch(self, memory: np.ndarray, region: Region | None, *, fine: bool) -> None:
-        kept = self._scratch.setdefault(len(memory), [])
-        if fine and len(kept) < _KEPT_SCRATCH:
-            kept.append((memory, region))
-        elif region is not None:
-            self.endpoint.release(region)
-
     def close(self) -> None:
         """Leave in order, and end what is still under way."""
+        atexit.unregister(self.close)
         self.endpoint.close()
-        for running in list(self._running.values()):
-            running.work.end(RuntimeError("the group was destroyed before this was over"))
+        for work, _ in list(self._running.values()):
+            work.end(RuntimeError("the group was destroyed before this was over"))
         self._running.clear()

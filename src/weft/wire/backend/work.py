@@ -14,11 +14,14 @@ _Work: Any = dist.Work
 class MrcWork(_Work):
     """One collective under way."""
 
-    def __init__(self, what: str, outputs: Sequence[torch.Tensor], limit_s: float) -> None:
-        """Wait for `what`, which fills `outputs`, for `limit_s` at most."""
+    def __init__(self, what: str, whose: object, outputs: Sequence[torch.Tensor], limit_s: float) -> None:
+        """Wait for `what`, called by `whose` group, which fills `outputs`, for `limit_s` at most."""
         super().__init__()
-        self._what, self._outputs, self._limit_s = what, list(outputs), limit_s
-        self._ended = threading.Event()
+        self._what, self._whose, self._outputs, self._limit_s = what, whose, list(outputs), limit_s
+        self._over = False
+        # A bare lock, held until the end: an event is made of three of them, which shows in short collectives.
+        self._until = threading.Lock()
+        self._until.acquire()
         self._error: Exception | None = None
         self._future: Any = None
         self._lock = threading.Lock()
@@ -35,10 +38,13 @@ class MrcWork(_Work):
             except RuntimeError as wrong:
                 error = wrong
         with self._lock:
+            if self._over:
+                return
             self._error = error
             self.kept = self.finish = None
-            self._ended.set()
+            self._over = True
             future = self._future
+        self._until.release()
         if future is not None:
             self._fill(future)
 
@@ -50,11 +56,11 @@ class MrcWork(_Work):
 
     def is_completed(self) -> bool:
         """Return whether it is over."""
-        return self._ended.is_set()
+        return self._over
 
     def is_success(self) -> bool:
         """Return whether it is over and went well."""
-        return self._ended.is_set() and self._error is None
+        return self._over and self._error is None
 
     def exception(self) -> Exception | None:
         """Return the error that it ended with."""
@@ -70,7 +76,7 @@ class MrcWork(_Work):
             made = self._future is None
             if made:
                 self._future = torch.futures.Future()
-            ended = self._ended.is_set()
+            ended = self._over
         if made and ended:
             self._fill(self._future)
         return self._future
@@ -78,8 +84,10 @@ class MrcWork(_Work):
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait until it is over; raises what went wrong."""
         given = self._limit_s if not timeout else timeout.total_seconds()
-        if not self._ended.wait(given):
-            raise RuntimeError(f"Operation timed out: {self._what} was not over after {given:.1f} s")
+        if not self._until.acquire(timeout=min(given, threading.TIMEOUT_MAX)):
+            raise RuntimeError(f"Operation timed out: {self._what} of {self._whose} was not over after {given:.1f} s")
+        # Others may wait as well.
+        self._until.release()
         if self._error is not None:
             raise self._error
         return True
