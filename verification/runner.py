@@ -195,7 +195,7 @@ def _write_page() -> None:
         found = {name: kept for name in names if (kept := _kept(name)) is not None}
         missing = [name for name in names if name not in found]
         if missing:
-            print(f"verification: no {file} yet; {', '.join(missing)} not run")
+            print(f"verification: {file} stays as it is; {', '.join(missing)} not run")
             continue
         file.write_text(page(found, file.name))
         print(f"verification: {file}")

@@ -13,8 +13,7 @@ from weft.core.units import Bytes, Picoseconds
 
 _US = 10**6
 _INFINITE_RETRIES = 25
-PACKETS_PER_MPR = 128
-"""Packets that one unit of the receive window stands for (section 4.3)."""
+_PSN_PER_MPR = 128
 
 
 class EvSpec(Spec):
@@ -167,4 +166,4 @@ class MrcSpec(Spec):
 
 def window_packets(spec: WindowSpec) -> int:
     """Return the receive window in packets."""
-    return spec.mpr * PACKETS_PER_MPR
+    return spec.mpr * _PSN_PER_MPR

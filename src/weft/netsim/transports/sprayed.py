@@ -9,7 +9,7 @@ import numpy as np
 from typing_extensions import override
 
 from weft.core.seeds import Seed
-from weft.core.units import PICOSECONDS_PER_SECOND, Picoseconds
+from weft.core.units import Picoseconds
 from weft.mrc import columns
 from weft.mrc.receiver import has_packet
 from weft.mrc.settings import TIMEOUT_UNIT_PS, settings, slots_mask
@@ -19,24 +19,17 @@ from weft.netsim.network import Network
 from weft.netsim.transports.base import Pair
 from weft.netsim.transports.nics import ColumnEndpoints, make_sheet
 from weft.netsim.transports.routing import AS_GIVEN, routing, way_of
-from weft.specs.transport import PACKETS_PER_MPR, MrcSpec
+from weft.specs.transport import MrcSpec
 
 _WORD_MASK = 2**63 - 1
 _BACK_WINDOW = 32
-_WINDOW_BDPS = 3
 _LONGEST_TIMEOUT = 24
 
 
 def fitted(spec: MrcSpec, network: Network) -> MrcSpec:
-    """Return `spec` with every time scaled from the round trip that it was written for to the network's.
-
-    The receive window is no more than the three bandwidth-delay products that it is meant to be, or two full windows.
-    """
+    """Return `spec` with every time scaled from the round trip that it was written for to the network's."""
     round_trip_ps = network.round_trip_ps
     ratio = Fraction(round_trip_ps, spec.congestion.base_rtt)
-    bdp = network.fabric.nic_rate * round_trip_ps // (8 * PICOSECONDS_PER_SECOND)
-    most = round(max(_WINDOW_BDPS, 2 * spec.congestion.max_window) * bdp)
-    mpr = -(-most // (network.frames.payload * PACKETS_PER_MPR))
 
     def scale(time_ps: int) -> Picoseconds:
         return Picoseconds(max(1, round(time_ps * ratio)))
@@ -54,7 +47,6 @@ def fitted(spec: MrcSpec, network: Network) -> MrcSpec:
             "ev": ev.model_copy(
                 update={"probe_interval": scale(ev.probe_interval), "probe_timeout": scale(ev.probe_timeout)}
             ),
-            "window": spec.window.model_copy(update={"mpr": min(spec.window.mpr, max(1, mpr))}),
             "loss": loss.model_copy(
                 update={
                     "spread": scale(loss.spread),
