@@ -107,6 +107,8 @@ class Client:
         """Close them."""
         assert self._session is not None
         await self._session.close()
+        # Sockets are let go in the loop's next round; one that ends before it would leave them open.
+        await asyncio.sleep(0)
 
     async def _headers(self) -> dict[str, str]:
         now = datetime.now(UTC)
