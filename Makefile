@@ -12,7 +12,7 @@ WORKERS ?= 2
 MRC_RUN = $(BIN)/weft train tiny-gpt --folder build/demo --faults examples/planes.toml --set guard.digest_every=1 \
     --set backend=mrc
 
-.PHONY: test-trial help setup demo test test-slow test-root test-kube kube-assets check format bench verify docs clean
+.PHONY: help setup demo test test-slow test-root test-kube kube-assets check format bench verify docs clean
 
 help:  ## Say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -54,16 +54,13 @@ demo: $(STAMP)  ## Design a 131,072-GPU fabric; train a small GPT, kill, corrupt
 
 test: $(STAMP)  ## Run the tests (fast ones; under ten minutes on two cores)
 	@echo "test: the fast tests on $(WORKERS) workers"
-	@$(PYTEST) -n $(WORKERS) -m "not slow and not root and not kube and not trial"
+	@$(PYTEST) -n $(WORKERS) -m "not slow and not root and not kube"
 
 test-slow: $(STAMP)  ## Run the tests that take long
-	@$(PYTEST) -n $(WORKERS) --timeout 900 -m "slow and not root and not kube and not trial"
+	@$(PYTEST) -n $(WORKERS) --timeout 900 -m "slow and not root and not kube"
 
 test-root: $(STAMP)  ## Run the tests that need root and iproute2 (network namespaces)
-	@$(PYTEST) -m "root and not trial"
-
-test-trial: $(STAMP)  ## Run the tests that CI does not run yet
-	@$(PYTEST) -n $(WORKERS) --timeout 3600 -m trial
+	@$(PYTEST) -m "root"
 
 kube-assets:  ## Build a real kube-apiserver, etcd and kube-scheduler into a cache folder (once; four minutes)
 	@scripts/kube-assets

@@ -8,7 +8,6 @@ LARGEST = 150_000
 
 
 @pytest.mark.slow
-@pytest.mark.trial
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ALL)
 def test_an_experiment_meets_its_criteria(name: str) -> None:

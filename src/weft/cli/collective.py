@@ -86,10 +86,12 @@ def _draw(figure: "Figure", rows: tuple[Row, ...], title: str) -> None:
     axes = figure.subplots()
     by_name: dict[str, list[Any]] = {}
     for row in sorted(rows, key=lambda row: row.size):
-        by_name.setdefault(row.transport, []).append((row.size / 2**20, row.bus_bps / 10**9))
+        by_name.setdefault(row.transport, []).append((row.size, row.bus_bps / 10**9))
     best = sorted(by_name.items(), key=lambda item: -item[1][-1][1])
     for colour, (name, points) in zip(COLOURS, best, strict=False):
         axes.plot(*zip(*points, strict=True), "o-", label=name, color=colour)
     axes.set_xscale("log", base=2)
-    axes.set(title=title, xlabel="MiB", ylabel="bus bandwidth, Gb/s", ylim=(0, None))
+    sizes = sorted({row.size for row in rows})
+    axes.set_xticks(sizes, [SIZE.about(size) for size in sizes])
+    axes.set(title=title, xlabel="size", ylabel="bus bandwidth, Gb/s", ylim=(0, None))
     axes.legend()
