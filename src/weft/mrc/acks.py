@@ -10,7 +10,7 @@ from typing import Any
 from weft.mrc.columns import ACKED, ERROR_PEER, ERROR_RETRIES, FREE, IN_FLIGHT, LOST, RETURNED
 from weft.mrc.compiled import rule
 from weft.mrc.congestion import cc_ack, cc_penalty, cc_trim
-from weft.mrc.evs import ALWAYS_SKIP, MARK, TRIM, ev_clear, ev_event, note_fate
+from weft.mrc.evs import ALWAYS_SKIP, MARK, TRIM, ev_clear, ev_delivers, ev_event, note_fate
 from weft.mrc.numbers import LOW32, lowest_bit, seq_near
 from weft.mrc.recovery import (
     count_retry,
@@ -98,7 +98,7 @@ def _cause(s: Any, i: int, seq: int, value: int, verdict: int, now_ps: int) -> i
         s.planes[i, s.evs[i, e]["plane"]]["reverse"] = e
     else:
         was_not_lost(s, i, seq & s.params[0]["slot_mask"], now_ps)
-    s.evs[i, e]["losses"] = 0
+    ev_delivers(s, i, e)
     if verdict == VERDICT_SKIP_ONCE:
         q["marks"] += 1
         ev_event(s, i, e, MARK)
@@ -131,7 +131,7 @@ def _acknowledge(s: Any, i: int, seq: int, cause: int, now_ps: int) -> int:
         unlink_flying(s, i, slot)
         if p["tries"] == 1:
             note_passed(q, p["sent_ps"], p["order"])
-            s.evs[i, p["ev"]]["losses"] = 0
+            ev_delivers(s, i, p["ev"])
             # Marks are told at once, by a SACK of their own: what several packets share says that they had none.
             if seq != cause:
                 ev_clear(s, i, p["ev"])

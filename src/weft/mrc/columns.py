@@ -34,6 +34,13 @@ def _wide(*names: str) -> list[tuple[str, str]]:
     return [(name, "i8") for name in names]
 
 
+def _in_lines(fields: list[tuple[str, str]]) -> np.dtype:
+    """Return the type of rows that begin at the beginning of a line of the cache, each of them."""
+    names, formats = zip(*fields, strict=True)
+    size = np.dtype(fields).itemsize
+    return np.dtype({"names": list(names), "formats": list(formats), "itemsize": size + -size % _LINE})
+
+
 PARAMS = np.dtype(
     _wide(
         *(
@@ -48,7 +55,7 @@ PARAMS = np.dtype(
             "losses_to_retire",
             "most_skips",
         ),
-        *("trimming", "retire", "skip", "even", "same_plane", "shuffle", "remap_ps"),
+        *("trimming", "retire", "skip", "even", "paced", "same_plane", "shuffle", "remap_ps"),
         *("ev_probe_interval_ps", "ev_probe_timeout_ps", "probes_to_readmit"),
         *("spread_ps", "spread_max_ps", "spread_decay_ps", "passed_packets", "probe_after_ps"),
         *("timeout_ps", "linear_retries", "exponential_retries"),
@@ -59,7 +66,7 @@ PARAMS = np.dtype(
 )
 """The parameters of all queue pairs of a run, one row; `settings` fills it."""
 
-SENDER = np.dtype(
+SENDER = _in_lines(
     _wide(
         # What every packet and every acknowledgement looks at comes first, so that it lies in few lines of a cache.
         # Sequence numbers: oldest not acknowledged, next new one, end of what was posted; window granted by the peer.
@@ -78,8 +85,8 @@ SENDER = np.dtype(
         # When anything was last heard; what was delivered; the newest transmission known to have arrived.
         *("heard_ps", "delivered_bytes", "passed_ps", "passed_order"),
         # The spread in force and when that was last changed; of what was sent lately, the share lost, over few and over
-        # many; for how long the last loss is remembered; backoff.
-        *("spread_ps", "spread_at_ps", "loss_share", "background", "loss_left", "backoff"),
+        # many; for how long the last loss is remembered; whether an EV was ever blamed; backoff.
+        *("spread_ps", "spread_at_ps", "loss_share", "background", "loss_left", "lossy", "backoff"),
         # Congestion control.
         *("cc_inc", "cc_received", "cc_adjusted_ps", "cc_delay_ps", "cc_fast_bytes", "cc_fast", "cc_achieved"),
         *("cc_adapt_ps", "cc_ignore", "cc_ignored", "cc_trouble", "cc_cut_ps"),
@@ -143,7 +150,7 @@ RECEIVER = np.dtype(
     _wide(
         # What every packet looks at comes first.
         *("expected", "highest", "unreported_bytes", "report_low", "report_high", "due", "trigger", "trigger_ev"),
-        *("verdict", "error", "heard_ps", "received_bytes", "accepted", "probe_due", "sacks", "stamp"),
+        *("verdict", "error", "heard_ps", "received_bytes", "accepted", "probe_due", "sacks", "asked"),
         *(
             "reverse_at",
             "reverse_turn",
@@ -154,7 +161,7 @@ RECEIVER = np.dtype(
             "reverse_probe_ev",
             "reverse_probe_id",
         ),
-        *("probe_id", "immediates", "duplicates", "outside", "trimmed", "marked", "nacks"),
+        *("probe_id", "immediates", "duplicates", "outside", "trimmed", "marked", "nacks", "stamp"),
     )
 )
 """One queue pair's receiving half."""

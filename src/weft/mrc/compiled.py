@@ -38,7 +38,10 @@ def twin(function: Callable[..., Any], other: Callable[..., Any]) -> None:
 
 
 def prefetch(column: Any, row: int, place: int) -> None:
-    """Bring a row of a column, or one place in it, nearer to the processor; compiled only, and changes nothing."""
+    """Bring a place in a row of a column nearer to the processor; compiled only, and changes nothing.
+
+    A place is an entry of the row, or where a row is one entry, a byte of it.
+    """
 
 
 def rules() -> dict[str, FunctionType]:
@@ -168,9 +171,12 @@ def _prefetch() -> Any:
             at = cgutils.get_item_pointer(context, builder, signature.args[0], array, indices[: column.ndim])
             byte = ir.IntType(8).as_pointer()
             number = ir.IntType(32)
+            at = builder.bitcast(at, byte)
+            if column.ndim == 1:
+                at = builder.gep(at, [indices[1]])
             shape = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
             told = cgutils.get_or_insert_function(builder.module, shape, "llvm.prefetch.p0")
-            builder.call(told, [builder.bitcast(at, byte), number(0), number(3), number(1)])
+            builder.call(told, [at, number(0), number(3), number(1)])
             return context.get_dummy_value()
 
         return kinds.void(column, row, place), make

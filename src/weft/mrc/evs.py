@@ -314,8 +314,16 @@ def _event(s: Any, i: int, e: int, event: int) -> int:
 @rule
 def ev_clear(s: Any, i: int, e: int) -> None:
     """Note that a packet came back from EV `e` without a mark."""
-    patience = s.evs[i, e]["patience"]
-    s.evs[i, e]["patience"] = max(1, patience - max(patience // 4, 1))
+    if s.params[0]["paced"]:
+        patience = s.evs[i, e]["patience"]
+        s.evs[i, e]["patience"] = max(1, patience - max(patience // 4, 1))
+
+
+@rule
+def ev_delivers(s: Any, i: int, e: int) -> None:
+    """Note that EV `e` has delivered a packet: its silent losses are no longer in a row."""
+    if s.qp[i]["lossy"]:
+        s.evs[i, e]["losses"] = 0
 
 
 @rule
@@ -340,6 +348,7 @@ def ev_silent(s: Any, i: int, e: int) -> int:
     params = s.params[0]
     ev = s.evs[i, e]
     ev["losses"] = min(ev["losses"] + 1, _MOST_COUNTED)
+    s.qp[i]["lossy"] = 1
     needed = params["losses_to_retire"]
     if needed > 1:
         needed = max(needed, _losses_in_a_row(s.qp[i]["loss_share"]))

@@ -7,7 +7,8 @@ delivered: in order, and only after everything before them has landed.
 A SACK's bitmap covers 64 PSNs: what it reports, and as many before that as there is room for, so that a SACK which is
 lost is made up for by the next ones. It is due when enough bytes came, and at once for a
 packet that asks for it, is marked, was sent again or came twice, and for a reliability probe (facts section 4.3); and,
-ours, for one that closes the last gap, so that coalescing never leaves the end of a message unanswered.
+ours, for the one that completes everything up to a packet that asked, because the last packet of a message often comes
+before others: so coalescing never leaves the end of a message unanswered.
 """
 
 from typing import Any
@@ -34,6 +35,7 @@ def start_receiver(r: Any, i: int, word: int, first_seq: int) -> None:
     q["word"] = word
     q["expected"] = first_seq
     q["highest"] = first_seq - 1
+    q["asked"] = first_seq - 1
     q["report_low"] = 0
     q["report_high"] = -1
     q["reverse_probe_ev"] = -1
@@ -67,7 +69,9 @@ def receive(
         q["error"] = ERROR_IMMEDIATES
         return REFUSED
     q["heard_ps"] = now_ps
-    gap = q["highest"] >= q["expected"]
+    if ack_request:
+        q["asked"] = max(q["asked"], seq)
+    unanswered = q["asked"] >= q["expected"]
     if fresh:
         q["accepted"] += 1
         q["received_bytes"] += length
@@ -76,9 +80,8 @@ def receive(
         _advance(r, i)
     else:
         q["duplicates"] += 1
-    # Where the last gap closes nothing more may come for a while, and the sender waits for this.
-    closed = gap and q["expected"] > q["highest"]
-    _report(r, i, seq, length, not fresh or closed or marked != 0 or retransmission != 0 or ack_request != 0)
+    completed = unanswered and q["asked"] < q["expected"]
+    _report(r, i, seq, length, not fresh or completed or marked != 0 or retransmission != 0 or ack_request != 0)
     if q["verdict"] == 0:
         # A mark that has not been told yet keeps its place: it must not be laid on another path.
         q["trigger"] = seq

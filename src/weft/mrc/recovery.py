@@ -50,7 +50,8 @@ def link_flying(s: Any, i: int, slot: int) -> None:
     q["newest"] = slot
     q["inflight"] += 1
     q["inflight_bytes"] += p["bytes"]
-    s.evs[i, p["ev"]]["flying"] += 1
+    if s.params[0]["even"]:
+        s.evs[i, p["ev"]]["flying"] += 1
     p["state"] = IN_FLIGHT
 
 
@@ -70,7 +71,8 @@ def unlink_flying(s: Any, i: int, slot: int) -> None:
         q["newest"] = older
     q["inflight"] -= 1
     q["inflight_bytes"] -= p["bytes"]
-    s.evs[i, p["ev"]]["flying"] -= 1
+    if s.params[0]["even"]:
+        s.evs[i, p["ev"]]["flying"] -= 1
 
 
 @rule

@@ -43,6 +43,7 @@ def settings(spec: MrcSpec, *, planes: int, rate_bps: int, payload: int = 4096) 
         "retire": int(spec.retire),
         "skip": int(spec.skip),
         "even": int(spec.skip and spec.even),
+        "paced": int((spec.skip and spec.even) or ev.most_skips > 1),
         "same_plane": int(spec.same_plane),
         "shuffle": int(spec.shuffle),
         "remap_ps": spec.port_remap_delay,

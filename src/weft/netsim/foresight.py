@@ -3,14 +3,103 @@
 from typing import Any
 
 from weft.mrc.compiled import prefetch, rule
+from weft.mrc.numbers import draw
+from weft.netsim.halves import DRAW, RECYCLE
+from weft.netsim.hosts import next_ready
+
+_LINE = 64
+_HALVES = 4
+"""Halves of a NIC that are named; those of one with more would be named too long before they are looked at."""
+_SENT_BYTES, _HEARD_BYTES = 384, 192
+"""How much of the rows of senders and receivers every packet looks at."""
+_UP_BYTE = 128
+"""Where in a sender's row the planes that are up stand."""
+_WORD_SHIFT = 5
+_ACKNOWLEDGED = 12
+"""Packets of a window, from the oldest on, that are named at the beginning of a round."""
+_PER_LINE = 32
+"""EVs of the rotation in a line."""
+_NEAR = 2
+"""How far from the packet that caused a SACK others stand, in lines of packets, that it mostly tells of too."""
 
 
 @rule
-def foresee(h: Any, pair: int, psn: int) -> None:
-    """Say that an acknowledgement for packet `psn` of a pair has arrived and is about to be taken in."""
-    prefetch(h.s.packets, pair, psn & h.s.params[0]["slot_mask"])
+def foresee_reply(h: Any, pair: int, psn: int) -> None:
+    """Say that a SACK caused by packet `psn` of a pair is about to be taken in."""
+    mask = h.s.params[0]["slot_mask"]
+    prefetch(h.s.packets, pair, psn & mask)
+    prefetch(h.s.packets, pair, (psn - _NEAR) & mask)
 
 
 @rule
-def foresee_nothing(h: Any, pair: int, psn: int) -> None:
+def foresee_path(h: Any, pair: int, psn: int) -> None:
+    """Say the same a little later, when the packet itself is at hand, of the EV that it took."""
+    e = h.s.packets[pair, psn & h.s.params[0]["slot_mask"]]["ev"]
+    if e >= 0:
+        prefetch(h.s.evs, pair, e)
+
+
+@rule
+def foresee_nic(h: Any, nic: int) -> None:
+    """Say that a NIC, of which nothing has been looked at for long, is about to act."""
+    first = h.first[nic]
+    for k in range(first, min(h.first[nic + 1], first + _HALVES)):
+        half = h.of_nic[k]
+        i = half >> 1
+        if half & 1:
+            for byte in range(0, _HEARD_BYTES, _LINE):
+                prefetch(h.r.qp, i, byte)
+            prefetch(h.b.qp, i, _UP_BYTE)
+            prefetch(h.b.planes, i, 0)
+        else:
+            for byte in range(0, _SENT_BYTES, _LINE):
+                prefetch(h.s.qp, i, byte)
+            for place in range(0, h.s.params[0]["active"], _PER_LINE):
+                prefetch(h.s.rotation, i, place)
+            prefetch(h.s.messages, i, 0)
+
+
+@rule
+def foresee_windows(h: Any, nic: int) -> None:
+    """Say the same a little later, when those rows are at hand, of where in its windows it will look."""
+    first = h.first[nic]
+    for k in range(first, min(h.first[nic + 1], first + _HALVES)):
+        half = h.of_nic[k]
+        i = half >> 1
+        if half & 1:
+            prefetch(h.r.arrived, i, (h.r.qp[i]["expected"] & h.r.params[0]["slot_mask"]) >> _WORD_SHIFT)
+            prefetch(h.b.evs, i, max(h.b.planes[i, 0]["reverse"], 0))
+        else:
+            mask = h.s.params[0]["slot_mask"]
+            una = h.s.qp[i]["una"]
+            prefetch(h.s.arrived, i, (una & mask) >> _WORD_SHIFT)
+            for ahead in range(0, _ACKNOWLEDGED, _NEAR):
+                prefetch(h.s.packets, i, (una + ahead) & mask)
+    if h.awake[nic]:
+        foresee_data(h, nic)
+
+
+@rule
+def foresee_data(h: Any, nic: int) -> None:
+    """Say that a NIC is about to send: on which EV, if nothing comes between, and from which place of the window."""
+    place = next_ready(h, nic, h.turn[nic])
+    if place < 0:
+        return
+    i = h.of_nic[h.first[nic] + place] >> 1
+    q = h.s.qp[i]
+    prefetch(h.s.packets, i, q["next"] & h.s.params[0]["slot_mask"])
+    if h.spray[0] == RECYCLE and h.ring_at[i, 1] > 0:
+        prefetch(h.s.evs, i, h.ring[i, h.ring_at[i, 0]])
+        return
+    first = 0 if h.spray[0] == DRAW or q["cursor"] >= q["active"] else q["cursor"]
+    prefetch(h.s.evs, i, h.s.rotation[i, first + draw(q["word"], q["draws"], q["active"] - first)])
+
+
+@rule
+def no_reply(h: Any, pair: int, psn: int) -> None:
     """Do nothing: for transports that keep no packets."""
+
+
+@rule
+def no_nic(h: Any, nic: int) -> None:
+    """Do nothing: for transports whose columns are others."""

@@ -28,6 +28,7 @@ from weft.mrc.numbers import lowest_bit, seq_near
 from weft.mrc.ports import on_port_answer, on_port_status, port_changed
 from weft.mrc.receiver import (
     ACCEPTED,
+    DUPLICATE,
     on_probe,
     receive,
     receive_trimmed,
@@ -133,7 +134,7 @@ def _answer(h: Any, sheet: Any, row: int, i: int, half: int, plane: int, time_ps
 
 @rule
 def set_deadline(h: Any, half: int) -> None:
-    """Work out when a half has something to do by itself."""
+    """Work out when a half has something to do by itself; what is kept may become too early, never too late."""
     i = half >> 1
     if half & 1 == 0:
         due_ps = next_deadline(h.s, i)
@@ -146,6 +147,18 @@ def set_deadline(h: Any, half: int) -> None:
     h.deadline[half] = due_ps
     nic = h.nic[half]
     h.due[nic] = min(h.due[nic], due_ps)
+
+
+@rule
+def _keep_deadline(h: Any, i: int, now_ps: int) -> None:
+    """Leave the deadline of a sending half that was just active, unless it may be too late.
+
+    A deadline may be early: nothing is due then, and the next one is worked out. What a packet sent or acknowledged now
+    makes due is at least this far away.
+    """
+    params = h.s.params[0]
+    if h.deadline[2 * i] > now_ps + min(params["probe_after_ps"], params["timeout_ps"]):
+        set_deadline(h, 2 * i)
 
 
 @rule
@@ -188,14 +201,13 @@ def take_in(h: Any, sheet: Any, arrivals: Any, count: int) -> int:
         fresh = take_one(h, sheet, head, arrivals[k, 1], arrivals[k, 2], arrivals[k, 3])
         arrivals[k, 4] = fresh
         placed += fresh * head["length"]
-        set_deadline(h, 2 * head["pair"] + 1 - head["half"])
         give_row(sheet, row)
     return placed
 
 
 @rule
 def take_one(h: Any, sheet: Any, head: Any, marked: int, trimmed: int, time_ps: int) -> int:
-    """Take in one packet and return 1 where it brought new data; its half's deadline is the caller's to set."""
+    """Take in one packet and return 1 where it brought new data."""
     i = head["pair"]
     kind = head["kind"]
     if kind == DATA:
@@ -205,8 +217,10 @@ def take_one(h: Any, sheet: Any, head: Any, marked: int, trimmed: int, time_ps: 
     elif kind == PROBE:
         on_probe(h.r, i, head["id"], time_ps)
         _send_sacks(h, sheet, i, time_ps)
+        set_deadline(h, 2 * i + 1)
     else:
         _take_endpoint(h, sheet, head, marked, time_ps)
+        set_deadline(h, 2 * i + 1 - head["half"])
     return 0
 
 
@@ -214,27 +228,40 @@ def take_one(h: Any, sheet: Any, head: Any, marked: int, trimmed: int, time_ps: 
 def _take_data(h: Any, sheet: Any, head: Any, marked: int, trimmed: int, time_ps: int) -> int:
     """Take in one data packet, answer it, and return 1 where its bytes are new."""
     i = head["pair"]
-    row = take_row(sheet)
-    reply = sheet.pool[row]
-    fresh = 0
-    if trimmed:
-        due = receive_trimmed(h.r, i, head["psn"], head["value"], 1 if trimmed == TRIMMED_LAST_HOP else 0, reply)
-    else:
+    q = h.r.qp[i]
+    verdict = ACCEPTED
+    if not trimmed:
         verdict = receive(
             h.r, i, head["psn"], head["value"], marked, head["retransmission"], head["ack_request"], head["length"],
             head["immediate"], time_ps,
         )  # fmt: skip
-        fresh = 1 if verdict == ACCEPTED else 0
+    if trimmed or verdict > DUPLICATE:
+        _refuse(h, sheet, head, verdict, trimmed, time_ps)
+    if q["due"] != 0 or q["probe_due"] != 0:
+        _send_sacks(h, sheet, i, time_ps)
+    if q["expected"] >= h.goal[i, 0]:
+        h.goal[i, 0] = NEVER
+        tell(sheet, ARRIVED, i, time_ps)
+    # Of a half that takes data only the next reverse probe can be due sooner than it was.
+    if h.deadline[2 * i + 1] > q["reverse_probe_ps"]:
+        set_deadline(h, 2 * i + 1)
+    return 1 if verdict == ACCEPTED and not trimmed else 0
+
+
+@rule
+def _refuse(h: Any, sheet: Any, head: Any, verdict: int, trimmed: int, time_ps: int) -> None:
+    """Answer a data packet that was trimmed or not taken, where an answer is due."""
+    i = head["pair"]
+    row = take_row(sheet)
+    reply = sheet.pool[row]
+    if trimmed:
+        due = receive_trimmed(h.r, i, head["psn"], head["value"], 1 if trimmed == TRIMMED_LAST_HOP else 0, reply)
+    else:
         due = refusal(h.r, i, verdict, head["psn"], head["value"], reply)
     if due != NOTHING:
         _answer(h, sheet, row, i, 1, 0, time_ps)
     else:
         give_row(sheet, row)
-    _send_sacks(h, sheet, i, time_ps)
-    if h.r.qp[i]["expected"] >= h.goal[i, 0]:
-        h.goal[i, 0] = NEVER
-        tell(sheet, ARRIVED, i, time_ps)
-    return fresh
 
 
 @rule
@@ -253,6 +280,7 @@ def _take_reply(h: Any, sheet: Any, head: Any, time_ps: int) -> None:
     i = head["pair"]
     q = h.s.qp[i]
     failed = q["error"] != 0
+    pressed = q["backoff"] != 0
     if head["kind"] == NACK:
         on_nack(h.s, i, head, time_ps)
     else:
@@ -268,6 +296,10 @@ def _take_reply(h: Any, sheet: Any, head: Any, time_ps: int) -> None:
             tell(sheet, ACKNOWLEDGED, i, time_ps)
     if q["error"] != 0 and not failed:
         tell(sheet, FAILED, i, time_ps)
+    if pressed or q["bad"] != 0:
+        set_deadline(h, 2 * i)
+    else:
+        _keep_deadline(h, i, time_ps)
     wake(h, 2 * i)
 
 
@@ -333,10 +365,16 @@ def send_control(h: Any, sheet: Any, nic: int, now_ps: int) -> None:
     if h.due[nic] > now_ps:
         return
     due_ps = NEVER
+    soon_ps = now_ps + min(h.s.params[0]["probe_after_ps"], h.s.params[0]["timeout_ps"]) // 2
     for k in range(h.first[nic], h.first[nic + 1]):
         half = h.of_nic[k]
-        if h.deadline[half] <= now_ps:
+        known_ps = h.deadline[half]
+        if known_ps <= now_ps:
             _pass_time(h, sheet, half, now_ps)
+        elif known_ps <= soon_ps:
+            # Deadlines that are early are put right together, so that not each of many halves calls for a look at all.
+            set_deadline(h, half)
+            h.deadline[half] = max(h.deadline[half], known_ps)
         due_ps = min(due_ps, h.deadline[half])
     h.due[nic] = due_ps
 
@@ -431,11 +469,11 @@ def _send_one(h: Any, sheet: Any, i: int, now_ps: int, free: int, room: Any) -> 
     """Send one packet of pair `i`; return the planes that have room after it, or -1 where it could not go."""
     row = take_row(sheet)
     head = sheet.pool[row]
-    found = _next_packet(h, i, now_ps, free, head)
-    set_deadline(h, 2 * i)
-    if found == NOTHING:
+    if _next_packet(h, i, now_ps, free, head) == NOTHING:
+        set_deadline(h, 2 * i)
         give_row(sheet, row)
         return -1
+    _keep_deadline(h, i, now_ps)
     size = head["length"] + h.sizes[DATA]
     plane = head["plane"]
     emit(h, sheet, row, i, 0, head["value"], size, now_ps)

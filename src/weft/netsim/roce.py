@@ -167,14 +167,13 @@ def take_in(h: Any, sheet: Any, arrivals: Any, count: int) -> int:
         fresh = take_one(h, sheet, head, arrivals[k, 1], arrivals[k, 2], arrivals[k, 3])
         arrivals[k, 4] = fresh
         placed += fresh * head["length"]
-        set_deadline(h, 2 * head["pair"] + 1 - head["half"])
         give_row(sheet, row)
     return placed
 
 
 @rule
 def take_one(h: Any, sheet: Any, head: Any, marked: int, _trimmed: int, time_ps: int) -> int:
-    """Take in one packet and return 1 where it brought new data; its half's deadline is the caller's to set."""
+    """Take in one packet and return 1 where it brought new data."""
     i = head["pair"]
     kind = head["kind"]
     if kind == DATA:
@@ -187,6 +186,7 @@ def take_one(h: Any, sheet: Any, head: Any, marked: int, _trimmed: int, time_ps:
         if kind == NACK:
             _go_back(h, i)
             h.s.qp[i]["naks"] += 1
+    set_deadline(h, 2 * i)
     wake(h, 2 * i)
     return 0
 

@@ -34,8 +34,9 @@ class UetSpec(Spec):
     """NSCC (section 4.4)."""
     loss: LossSpec = LossSpec()
     """Loss and timers."""
-    window: WindowSpec = WindowSpec.model_validate({"ack_bytes": "4 KiB"})
-    """Windows and acknowledgement; every packet is acknowledged, as in htsim."""
+    window: WindowSpec = WindowSpec()
+    """Windows and acknowledgement: every 16 KiB, and marks at once. Of htsim's permutations 0.28 to 0.35 of the hops of
+    data packets are counted for control packets (facts, simulators 2), which is that and not one for each."""
     trimming: bool = True
     """Whether switches trim instead of dropping."""
 

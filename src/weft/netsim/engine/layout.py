@@ -189,8 +189,6 @@ class Desk(NamedTuple):
     """Arrivals of one port or NIC, being sorted."""
     room: Any
     """Bytes that each port of the NIC at hand can take."""
-    touched: Any
-    """Halves that something arrived for."""
     grant: Any
     """Bytes that each rate makes in a slot, for some slots in a row: by the low bits of a slot's number."""
 

@@ -34,11 +34,13 @@ from weft.netsim.engine.layout import (
     NUMBER_MASK,
     NUMBER_SHIFT,
     OFFSET_SHIFT,
+    PAIR_SHIFT,
     PLACE,
     PLACE_MASK,
     PLANES,
     PROBED,
     PSN_MASK,
+    ROUND_SLOTS,
     SECOND_SHIFT,
     SECONDS,
     SEEN,
@@ -58,6 +60,7 @@ from weft.netsim.engine.layout import (
 from weft.netsim.engine.queues import append, take_queue_row, transmit
 from weft.netsim.engine.switches import in_order, release_arrivals, take_arrivals
 from weft.netsim.engine.wires import OUT_OF_LOG
+from weft.netsim.foresight import foresee_data, foresee_nic, foresee_path, foresee_windows
 from weft.netsim.hosts import (
     HALF,
     KIND,
@@ -69,11 +72,13 @@ from weft.netsim.hosts import (
     give_row,
     send_control,
     send_data,
-    set_deadline,
     take_one,
     take_row,
 )
 from weft.netsim.transports.routing import STRIDE, plane_of, way_of
+
+_AHEAD, _NEXT = 4, 2
+"""How many NICs before its turn a NIC's rows are named to memory at the beginning of a round, and its windows."""
 
 
 @rule
@@ -178,7 +183,6 @@ def take_in_nic(f: Any, w: Any, h: Any, t: Any, d: Any, local: int, slot: int) -
     sheet = d.sheet
     start_ps = slot * f.figures[SLOT_PS]
     place_ps = 0
-    touched = 0
     count = in_order(w, d, local, True)
     row = take_row(sheet)
     head = sheet.pool[row]
@@ -190,18 +194,9 @@ def take_in_nic(f: Any, w: Any, h: Any, t: Any, d: Any, local: int, slot: int) -
         marked = 1 if state & MARKED else 0
         d.count[MARKS] += marked
         fresh = take_one(h, sheet, head, marked, (state >> TRIM_SHIFT) & TRIM_MASK, start_ps + place_ps)
-        half = 2 * head["pair"] + 1 - head["half"]
         if fresh and f.figures[WATCHING]:
-            _note_seen(f, h, d, half >> 1, head["psn"], start_ps + place_ps)
-        known = False
-        for place in range(touched - 1, max(-1, touched - 3), -1):
-            known = known or d.touched[place] == half
-        if not known:
-            d.touched[touched] = half
-            touched += 1
+            _note_seen(f, h, d, head["pair"], head["psn"], start_ps + place_ps)
     give_row(sheet, row)
-    for place in range(touched):
-        set_deadline(h, d.touched[place])
     d.count[DELIVERED] += count
     return place_ps
 
@@ -237,16 +232,48 @@ def _send(
 
 
 @rule
+def _foresee_paths(w: Any, h: Any, d: Any, count: int) -> None:
+    """Name the EVs that the SACKs among `count` arrivals tell of."""
+    for k in range(count):
+        state = w.rows[d.at[k], STATE]
+        if (state >> KIND_SHIFT) & KIND_MASK == SACK:
+            foresee_path(h, w.rows[d.at[k], NAME] >> PAIR_SHIFT, state + (state >> NUMBER_SHIFT))
+
+
+@rule
+def _foresee_nics(h: Any, nic: int, left: int) -> None:
+    """Name what will be looked at of NICs that follow soon, where `left` of the node, with this one, are left."""
+    if left > _AHEAD:
+        foresee_nic(h, nic + _AHEAD)
+    if left > _NEXT:
+        foresee_windows(h, nic + _NEXT)
+
+
+@rule
+def _transmit_all(
+    f: Any, w: Any, q: Any, h: Any, busy: Any, d: Any, part: int, first_port: int, word: int, slot: int
+) -> None:
+    """Let the ports of a NIC send what they may in a slot."""
+    for plane in range(f.figures[PLANES]):
+        port = f.ports[first_port + plane]
+        if busy[word] >> plane & 1 and not transmit(f, w, q, h, d, part, port, slot):
+            busy[word] &= ~(1 << plane)
+    d.count[BUSY] += 1 if busy[word] else 0
+
+
+@rule
 def nic_step(f: Any, w: Any, q: Any, h: Any, t: Any, busy: Any, d: Any, part: int, number: int, slot: int) -> None:
     """Do what the NICs of one node do in one slot."""
     node = f.nodes[number]
-    planes = f.figures[PLANES]
     start_ps = slot * f.figures[SLOT_PS]
-    take_arrivals(f, w, h, busy, d, part, number, slot)
+    _foresee_paths(w, h, d, take_arrivals(f, w, h, busy, d, part, number, slot))
     due_ps = NEVER
     awake = 0
+    begins = slot % f.figures[ROUND_SLOTS] == 0
     for local in range(node[NICS]):
         nic = node[FIRST_NIC] + local
+        if begins:
+            _foresee_nics(h, nic, node[NICS] - local)
         word = node[FIRST_WORD] + local
         phase_ps = 0
         if d.first[local] >= 0:
@@ -260,13 +287,9 @@ def nic_step(f: Any, w: Any, q: Any, h: Any, t: Any, busy: Any, d: Any, part: in
                 phase_ps = 0
             if _send(f, q, h, t, busy, d, part, number, nic, start_ps, phase_ps):
                 f.last_sent[nic] = slot
+                foresee_data(h, nic)
         if busy[word]:
-            first_port = node[FIRST_PORT] + local * planes
-            for plane in range(planes):
-                port = f.ports[first_port + plane]
-                if busy[word] >> plane & 1 and not transmit(f, w, q, h, d, part, port, slot):
-                    busy[word] &= ~(1 << plane)
-            d.count[BUSY] += 1 if busy[word] else 0
+            _transmit_all(f, w, q, h, busy, d, part, node[FIRST_PORT] + local * f.figures[PLANES], word, slot)
         due_ps = min(due_ps, h.due[nic])
         awake |= h.awake[nic]
     f.due[number] = due_ps

@@ -145,14 +145,13 @@ def make_desk(network: Network, fabric: layout.Fabric, nodes: Any, halves: Any) 
         np.empty(_LEAST_SCRATCH, np.int64),
         np.empty(_LEAST_SCRATCH, np.int64),
         np.zeros(network.shape.planes, np.int64),
-        np.zeros(max(_LEAST_SCRATCH, 2 * widest), np.int64),
         np.zeros((layout.GRANT_SLOTS, len(fabric.rates)), np.int64),
     )
 
 
 def with_scratch(desk: layout.Desk, count: int) -> layout.Desk:
     """Return the desk with room for so many arrivals at one node."""
-    fresh = {name: np.empty(count, np.int64) for name in ("after", "key", "at", "order", "touched")}
+    fresh = {name: np.empty(count, np.int64) for name in ("after", "key", "at", "order")}
     return desk._replace(**fresh)
 
 

@@ -15,11 +15,13 @@ from weft.netsim.engine.layout import (
     BUNDLE,
     BUSY,
     CHUNK,
+    DATA_FIRST,
     DOWN,
     FIRST_NIC,
     FIRST_PORT,
     FIRST_WORD,
     GOAL,
+    GRADE,
     HOPS,
     INDEX,
     KIND_MASK,
@@ -41,6 +43,7 @@ from weft.netsim.engine.layout import (
     SECOND_SHIFT,
     SLOT_PS,
     STATE,
+    SWITCH_SLOTS,
     TIER,
     TIERS,
     TRACE,
@@ -51,7 +54,7 @@ from weft.netsim.engine.layout import (
 from weft.netsim.engine.queues import admit, cross, decide_pause, forward, transmit
 from weft.netsim.engine.uplinks import with_uplink
 from weft.netsim.engine.wires import clear_list
-from weft.netsim.foresight import foresee
+from weft.netsim.foresight import foresee_reply
 
 WORD_BITS = 32
 """Ports in one word of `busy`."""
@@ -87,8 +90,8 @@ def local_port(f: Any, node: Any, goal: int) -> int:
 
 
 @rule
-def take_arrivals(f: Any, w: Any, h: Any, busy: Any, d: Any, part: int, number: int, slot: int) -> None:
-    """Sort what arrives at a node in a slot by port, or by NIC, and note where it stands."""
+def take_arrivals(f: Any, w: Any, h: Any, busy: Any, d: Any, part: int, number: int, slot: int) -> int:
+    """Sort what arrives at a node in a slot by port, or by NIC, and note where it stands; return how many."""
     node = f.nodes[number]
     at_nics = node[TIER] == AT_NICS
     ring = slot & (w.heads.shape[1] - 1)
@@ -109,6 +112,7 @@ def take_arrivals(f: Any, w: Any, h: Any, busy: Any, d: Any, part: int, number: 
             left -= held
             for row in range(chunk * CHUNK, chunk * CHUNK + held):
                 packet = w.rows[row]
+                prefetch(w.rows, row + _FORESEEN, PLACE)
                 place = packet[PLACE]
                 if place & PLACE_MASK >= slot_ps:
                     forward(f, w, d, part, number, packet, slot)
@@ -124,12 +128,13 @@ def take_arrivals(f: Any, w: Any, h: Any, busy: Any, d: Any, part: int, number: 
                 if at_nics:
                     state = packet[STATE]
                     if (state >> KIND_SHIFT) & KIND_MASK == SACK:
-                        foresee(h, packet[NAME] >> PAIR_SHIFT, state + (state >> NUMBER_SHIFT))
+                        foresee_reply(h, packet[NAME] >> PAIR_SHIFT, state + (state >> NUMBER_SHIFT))
                 elif not chooses:
                     busy[node[FIRST_WORD] + (to >> _WORD_SHIFT)] |= 1 << (to & _WORD_MASK)
                 count += 1
             chunk = w.after[chunk]
     d.count[HOPS] += count
+    return count
 
 
 @rule
@@ -208,10 +213,28 @@ def _sink(w: Any, d: Any, root: int, count: int, by_time: bool) -> None:
 
 
 @rule
+def _foresee_ports(f: Any, q: Any, busy: Any, node: Any) -> None:
+    """Say that the ports which have anything to do are about to be used, and then the first packets of their queues."""
+    for look in range(2):
+        for word in range((node[PORTS] + WORD_BITS - 1) >> _WORD_SHIFT):
+            left = busy[node[FIRST_WORD] + word]
+            while left:
+                at = node[FIRST_PORT] + (word << _WORD_SHIFT) + lowest_bit(left)
+                left &= left - 1
+                if look == 0:
+                    prefetch(f.ports, at, 0)
+                    prefetch(f.ports, at, GRADE)
+                elif f.ports[at, DATA_FIRST] >= 0:
+                    prefetch(q.rows, f.ports[at, DATA_FIRST], STATE)
+
+
+@rule
 def switch_step(f: Any, w: Any, q: Any, h: Any, busy: Any, d: Any, part: int, number: int, slot: int) -> None:
     """Do what one switch does in one slot."""
     node = f.nodes[number]
     take_arrivals(f, w, h, busy, d, part, number, slot)
+    if slot % f.figures[SWITCH_SLOTS] == 0:
+        _foresee_ports(f, q, busy, node)
     if f.figures[ADAPTIVE]:
         _admit_by_choice(f, w, q, h, busy, d, part, node)
     by_time = f.figures[ORDERED] != 0

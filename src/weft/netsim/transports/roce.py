@@ -100,10 +100,13 @@ class RoceEndpoints(ColumnEndpoints):
         "roce",
         {
             hosts.take_one: roce.take_one,
-            hosts.set_deadline: roce.set_deadline,
             hosts.send_control: roce.send_control,
             hosts.send_data: roce.send_data,
-            foresight.foresee: foresight.foresee_nothing,
+            foresight.foresee_reply: foresight.no_reply,
+            foresight.foresee_path: foresight.no_reply,
+            foresight.foresee_nic: foresight.no_nic,
+            foresight.foresee_windows: foresight.no_nic,
+            foresight.foresee_data: foresight.no_nic,
         },
     )
 
