@@ -254,7 +254,9 @@ def transmit(f: Any, w: Any, q: Any, h: Any, d: Any, part: int, port: Any, slot:
     port[CREDIT] = credit
     following = port[CONTROL_FIRST] if port[CONTROL_FIRST] >= 0 else port[DATA_FIRST]
     if following >= 0:
-        prefetch(q.rows, following, STATE)
+        # A row may lie across two lines.
+        prefetch(q.rows, following, UID)
+        prefetch(q.rows, following, GOAL)
     return following >= 0
 
 

@@ -112,7 +112,7 @@ def take_arrivals(f: Any, w: Any, h: Any, busy: Any, d: Any, part: int, number: 
             left -= held
             for row in range(chunk * CHUNK, chunk * CHUNK + held):
                 packet = w.rows[row]
-                prefetch(w.rows, row + _FORESEEN, PLACE)
+                prefetch(w.rows, row + _FORESEEN, GOAL)
                 place = packet[PLACE]
                 if place & PLACE_MASK >= slot_ps:
                     forward(f, w, d, part, number, packet, slot)
@@ -225,7 +225,8 @@ def _foresee_ports(f: Any, q: Any, busy: Any, node: Any) -> None:
                     prefetch(f.ports, at, 0)
                     prefetch(f.ports, at, GRADE)
                 elif f.ports[at, DATA_FIRST] >= 0:
-                    prefetch(q.rows, f.ports[at, DATA_FIRST], STATE)
+                    prefetch(q.rows, f.ports[at, DATA_FIRST], UID)
+                    prefetch(q.rows, f.ports[at, DATA_FIRST], GOAL)
 
 
 @rule
