@@ -61,7 +61,7 @@ def listed(after, head: int) -> list[int]:
 
 
 def test_stores_grow_without_losing_a_place():
-    queues = make_queues(100, 2)
+    queues = make_queues(100, 0, 2)
     queues.free[:, 1] += 7
     grown = grown_queues(queues)
     free: set[int] = set()
@@ -73,7 +73,7 @@ def test_stores_grow_without_losing_a_place():
 
 
 def test_wires_grow_without_losing_a_chunk():
-    wires = make_wires(100, 2, 8, 4)
+    wires = make_wires(100, 0, 2, 8, 4)
     wires.free[:, 1] += 3
     grown = grown_wires(wires)
     for head, fresh, end, count in grown.free.tolist():

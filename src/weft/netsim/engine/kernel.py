@@ -11,6 +11,7 @@ from weft.mrc.columns import NEVER
 from weft.mrc.compiled import rule
 from weft.netsim.engine.layout import (
     AHEAD,
+    ANSWERS,
     BUSY,
     CHUNK,
     FAULTY,
@@ -36,8 +37,6 @@ from weft.netsim.engine.wires import arriving
 
 NEED_SCRATCH, NEED_ROWS, NEED_CHUNKS = 1, 2, 4
 """What a part may lack before it goes on: scratch for arrivals, room in queues, room on wires."""
-_PER_ARRIVAL = 4
-"""Packets that a NIC may send in answer to one."""
 _PER_NODE = 2
 """Lists that are begun for a node and a slot: over links of two lengths."""
 _LEAST = 4096
@@ -61,7 +60,7 @@ def lacks(f: Any, w: Any, q: Any, d: Any, part: int, nics: bool, slot: int, end:
     found = 0
     if most > len(d.at):
         found |= NEED_SCRATCH
-    rows = (_PER_ARRIVAL * total + f.figures[MOST_SENT] * ports * (end - slot) if nics else total) + _LEAST
+    rows = (ANSWERS * total + f.figures[MOST_SENT] * ports * (end - slot) if nics else total) + _LEAST
     if q.free[part, 3] - d.count[QUEUED] < rows:
         found |= NEED_ROWS
     chunks = (d.count[QUEUED] + rows) // CHUNK + _PER_NODE * (end - slot + 3) * len(f.nodes)

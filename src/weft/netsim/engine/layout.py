@@ -195,6 +195,8 @@ class Desk(NamedTuple):
 
 CHUNK = 32
 """Packets in a chunk."""
+ANSWERS = 4
+"""Packets that a NIC may send in answer to one."""
 GRANT_SLOTS = 32
 """Slots of `Desk.grant`, at least those of a round."""
 

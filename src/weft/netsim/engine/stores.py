@@ -20,6 +20,8 @@ _MOST_LOGGED = 1 << 20
 _ROUND_TRIPS = 3
 _PER_PORT = 16
 _PER_HALF = 6
+_COPIED = 1 << 16
+"""Rows that are copied, or left, together."""
 
 
 def ring_slots(network: Network, ahead: int) -> int:
@@ -39,9 +41,14 @@ def planned_packets(network: Network, pairs: int, window: int) -> int:
     return min(by_window, network.shape.hosts * by_rate + _PER_PORT * ports) + _LEAST_ROWS
 
 
-def make_wires(packets: int, parts: int, ring: int, nodes: int) -> layout.Wires:
-    """Return wires for so many packets."""
-    each = _LEAST_CHUNKS + 2 * packets // (layout.CHUNK * parts) + 8 * nodes
+def planned_in_round(network: Network, slots: int, most_sent: int) -> int:
+    """Return how many packets NICs may send in a round of so many slots, answers to what arrives among them."""
+    return network.shape.hosts * network.shape.planes * slots * (most_sent + layout.ANSWERS)
+
+
+def make_wires(packets: int, in_round: int, parts: int, ring: int, nodes: int) -> layout.Wires:
+    """Return wires for so many packets, and room for what a round may add."""
+    each = _LEAST_CHUNKS + (2 * packets + in_round) // (layout.CHUNK * parts) + (8 + 2 * ring) * nodes
     chunks = parts * each
     heads = np.zeros((parts, ring, nodes, 2), np.int32)
     heads[..., 0] = -1
@@ -58,9 +65,9 @@ def make_wires(packets: int, parts: int, ring: int, nodes: int) -> layout.Wires:
     )
 
 
-def make_queues(packets: int, parts: int) -> layout.Queues:
-    """Return queues for so many packets."""
-    each = _LEAST_ROWS + packets // parts
+def make_queues(packets: int, in_round: int, parts: int) -> layout.Queues:
+    """Return queues for so many packets, and room for what a round may add."""
+    each = _LEAST_ROWS + (packets + in_round) // parts
     free = np.zeros((parts, 4), np.int64)
     free[:, 0] = -1
     free[:, 1] = np.arange(parts) * each
@@ -80,8 +87,7 @@ def grown_wires(wires: layout.Wires) -> layout.Wires:
     free[:, 1] = had + np.arange(parts) * each
     free[:, 2] = free[:, 1] + each
     rows = aligned((len(after) * layout.CHUNK, layout.WORDS), np.int64)
-    used = int(wires.free[:, 1].max()) * layout.CHUNK
-    rows[:used] = wires.rows[:used]
+    _copy_touched(wires.rows, rows)
     return wires._replace(rows=rows, after=after, free=free)
 
 
@@ -97,9 +103,16 @@ def grown_queues(queues: layout.Queues) -> layout.Queues:
     free[:, 2] = free[:, 1] + each
     free[:, 3] += each
     rows = aligned((len(after), layout.WORDS), np.int64)
-    used = int(queues.free[:, 1].max())
-    rows[:used] = queues.rows[:used]
+    _copy_touched(queues.rows, rows)
     return layout.Queues(rows, after, free)
+
+
+def _copy_touched(old: Any, new: Any) -> None:
+    """Copy what was ever written, and leave the rest of the new memory to nobody."""
+    for first in range(0, len(old), _COPIED):
+        block = old[first : first + _COPIED]
+        if block.any():
+            new[first : first + len(block)] = block
 
 
 def _keep_rest(after: Any, free: Any, *, counted: bool) -> None:

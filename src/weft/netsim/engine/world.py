@@ -83,7 +83,6 @@ class EngineWorld:
         )
         nodes = self.fabric.nodes
         ring = stores.ring_slots(network, self._round)
-        self.wires = stores.make_wires(packets, parts, ring, len(nodes))
         figures = self.fabric.figures
         figures[layout.ROUND_SLOTS] = self._round
         figures[layout.SWITCH_SLOTS] = min(self._round, network.ahead_slots[1])
@@ -91,7 +90,9 @@ class EngineWorld:
         payload, header = network.frames.payload, network.frames.header
         smallest = min((flow.size % payload or payload for flow in self.board.flows), default=payload) + header
         figures[layout.MOST_SENT] = network.frames.full // smallest + 1
-        self.queues = stores.make_queues(packets, parts)
+        in_round = stores.planned_in_round(network, self._round, int(figures[layout.MOST_SENT]))
+        self.wires = stores.make_wires(packets, in_round, parts, ring, len(nodes))
+        self.queues = stores.make_queues(packets, in_round, parts)
         self.desks = [stores.make_desk(network, self.fabric, share, halves) for share in stores.parts_of(nodes, parts)]
         numbers = self.fabric.ports[:, layout.NUMBER]
         blocks = nodes[nodes[:, layout.TIER] == layout.AT_NICS]
