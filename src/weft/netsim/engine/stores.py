@@ -48,7 +48,7 @@ def planned_in_round(network: Network, slots: int, most_sent: int) -> int:
 
 def make_wires(packets: int, in_round: int, parts: int, ring: int, nodes: int) -> layout.Wires:
     """Return wires for so many packets, and room for what a round may add."""
-    each = _LEAST_CHUNKS + (2 * packets + in_round) // (layout.CHUNK * parts) + (8 + 2 * ring) * nodes
+    each = _LEAST_CHUNKS + (packets + in_round) // (layout.CHUNK * parts) + (8 + ring) * nodes
     chunks = parts * each
     heads = np.zeros((parts, ring, nodes, 2), np.int32)
     heads[..., 0] = -1
