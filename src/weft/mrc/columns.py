@@ -153,6 +153,7 @@ RECEIVER = np.dtype(
             "word",
             "reverse_probe_ev",
             "reverse_probe_id",
+            "reverse_replies",
         ),
         *("probe_id", "immediates", "duplicates", "outside", "trimmed", "marked", "nacks"),
     )
