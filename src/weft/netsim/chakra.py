@@ -212,19 +212,19 @@ class _Builder:
         self._meetings: dict[tuple[str, int], _Meeting] = {}
         self._sent: dict[tuple[Any, ...], int] = {}
         self._received: dict[tuple[Any, ...], tuple[int, Node, int]] = {}
+        self._left = [{node.number: len(node.after) for node in trace} for trace in traces]
+        """How many of those before it every node still waits for."""
+        self._followers: list[dict[int, list[Node]]] = [{} for _ in traces]
         self._ready: deque[tuple[int, Node]] = deque()
-
-    def build(self) -> list[Flow]:
-        """Return the flows."""
-        left = [{node.number: len(node.after) for node in trace} for trace in self.traces]
-        self._left = left
-        self._followers: list[dict[int, list[Node]]] = [{} for _ in self.traces]
-        for rank, trace in enumerate(self.traces):
+        for rank, trace in enumerate(traces):
             for node in trace:
                 for before in node.after:
                     self._followers[rank].setdefault(before, []).append(node)
                 if not node.after:
                     self._ready.append((rank, node))
+
+    def build(self) -> list[Flow]:
+        """Return the flows."""
         while self._ready:
             self._begin(*self._ready.popleft())
         self._check_done()
