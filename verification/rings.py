@@ -160,12 +160,15 @@ def s6() -> Experiment:
     """Packets lost at random."""
     schemes = {"mrc": site_of(4, gpus=64, radix=16, rate_gbps=100), "roce:1": bed(64, 16), "roce:8": bed(64, 16)}
     sizes = {"4 MiB": 2**16, "64 MiB": 2**20, "256 MiB": 2**22, "1 GiB": 2**24}
-    table: dict[str, dict[str, Any]] = {name: {} for name in schemes}
+    table: dict[str, dict[str, list[float]]] = {name: {} for name in schemes}
     for name, site in schemes.items():
         for label, part in sizes.items():
             if name == "mrc" or label != "1 GiB":
-                table[name][label] = np.mean([_under_loss(name, site, part, seed) for seed in (1, 2, 3)], axis=0)
-    kept = {name: {label: row / row[0] for label, row in rows.items()} for name, rows in table.items()}
+                runs = [_under_loss(name, site, part, seed) for seed in (1, 2, 3)]
+                table[name][label] = [sum(rates) / len(runs) for rates in zip(*runs, strict=True)]
+    kept = {
+        name: {label: [rate / row[0] for rate in row] for label, row in rows.items()} for name, rows in table.items()
+    }
     large = {name: rows["256 MiB"] for name, rows in kept.items()}
     longest = _under_loss("mrc", schemes["mrc"], 2**26, 1, LOSSES[:2])
     found = (

@@ -178,6 +178,7 @@ def test_a_mistake_is_named(ranks: list[list[bytes]], says: str):
         (trace(), "has no nodes"),
         (trace(node(1, COMP, [9])), "waits for node 9, which is not there"),
         (trace(b"\x0b"), "is no Chakra trace"),
+        (trace(node(1, COMP), node(1, COMP)), "two nodes have the id 1"),
     ],
 )
 def test_a_broken_file_is_named(data: bytes, says: str):

@@ -86,8 +86,10 @@ def read_trace(data: bytes, where: str) -> tuple[Node, ...]:
         ) from None
     if not nodes:
         raise UsageError(f"{where} has no nodes; a Chakra trace has a header and then one message for each node")
-    known = {node.number for node in nodes}
+    known = {node.number: node for node in nodes}
     for node in nodes:
+        if known[node.number] is not node:
+            raise UsageError(f"{where}: two nodes have the id {node.number}; give each its own")
         missing = next((number for number in node.after if number not in known), None)
         if missing is not None:
             raise UsageError(f"{where}: node {node.number} ({node.name}) waits for node {missing}, which is not there")
