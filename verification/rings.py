@@ -1,6 +1,7 @@
 """Collectives beside MRC: a ring, everybody to everybody, and packets lost at random (S4 to S6)."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -108,8 +109,9 @@ def s5() -> Experiment:
     means = {label: {name: float(np.mean(row[label])) for name, row in table.items()} for label in sizes}
     found = (
         *(_best_at(label, row, "16 KiB") for label, row in means.items()),
-        *(within(f"8 QPs over 1, {label}", means[label]["roce:8"] / means[label]["roce:1"], 0.8, 1.2, "", "R17: no help")
-          for label in ("128 KiB", "1 MiB")),
+        *(replace(within(f"8 QPs over 1, {label}", means[label]["roce:8"] / means[label]["roce:1"], 0.8, 1.2, "", "R17: no help"),
+                  why=why)
+          for label, why in (("128 KiB", ""), ("1 MiB", "queue pairs cost a NIC nothing here, see below"))),
         *(shown(f"{name}, 16 / 128 KiB / 1 MiB each", " / ".join(mean_of(v) for v in row.values()) + " Gb/s a NIC")
           for name, row in table.items()),
         *(shown(f"{name}, 1 MiB, of what its frames let through",
@@ -133,63 +135,78 @@ def _best_at(label: str, row: Mapping[str, float], equal_at: str) -> Finding:
     return Finding(
         f"MRC is best, {label}", "R17: at all sizes", f"{row['mrc']:.1f} against at most {best:.1f} Gb/s ({name})",
         row["mrc"] > best * (0.97 if label == equal_at else 1),
+        "RoCE's headers are half as long, see below" if row["mrc"] / MRC_LINE > best / ROCE_LINE else "",
     )  # fmt: skip
 
 
 LOSSES = (0.0, 0.001, 0.01)
 
 
-def _under_loss(name: str, site: SiteSpec, part: int, seed: int, losses: Sequence[float] = LOSSES) -> list[float]:
-    """Return the bus bandwidth of a ring over 64 NICs where packets are lost at random, in Gb/s."""
+def _under_loss(
+    name: str, site: SiteSpec, part: int, seeds: Sequence[int] = (1, 2, 3), losses: Sequence[float] = LOSSES
+) -> list[float]:
+    """Return the bus bandwidth of a ring over all NICs where packets are lost at random, in Gb/s; the mean of seeds."""
+    ranks, t0s = site.fabric.gpus, site.fabric.gpus // (site.fabric.radix // 2)
+    links = [f"link0-p{plane}-i{nic}" for plane in range(site.fabric.planes) for nic in range(ranks)]
     rates = []
-    links = [f"link0-p{plane}-i{nic}" for plane in range(site.fabric.planes) for nic in range(64)]
     for loss in losses:
         # A packet crosses the links of two NICs, and each loses half of what the published switch drops.
         faults = [{"kind": "loss", "target": link, "amount": loss / 2} for link in links]
         spec = scenario(
-            ring_traffic(64, part, 4, 8), bin_us=1000, faults=faults if loss else [],
+            ring_traffic(ranks, part, 4, t0s), bin_us=1000, faults=faults if loss else [],
             transport={"roce": {"timeout": 8}}, until_us=200_000,
         )  # fmt: skip
-        report = simulate(spec, site, name, seed)
-        done = all(flow.arrived_ps >= 0 for flow in report.flows)
-        rates.append(bus_gbps(report, part, 64) if done else _so_far(report))
+        found = [simulate(spec, site, name, seed) for seed in seeds]
+        done = [all(flow.arrived_ps >= 0 for flow in each.flows) for each in found]
+        each = [bus_gbps(r, part, ranks) if whole else _so_far(r) for r, whole in zip(found, done, strict=True)]
+        rates.append(sum(each) / len(each))
     return rates
 
 
 def s6() -> Experiment:
     """Packets lost at random."""
-    schemes = {"mrc": site_of(4, gpus=64, radix=16, rate_gbps=100), "roce:1": bed(64, 16), "roce:8": bed(64, 16)}
-    sizes = {"4 MiB": 2**16, "64 MiB": 2**20, "256 MiB": 2**22, "1 GiB": 2**24}
-    table: dict[str, dict[str, list[float]]] = {name: {} for name in schemes}
-    for name, site in schemes.items():
-        for label, part in sizes.items():
-            if name == "mrc" or label != "1 GiB":
-                runs = [_under_loss(name, site, part, seed) for seed in (1, 2, 3)]
-                table[name][label] = [sum(rates) / len(runs) for rates in zip(*runs, strict=True)]
-    kept = {
-        name: {label: [rate / row[0] for rate in row] for label, row in rows.items()} for name, rows in table.items()
+    many, few = site_of(4, gpus=64, radix=16, rate_gbps=100), bed()
+    large = {
+        label: _under_loss("mrc", many, part)
+        for label, part in (("64 MiB", 2**20), ("256 MiB", 2**22), ("1 GiB", 2**24))
     }
-    large = {name: rows["256 MiB"] for name, rows in kept.items()}
-    longest = _under_loss("mrc", schemes["mrc"], 2**26, 1, LOSSES[:2])
+    beside = {name: _under_loss(name, bed(64, 16), 2**22, (1,)) for name in ("roce:1", "roce:8")}
+    small = {
+        name: {
+            label: _under_loss(name, few, part)
+            for label, part in (("1 MiB", 2**16), ("16 MiB", 2**20), ("256 MiB", 2**24))
+        }
+        for name in ("mrc", "roce:1", "roce:8")
+    }
+    kept = {label: [rate / row[0] for rate in row] for label, row in large.items()}
+    each = {name: [rate / rows["256 MiB"][0] for rate in rows["256 MiB"]] for name, rows in small.items()}
     found = (
-        within("MRC at 0.1 %, 1 GiB", kept["mrc"]["1 GiB"][1], 0.93, 1.02, "of its rate", "R16: negligible"),
-        within("MRC at 1 %, 1 GiB", kept["mrc"]["1 GiB"][2], 0.6, 0.9, "of its rate", "R16: loses about a third"),
-        shown("MRC at 0.1 %, 4 GiB", f"{longest[1] / longest[0]:.3f} of its rate"),
-        order("kept at 0.1 %, 256 MiB", {"mrc": large["mrc"][1], "roce:1": large["roce:1"][1]}, "", "R16: RoCE poor"),
-        within("RoCE 1 QP at 1 %, 256 MiB", large["roce:1"][2], 0, 0.25, "of its rate", "R16: unusable"),
-        *(shown(f"{name}, {label}", " / ".join(f"{rate:.0f}" for rate in row) + " Gb/s at 0 / 0.1 / 1 %")
-          for name, rows in table.items() for label, row in rows.items()),
+        within("MRC at 0.1 %, 1 GiB over 64 NICs", kept["1 GiB"][1], 0.93, 1.02, "of its rate", "R16: negligible"),
+        within("MRC at 1 %, 1 GiB over 64 NICs", kept["1 GiB"][2], 0.6, 0.9, "of its rate", "R16: loses about a third"),
+        order("kept at 0.1 %, 256 MiB over 16", {"mrc": each["mrc"][1], "roce:1": each["roce:1"][1]}, "", "R16: RoCE poor"),
+        within("RoCE 1 QP at 1 %, 256 MiB over 16", each["roce:1"][2], 0, 0.25, "of its rate", "R16: unusable"),
+        *(shown(f"mrc, 64 NICs, {label}", _at_losses(row)) for label, row in large.items()),
+        *(shown(f"{name}, 64 NICs, 256 MiB", _at_losses(row)) for name, row in beside.items()),
+        *(shown(f"{name}, 16 NICs, {label}", _at_losses(row)) for name, rows in small.items() for label, row in rows.items()),
     )  # fmt: skip
     return Experiment(
-        "S6", "Packets lost at random", "A ring over 64 NICs as in S4, the first 4 of 126 rounds, 3 seeds; MRC over 4 planes of "
-        "100G and RoCE over one of 400G, as in the paper's cluster C. RoCE's timer is 1 ms (t = 8) instead of 67 ms, scaled "
-        "down with the sizes; a run ends after 200 ms at the latest.", found,
-        remark="A round is over with the slowest of 64 sends, so that what MRC loses is the tail of a message: the last "
-        "packets are missed after a quiet time and a probe, two or three round trips, and once more where the repair is lost "
-        "too. Longer messages have as many tails and lose less. With four paths for a queue pair, as on test bed D, a "
-        "retired EV is a quarter of its paths, and packets that are late for it are taken for lost: there MRC kept 0.91 and "
-        "0.84; 256 EVs of the paper are paths of their own only on a larger fabric.",
+        "S6", "Packets lost at random", "The first 4 of 126 rounds of a ring, neighbours on different T0s, 3 seeds. MRC over the 64 "
+        "NICs of S4 with 4 planes of 100G, as in the paper's cluster C, and over the 16 of test bed D; RoCE over one plane of "
+        "400G. RoCE's timer is 1 ms (t = 8) instead of 67 ms, scaled down with the sizes; a run ends after 200 ms at the latest.",
+        found,
+        remark="A round is over with the slowest of 64 sends: at 0.1 % the mean send takes 1 % longer and the slowest a fifth. "
+        "What MRC loses is the tail of a message, whose last packets are missed after a quiet time and a probe, and once more "
+        "where the repair is lost too. On test bed D a queue pair has four paths and as many EVs: there a retired one is a "
+        "quarter of its paths, others fill up, packets that come late are taken for lost and retire more. The 256 EVs of the "
+        "paper are paths of their own only on larger fabrics. RoCE's rows are those of test bed D because over 64 NICs its "
+        "first rounds are slow without any loss (S4): one seed there, with no row held to it. Two rows fail: MRC's mistaken "
+        "retirements on four paths cost as large a share as go-back-N costs a RoCE flow that ECMP has left a third of the line, "
+        "and of so little 1 % of loss leaves a larger share; in Gb/s MRC has three and eight times as much.",
     )  # fmt: skip
+
+
+def _at_losses(rates: Sequence[float]) -> str:
+    return " / ".join(f"{rate:.0f}" for rate in rates) + " Gb/s at 0 / 0.1 / 1 %"
 
 
 def _so_far(report: Report) -> float:
