@@ -201,7 +201,9 @@ def s6() -> Experiment:
         "paper are paths of their own only on larger fabrics. RoCE's rows are those of test bed D because over 64 NICs its "
         "first rounds are slow without any loss (S4): one seed there, with no row held to it. Two rows fail: MRC's mistaken "
         "retirements on four paths cost as large a share as go-back-N costs a RoCE flow that ECMP has left a third of the line, "
-        "and of so little 1 % of loss leaves a larger share; in Gb/s MRC has three and eight times as much.",
+        "and of so little 1 % of loss leaves a larger share; in Gb/s MRC has three and eight times as much. The "
+        "same mistakes come without any loss where rings stay full for long: 4 GiB over 64 NICs with 4 planes begin at 378 Gb/s and "
+        "have 313 over four rounds, with 2,681 packets that came late taken for lost and 716 EVs retired for it (seed 1).",
     )  # fmt: skip
 
 
