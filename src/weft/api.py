@@ -7,6 +7,7 @@
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from weft.core import quantity
@@ -76,6 +77,7 @@ def simulate(
     engine: Literal["engine", "reference"] | None = None,
     threads: int | None = None,
     files: "Files | None" = None,
+    traces: Path | None = None,
     fast: bool | None = None,
     keep: "Keep | None" = None,
     watch: "Watch | None" = None,
@@ -84,16 +86,22 @@ def simulate(
     """Run a scenario packet by packet and return one report for each transport.
 
     `scenario` is a built-in name, a path or a loaded scenario. `engine` is the compiled one where that is installed,
-    and gives the same reports; `files` are htsim's, in place of the scenario's traffic and fabric. `fast` compiles the
-    protocol's rules for the reference (decided by the size of the traffic where absent). `keep` says where a long run
-    is kept, to be taken up again; `watch` is told of progress, `say` what takes long.
+    and gives the same reports; `files` are htsim's, in place of the scenario's traffic and fabric; `traces` is the
+    prefix of Chakra traces, in place of its traffic. `fast` compiles the protocol's rules for the reference (decided by
+    the size of the traffic where absent). `keep` says where a long run is kept, to be taken up again; `watch` is told
+    of progress, `say` what takes long.
     """
-    from weft.netsim.simulate import run, set_up, set_up_files, transports_of
+    from weft.netsim.simulate import run, set_up, set_up_files, set_up_traces, transports_of
 
     spec = load_scenario(scenario) if isinstance(scenario, str) else scenario
     site = load_site(spec.site)
     job = None if spec.job is None else load_job(spec.job)
-    setup = set_up(spec, site, seed, job) if files is None else set_up_files(spec, site, files, seed)
+    if files is not None:
+        setup = set_up_files(spec, site, files, seed)
+    elif traces is not None:
+        setup = set_up_traces(spec, site, traces, seed)
+    else:
+        setup = set_up(spec, site, seed, job)
     reports: list[SimulationReport] = []
     for transport in transports_of(setup, tuple(transports)):
         reports.append(

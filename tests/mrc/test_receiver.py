@@ -212,9 +212,14 @@ def test_the_way_back_rotates_over_planes_and_learns_from_probes() -> None:
     probe = np.zeros(1, columns.SEND)[0]
     now = 0
     take(r, 0)
+    assert reverse.next_reverse_probe(s, r, 0, now, -1, probe) == NOTHING, "nothing has gone back yet"
+    r.qp[0]["due"] = 1
+    receiver.take_sack(r, 0, reply := np.zeros(1, columns.REPLY)[0])
+    assert reply["kind"] == SACK
     while not reverse.next_reverse_probe(s, r, 0, now, -1, probe):
         now += int(r.params[0]["base_rtt_ps"])
-    assert reverse.next_reverse_probe(s, r, 0, now, -1, probe) == NOTHING
+    later = now + int(r.params[0]["base_rtt_ps"])
+    assert reverse.next_reverse_probe(s, r, 0, later, -1, probe) == NOTHING, "one probe for each reply at most"
     reverse.on_reverse_answer(s, r, 0, int(probe["id"]))
     assert s.planes[0, int(probe["plane"])]["reverse"] == probe["ev"]
     s.qp[0]["end"] += 1

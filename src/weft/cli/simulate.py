@@ -17,6 +17,7 @@ from weft.core.quantity import RATE, TIME, significant
 from weft.netsim.engine.checkpoint import Keep
 from weft.netsim.results import Report
 from weft.netsim.simulate import Watch
+from weft.specs import ScenarioSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,6 +40,18 @@ Engine = Annotated[
     Literal["engine", "reference"] | None,
     Parameter(help="The compiled engine or the readable reference; both give the same report."),
 ]
+SiteName = Annotated[
+    str | None,
+    Parameter(
+        help="Collective, traces: built-in name or path of the site; a collective's is bed-64x400g where absent."
+    ),
+]
+Traces = Annotated[
+    Path | None,
+    Parameter(
+        help="Chakra traces PREFIX.0.et, PREFIX.1.et, ... of MLCommons, one for each rank, instead of the traffic."
+    ),
+]
 KeepFolder = Annotated[
     Path | None, Parameter(help="Folder in which a long run is kept; the same command takes it up again.")
 ]
@@ -53,12 +66,13 @@ def simulate(
     collective: Collective = None,
     size: Annotated[str, Parameter(help="Collective: bytes of the buffer, or several sizes by comma.")] = "64MiB",
     ranks: Annotated[int, Parameter(help="Collective: how many take part.")] = 64,
-    site: Annotated[str, Parameter(help="Collective: built-in name or path of the site.")] = "bed-64x400g",
+    site: SiteName = None,
     seed: Annotated[int | None, Parameter(help="Root of everything random; the scenario's where absent.")] = None,
     engine: Engine = None,
     threads: Annotated[int | None, Parameter(help="Threads of the engine; all cores for large fabrics.")] = None,
     matrix: Annotated[Path | None, Parameter(help="htsim's connection matrix (.cm) instead of the traffic.")] = None,
     topology: Annotated[Path | None, Parameter(help="htsim's topology (.topo) instead of the site's fabric.")] = None,
+    chakra: Traces = None,
     keep: KeepFolder = None,
     out: Annotated[Path | None, Parameter(help="Sweep: the Parquet file of its results.")] = None,
     flows: FlowsFile = None,
@@ -72,7 +86,7 @@ def simulate(
     Parameters
     ----------
     scenario
-        Built-in name or path of a scenario file; may be left out with --matrix or --collective.
+        Built-in name or path of a scenario file; may be left out with --matrix, --collective or --chakra.
     sweep
         Path of a sweep file, after the word `sweep`.
 
@@ -84,18 +98,19 @@ def simulate(
         return
     names = tuple(name.strip() for name in transport.split(",")) if transport else ()
     if collective is not None:
-        if scenario is not None or matrix is not None:
+        if scenario is not None or matrix is not None or chakra is not None:
             raise UsageError("name either a scenario or a collective: weft simulate pair, or --collective ring")
         from weft.cli.collective import run_collective
 
-        run_collective(collective, size, ranks, site, names, seed=seed or 0, json=json, plot=plot)
+        run_collective(collective, size, ranks, site or "bed-64x400g", names, seed=seed or 0, json=json, plot=plot)
         return
-    files = _files(scenario, sweep, matrix, topology)
+    chosen = scenario if chakra is None else _traced(scenario, chakra, site, matrix)
+    files = _files(chosen, sweep, matrix, topology)
     if flows is not None and flows.suffix not in (".parquet", ".csv"):
         raise UsageError(f"--flows {flows}: write a name that ends in .parquet or .csv")
     with _progress() as (watch, say):
         reports = api.simulate(
-            scenario or "htsim-permutation", names, seed, engine=engine, threads=threads, files=files,
+            chosen or "htsim-permutation", names, seed, engine=engine, threads=threads, files=files, traces=chakra,
             keep=None if keep is None else Keep(keep), watch=watch, say=say,
         )  # fmt: skip
     if flows is not None:
@@ -116,8 +131,19 @@ def simulate(
         raise FailedError(f"{failed} flows failed; --flows FILE.csv names each with its error")
 
 
+def _traced(scenario: str | None, prefix: Path, site: str | None, matrix: Path | None) -> str | ScenarioSpec:
+    """Return what traces run in: a scenario that was named, or one with nothing but a site."""
+    if matrix is not None:
+        raise UsageError("name either htsim's --matrix or --chakra traces, not both")
+    if scenario is not None:
+        return scenario
+    if site is None:
+        raise UsageError("--chakra needs a site to run on: add --site h100-400g-16k, or name a scenario")
+    return ScenarioSpec.model_construct(name=prefix.name, site=site)
+
+
 def _files(
-    scenario: str | None, sweep: str | None, matrix: Path | None, topology: Path | None
+    scenario: str | ScenarioSpec | None, sweep: str | None, matrix: Path | None, topology: Path | None
 ) -> tuple[Path, Path] | None:
     """Return htsim's two files where they are given, or raise with what does not go together."""
     if sweep is not None:

@@ -146,7 +146,7 @@ bytes never lie across two lines of a cache."""
 MESSAGE = np.dtype(_wide("first", "packets", "address", "key", "length", "immediate", "msn"))
 """One write: its packets, where it goes, and its immediate (-1 for none)."""
 
-RECEIVER = np.dtype(
+RECEIVER = _in_lines(
     _wide(
         # What every packet looks at comes first.
         *("expected", "highest", "unreported_bytes", "report_low", "report_high", "due", "trigger", "trigger_ev"),
@@ -160,6 +160,7 @@ RECEIVER = np.dtype(
             "word",
             "reverse_probe_ev",
             "reverse_probe_id",
+            "reverse_replies",
         ),
         *("probe_id", "immediates", "duplicates", "outside", "trimmed", "marked", "nacks", "stamp"),
     )

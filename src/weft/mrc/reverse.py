@@ -3,7 +3,9 @@
 One EV for each plane, out of the table of the pair's own sending half. SACKs rotate over the planes that are up. An EV
 is trusted because something that was sent on it was answered: data SACKs refresh the plane's reverse EV (in `acks`);
 where the pair receives but sends nothing, one EV probe in a round trip on an EV drawn at random does (facts section
-4.3, from P1 section 2.4). So a dead way back costs a share of the SACKs for a few round trips, never all of them. Where
+4.3, from P1 section 2.4); ours, only where a SACK or NACK has gone back since the last one: a NIC that receives on a
+hundred queue pairs at once, a little on each, would else spend a twentieth of its link on ways that it hardly uses. So
+a dead way back costs a share of the SACKs for a few round trips, never all of them. Where
 there are few planes that share would be large, and both ends could wait for each other on dead ways: ours, while no
 probe has been answered for some round trips, every second SACK then takes an EV drawn at random.
 """
@@ -73,6 +75,10 @@ def next_reverse_probe(s: Any, r: Any, i: int, now_ps: int, room: int, out: Any)
     if not quiet or not receiving or now_ps < q["reverse_probe_ps"]:
         return NOTHING
     q["reverse_probe_ps"] = now_ps + params["base_rtt_ps"]
+    replies = q["sacks"] + q["nacks"]
+    if replies == q["reverse_replies"]:
+        return NOTHING
+    q["reverse_replies"] = replies
     e = _drawn(s, r, i, room)
     if e < 0:
         return NOTHING

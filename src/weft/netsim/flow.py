@@ -1,11 +1,11 @@
-"""A flow: who writes how many bytes to whom, when, and after what."""
+"""A flow: who writes how many bytes to whom, when, and after what; or, without bytes, a time that others wait for."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """One write."""
+    """One write, or a wait: a flow of no bytes crosses nothing and is over as soon as it may begin."""
 
     name: str
     """What it is called."""
@@ -27,3 +27,8 @@ class Flow:
     """Numbers of the flows whose senders must know that everything has arrived before it begins."""
     counted: bool = True
     """Whether it is a part of what is measured and waited for, and not background."""
+
+    @property
+    def is_wait(self) -> bool:
+        """Return whether it only stands for time."""
+        return self.size == 0

@@ -175,6 +175,8 @@ class Report:
     """What pausing did, where switches pause."""
     chained: bool = False
     """Whether flows waited for others; the ideal is then that of all of them together."""
+    waits: tuple[FlowResult, ...] = ()
+    """Flows of no bytes: time that others waited for, such as compute."""
     interrupted: bool = False
     """Whether it was stopped before its end."""
     wall_s: float = field(default=0.0, compare=False)
@@ -189,7 +191,7 @@ class Report:
 
     def makespan_ps(self) -> int | None:
         """Return the time from the first beginning to the last acknowledgement, where every counted flow completed."""
-        counted = [f for f in self.flows if f.counted]
+        counted = [f for f in (*self.flows, *self.waits) if f.counted]
         if not counted or any(f.acknowledged_ps < 0 for f in counted):
             return None
         return max(f.acknowledged_ps for f in counted) - min(f.began_ps for f in counted)

@@ -11,9 +11,12 @@ import numpy as np
 from weft.core.errors import UsageError
 from weft.core.provenance import provenance
 from weft.core.seeds import Seed
+from weft.core.units import PICOSECONDS_PER_SECOND
 from weft.fabric.shape import shape_of
 from weft.fabric.topology import build
 from weft.netsim import compiling
+from weft.netsim.chakra import Node, flows_of_traces, read_trace
+from weft.netsim.collectives import Near
 from weft.netsim.engine.checkpoint import Keep
 from weft.netsim.engine.stores import planned_packets
 from weft.netsim.engine.world import EngineWorld
@@ -33,6 +36,7 @@ from weft.netsim.transports import transport_named
 from weft.netsim.transports.base import Endpoints, Transport
 from weft.netsim.transports.nics import ColumnEndpoints
 from weft.netsim.transports.sprayed import SprayedEndpoints
+from weft.planning.machine import machine_of
 from weft.specs.fabric import FabricSpec
 from weft.specs.job import JobSpec
 from weft.specs.scenario import ScenarioSpec
@@ -46,6 +50,7 @@ MOST_LINKS = 200_000
 """Links that the reference takes on."""
 COMPILE_FROM = 20_000
 """Data packets from which compiling the protocol's rules pays."""
+_FEWEST_RANKS = 2
 
 AnyWorld = World | EngineWorld
 Files = tuple[Path, Path]
@@ -97,6 +102,25 @@ def set_up_files(scenario: ScenarioSpec, site: SiteSpec, files: Files, seed: int
     if nodes > fabric.gpus:
         raise UsageError(f"{matrix} has {nodes:,} nodes, but {topology} has {fabric.gpus:,}; use files that fit")
     return Setup(scenario, fabric, _root(scenario, seed), flows, timing)
+
+
+def set_up_traces(scenario: ScenarioSpec, site: SiteSpec, prefix: Path, seed: int | None = None) -> Setup:
+    """Return the Chakra traces PREFIX.0.et, PREFIX.1.et, ... as a scenario whose other settings are `scenario`'s."""
+    traces: list[tuple[Node, ...]] = []
+    while (file := prefix.with_name(f"{prefix.name}.{len(traces)}.et")).exists():
+        if len(traces) >= site.fabric.gpus:
+            raise UsageError(f"{file} is the trace of one rank more than {site.name} has GPUs; name a larger site")
+        try:
+            traces.append(read_trace(file.read_bytes(), file.name))
+        except OSError as error:
+            raise UsageError(f"{file} can not be read: {error.strerror}; name Chakra traces") from None
+    if len(traces) < _FEWEST_RANKS:
+        raise UsageError(f"{file} is not there; --chakra PREFIX needs PREFIX.0.et, PREFIX.1.et, ..., one for each rank")
+    machine = machine_of(site)
+    near = Near(round(machine.domain_latency_s * PICOSECONDS_PER_SECOND), round(machine.domain_rate))
+    flows = flows_of_traces(traces, machine.domain_gpus, near)
+    fabric = site.fabric.model_copy(update={"gpus": max(len(traces), scenario.gpus or 0)})
+    return Setup(scenario, fabric, _root(scenario, seed), flows)
 
 
 def _text(file: Path) -> str:
@@ -299,7 +323,7 @@ def _report(
 ) -> Report:
     board, records = world.board, world.records
     parts = transport.queue_pairs
-    flows = tuple(_flow_result(flow, board.progress[i * parts : (i + 1) * parts]) for i, flow in enumerate(setup.flows))
+    ways = [_flow_result(flow, board.progress[i * parts : (i + 1) * parts]) for i, flow in enumerate(setup.flows)]
     faults = tuple(
         FaultResult(
             spec.kind, spec.target, spec.at, found.lost, found.data_lost, len(found.first_ps),
@@ -314,7 +338,7 @@ def _report(
         planes=network.shape.planes,
         slot_ps=world.slot_ps,
         ideal_ps=ideal_ps(network, setup.flows),
-        flows=flows,
+        flows=tuple(result for result in ways if result.size > 0),
         pairs=tuple((pair.source, pair.destination) for pair in board.pairs),
         counters=world.endpoints.counters(),
         trimmed=records.trimmed,
@@ -340,6 +364,7 @@ def _report(
         ),
         pausing=None if world.pauses is None else _pausing(network, world.pauses.record),
         chained=any(flow.after for flow in setup.flows if flow.counted),
+        waits=tuple(result for result in ways if result.size == 0),
         interrupted=interrupted,
         wall_s=took[0],
         cpu_s=took[1],
@@ -406,12 +431,12 @@ def _chain_ps(network: Network, flows: Sequence[Flow]) -> int:
     """Return a bound on the end of flows that wait for each other: the longest chain, each alone in the network."""
     known: dict[tuple[int, int, int], tuple[int, int]] = {}
     arrived: list[int] = []
-    first_ps = min(flow.at_ps for flow in flows if flow.counted and not flow.after)
+    first_ps = min(0 if flow.is_wait else flow.at_ps for flow in flows if flow.counted and not flow.after)
     last_ps = 0
     for flow in flows:
         key = flow.source, flow.destination, flow.size
         if key not in known:
-            known[key] = network.arrival_ps(*key), network.ideal_ps(*key)
+            known[key] = (0, 0) if flow.is_wait else (network.arrival_ps(*key), network.ideal_ps(*key))
         begins_ps = flow.at_ps + max((arrived[before] for before in flow.after), default=0)
         arrived.append(begins_ps + known[key][0])
         if flow.counted:

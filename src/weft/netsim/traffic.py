@@ -28,7 +28,7 @@ def cut(flows: tuple[Flow, ...], parts: int) -> tuple[Flow, ...]:
         replace(
             flow,
             name=f"{flow.name}.{part}",
-            size=max(1, flow.size // parts + (1 if part < flow.size % parts else 0)),
+            size=min(flow.size, max(1, flow.size // parts + (1 if part < flow.size % parts else 0))),
             after=tuple(number * parts + other for number in flow.after for other in range(parts)),
             lane=flow.lane * parts + part,
         )

@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from weft.netsim.compiling import Fixed
 from weft.netsim.engine import layout
-from weft.netsim.engine.queues import is_stopped
+from weft.netsim.engine.queues import held_behind, is_stopped
 from weft.netsim.pausing import PauseRecord
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ class EnginePauses:
     def __init__(self, world: "EngineWorld") -> None:
         self._world = world
         self.record = PauseRecord()
+        self._held_behind = Fixed(held_behind)
+        self._sums = np.zeros(world.network.ports, np.int64)
 
     def look(self, now_ps: int) -> None:
         """Record the trees of paused ports, and a deadlock where there is one."""
@@ -28,17 +31,24 @@ class EnginePauses:
         paused = set(np.flatnonzero(fabric.holds[:, layout.PAUSED]).tolist())
         if not paused:
             return
-        found: dict[int, dict[int, int]] = {number: {} for number in paused}
-        switches = fabric.ports[:, layout.NUMBER] >= 0
-        for row in np.flatnonzero(switches & (fabric.ports[:, layout.DATA_FIRST] >= 0)).tolist():
-            number = int(fabric.ports[row, layout.NUMBER])
-            for packet in self._waiting(row):
-                held = found.get(int(packet[layout.EXTRA]))
-                if held is not None and int(packet[layout.STATE]) >> layout.HOP_SHIFT & layout.HOP_MASK:
-                    held[number] = held.get(number, 0) + self._size(packet)
-        waits = {number: held for number, held in found.items() if held}
+        waits = self._waits(paused)
         held_back = {p for p in paused if fabric.holds[p, layout.ASKED] and not self._is_dark(p)}
         self.record.see(waits, held_back, int(fabric.figures[layout.XON]), now_ps, self._innocent)
+
+    def _waits(self, paused: set[int]) -> dict[int, dict[int, int]]:
+        """Return for every paused port whose packets wait the ports that they wait at, with how many bytes."""
+        world = self._world
+        ports = world.fabric.ports
+        queues = np.flatnonzero((ports[:, layout.NUMBER] >= 0) & (ports[:, layout.DATA_FIRST] >= 0))
+        most = len(queues) * int(world.fabric.nodes[:, layout.PORTS].max())
+        found = np.empty((most, 3), np.int64)
+        header = world.network.frames.header
+        count = self._held_behind(ports, world.queues.rows, world.queues.after, header, queues, self._sums, found)
+        waits: dict[int, dict[int, int]] = {}
+        for number, at, size in found[:count].tolist():
+            if number in paused:
+                waits.setdefault(number, {})[at] = size
+        return waits
 
     def finish(self, pauses: int) -> None:
         """Bring the totals into the record, with the pauses that are still in force."""
@@ -69,18 +79,12 @@ class EnginePauses:
             yield queues.rows[at]
             at = int(queues.after[at])
 
-    def _size(self, packet: np.ndarray) -> int:
-        length = int(packet[layout.STATE]) >> layout.NUMBER_SHIFT & layout.NUMBER_MASK
-        return length + self._world.network.frames.header
-
     def _innocent(self, root: int, members: "Sequence[int]") -> int:
-        pairs: set[int] = set()
+        ways: set[tuple[int, int, int]] = set()
         for number in members:
             for packet in self._waiting(int(self._world.row_of[number])):
-                half = int(packet[layout.NAME]) >> layout.HALF_SHIFT
-                if root not in self._path(number, half, int(packet[layout.GOAL])):
-                    pairs.add(half >> 1)
-        return len(pairs)
+                ways.add((number, int(packet[layout.NAME]) >> layout.HALF_SHIFT, int(packet[layout.GOAL])))
+        return len({half >> 1 for number, half, goal in ways if root not in self._path(number, half, goal)})
 
     def _path(self, number: int, half: int, goal: int) -> tuple[int, ...]:
         """Return the ports of a packet's path."""

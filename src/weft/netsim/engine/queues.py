@@ -296,6 +296,33 @@ def decide_pause(f: Any, d: Any, number: int, slot: int) -> None:
 
 
 @rule
+def held_behind(ports: Any, rows: Any, after: Any, header: int, queues: Any, sums: Any, found: Any) -> int:
+    """Add up what came over each port and waits in the data queues of the switch ports in `queues`.
+
+    Fills `found` with the port that it came over, the one that it waits at and the bytes, and returns how many there
+    are. `sums` has a place for each port, all 0, and is left so.
+    """
+    count = 0
+    for k in range(len(queues)):
+        begin = count
+        at = ports[queues[k], DATA_FIRST]
+        while at >= 0:
+            state = rows[at, STATE]
+            came_over = rows[at, EXTRA]
+            if (state >> HOP_SHIFT) & HOP_MASK:
+                if sums[came_over] == 0:
+                    found[count, 0] = came_over
+                    found[count, 1] = ports[queues[k], NUMBER]
+                    count += 1
+                sums[came_over] += header + ((state >> NUMBER_SHIFT) & NUMBER_MASK)
+            at = after[at]
+        for place in range(begin, count):
+            found[place, 2] = sums[found[place, 0]]
+            sums[found[place, 0]] = 0
+    return count
+
+
+@rule
 def _marks(grade: Any, port: Any, packet: Any) -> bool:
     """Decide on a mark: the chance grows evenly between the two limits; the packet's key is the die."""
     low, high = grade[ECN_LOW], grade[ECN_HIGH]

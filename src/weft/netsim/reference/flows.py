@@ -50,13 +50,14 @@ class FlowBoard:
     def __init__(self, flows: Sequence[Flow], payload: int) -> None:
         self.flows = tuple(flows)
         self.payload = payload
-        ends = sorted({(f.source, f.destination, f.lane, f.uplinks) for f in flows})
+        ends = sorted({(f.source, f.destination, f.lane, f.uplinks) for f in flows if not f.is_wait})
         number = {end: i for i, end in enumerate(ends)}
-        self.pair_of = [number[f.source, f.destination, f.lane, f.uplinks] for f in flows]
+        self.pair_of = [number.get((f.source, f.destination, f.lane, f.uplinks), -1) for f in flows]
         whole = LARGEST_MESSAGE // payload * payload
         posts = [0] * len(ends)
         for pair, flow in zip(self.pair_of, flows, strict=True):
-            posts[pair] += -(-flow.size // whole)
+            if not flow.is_wait:
+                posts[pair] += -(-flow.size // whole)
         self.pairs = tuple(Pair(*end, count) for end, count in zip(ends, posts, strict=True))
         self.progress = [Progress(unsent=f.size, waits_for=len(f.after) + len(f.after_sent)) for f in flows]
         self._followers: list[list[int]] = [[] for _ in flows]
@@ -80,7 +81,9 @@ class FlowBoard:
         other everything is looked at slot by slot.
         """
         waits = any(flow.after or flow.after_sent for flow in self.flows)
-        shares = len(self.pairs) < len(self.flows) or any(pair.posts > most_posts for pair in self.pairs)
+        shares = len(self.pairs) < sum(not flow.is_wait for flow in self.flows) or any(
+            pair.posts > most_posts for pair in self.pairs
+        )
         return 1 if waits or shares or network.switching.pause is not None else network.ahead_slots[0]
 
     def state(self) -> tuple[Any, ...]:
@@ -105,6 +108,9 @@ class FlowBoard:
         begun: dict[int, None] = {}
         while self._starts and self._starts[0][0] <= now_ps:
             at_ps, i = heapq.heappop(self._starts)
+            if self.flows[i].is_wait:
+                self._waited(i, at_ps)
+                continue
             pair = self.pair_of[i]
             queue = self._queues[pair]
             self.progress[i].began_ps = at_ps
@@ -122,6 +128,16 @@ class FlowBoard:
         for pair in begun:
             self._post(pair, endpoints)
         return bool(begun)
+
+    def _waited(self, i: int, at_ps: int) -> None:
+        """End a flow that only stands for time; what waits for it may begin at once."""
+        progress = self.progress[i]
+        if progress.failure:
+            return
+        progress.began_ps, progress.acknowledged_ps = at_ps - self.flows[i].at_ps, at_ps
+        self.open -= self.flows[i].counted
+        self._release(self._sent_followers.get(i, ()), at_ps)
+        self._arrived(i, at_ps)
 
     def _post_first(self, pairs: Sequence[int], endpoints: Carriers) -> None:
         """Post the next message of each of `pairs`, all of them by one question."""
