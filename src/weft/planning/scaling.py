@@ -1,12 +1,14 @@
 """Scaling laws: what loss a larger run will reach, told from small ones, and how sure that is.
 
-L(N, D) = E + A / N^alpha + B / D^beta (Hoffmann et al., arXiv 2203.15556, section 3.3): N parameters, D tokens. The
-constants minimise the Huber loss of the logarithms; `descent` does the minimising. Pure: points in, constants out, with
-chance given as a `Seed`. Which runs to make is `ladder`'s question; reading files is the caller's.
+Two laws, of N parameters and D tokens. Hoffmann et al. (arXiv 2203.15556, section 3.3) add both wants up:
+L(N, D) = E + A / N^alpha + B / D^beta. Kaplan et al. (arXiv 2001.08361, equation 1.5) let the greater want count the
+most, and nothing is left in the end: L(N, D) = ((A / N^alpha)^(1 / beta) + B^(1 / beta) / D)^beta. Constants minimise
+the Huber loss of the logarithms; `descent` does the minimising. Pure: points in, constants out, with chance given as a
+`Seed`. Which runs to make is `ladder`'s question, which law to believe `selftest`'s; reading files is the caller's.
 """
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +18,13 @@ from weft.core.seeds import Seed
 from weft.planning.descent import Surface, descend, polish
 
 Floats = NDArray[np.float64]
+Form = Literal["hoffmann", "kaplan"]
+"""Which of the two laws."""
+FORMULAS: dict[Form, str] = {
+    "hoffmann": "L = E + A / N^alpha + B / D^beta",
+    "kaplan": "L = ((A / N^alpha)^(1 / beta) + B^(1 / beta) / D)^beta",
+}
+"""How each is written."""
 
 FLOPS_PER_PARAMETER_AND_TOKEN = 6
 """C = 6 N D: two for the forward pass, four for the backward one (Kaplan et al., arXiv 2001.08361, section 2.1)."""
@@ -85,15 +94,23 @@ class Law:
     """How fast that falls with parameters."""
     beta: Any
     """How fast that falls with tokens."""
+    form: Form = "hoffmann"
+    """Which law they are constants of."""
 
     def loss(self, params: Any, tokens: Any) -> Any:
         """Return the loss of a model of `params` parameters after `tokens` tokens."""
+        if self.form == "kaplan":
+            few, short = np.log(self.A) - self.alpha * np.log(params), np.log(self.B) - self.beta * np.log(tokens)
+            return np.exp(self.beta * np.logaddexp(few / self.beta, short / self.beta))
         return self.E + self.A * params**-self.alpha + self.B * tokens**-self.beta
 
     def optimal(self, flops: float) -> tuple[Any, Any]:
         """Return the parameters and tokens that reach the lowest loss with `flops` (Hoffmann et al., equation 4)."""
         both = self.alpha + self.beta
         ratio = (self.alpha * self.A / (self.beta * self.B)) ** (1 / both)
+        if self.form == "kaplan":
+            # What is raised to beta is a sum of the same kind, with both exponents divided by beta.
+            ratio = ((self.alpha / self.beta) ** self.beta * self.A / self.B) ** (1 / both)
         params = ratio * (flops / FLOPS_PER_PARAMETER_AND_TOKEN) ** (self.beta / both)
         return params, flops / FLOPS_PER_PARAMETER_AND_TOKEN / params
 
@@ -141,6 +158,7 @@ class Fit:
             low, high = _interval(getattr(self.samples, name))
             document |= {name: float(getattr(self.law, name)), f"{name}_low": low, f"{name}_high": high}
         return document | {
+            "law": self.law.form,
             "points": len(self.points),
             "outliers": len(self.outliers),
             "objective": self.objective,
@@ -188,10 +206,12 @@ class Prediction:
         }  # fmt: skip
 
 
-def fit(points: Points, seed: Seed, *, delta: float = DELTA, replicates: int = REPLICATES) -> Fit:
-    """Return the law that fits `points` best, without its outliers, and its intervals."""
+def fit(
+    points: Points, seed: Seed, *, form: Form = "hoffmann", delta: float = DELTA, replicates: int = REPLICATES
+) -> Fit:
+    """Return the constants that fit `points` best, without its outliers, and their intervals."""
     _refuse(points)
-    surface = _surface(points, delta)
+    surface = _surface(points, delta, form)
     starts = _starts(points)
     found = descend(surface, starts)
     best, agreed = found.best, found.agreed
@@ -209,9 +229,9 @@ def fit(points: Points, seed: Seed, *, delta: float = DELTA, replicates: int = R
         if far == outliers:
             break
         outliers = far
-        best = polish(_surface(points.without(outliers), delta, surface), found.candidates)
+        best = polish(_surface(points.without(outliers), delta, form, surface), found.candidates)
     residuals = surface.residuals(best)
-    kept = _surface(points.without(outliers), delta, surface)
+    kept = _surface(points.without(outliers), delta, form, surface)
     samples = _replicates(kept, best, seed, replicates)
     law, spread = _law(surface, best), _law(surface, samples)
     return Fit(
@@ -220,13 +240,13 @@ def fit(points: Points, seed: Seed, *, delta: float = DELTA, replicates: int = R
     )  # fmt: skip
 
 
-def predict(fitted: Fit, params: float, tokens: float, seed: Seed) -> Prediction:
-    """Return the loss that a run of `params` and `tokens` will reach."""
+def predict(fitted: Fit, params: float, tokens: float, seed: Seed, *, bias: float = 0.0) -> Prediction:
+    """Return the loss that a run of `params` and `tokens` will reach; `bias` is the law's own error, as a share."""
     if not (params > 0 and tokens > 0 and np.isfinite(params) and np.isfinite(tokens)):
         raise UsageError(f"a run needs parameters and tokens above zero, not {params:g} and {tokens:g}")
     expected = float(fitted.law.loss(params, tokens))
     # A run scatters about the law by itself: the interval of its loss is wider than that of the law.
-    noise = np.exp(fitted.scale * seed.stream("prediction").standard_normal(len(fitted.samples.E)))
+    noise = np.exp(np.hypot(fitted.scale, bias) * seed.stream("prediction").standard_normal(len(fitted.samples.E)))
     low, high = _interval(fitted.samples.loss(params, tokens) * noise)
     known = fitted.points.without(fitted.outliers)
     flops = FLOPS_PER_PARAMETER_AND_TOKEN * params * tokens
@@ -298,8 +318,9 @@ def _refuse(points: Points) -> None:
             )
 
 
-def _surface(points: Points, delta: float, like: Surface | None = None) -> Surface:
-    return Surface.of(np.log(points.params), np.log(points.tokens), np.log(points.loss), delta, like)
+def _surface(points: Points, delta: float, form: Form, like: Surface | None = None) -> Surface:
+    columns = (np.log(points.params), np.log(points.tokens), np.log(points.loss))
+    return Surface.of(*columns, delta, joint=form == "kaplan", like=like)
 
 
 def _starts(points: Points) -> Floats:
@@ -331,8 +352,11 @@ def _replicates(surface: Surface, best: Floats, seed: Seed, count: int) -> Float
 
 def _law(surface: Surface, theta: Floats) -> Law:
     raw = surface.uncentred(np.atleast_2d(theta))
-    columns = [np.exp(raw[:, 0]), np.exp(raw[:, 1]), np.exp(raw[:, 2]), raw[:, 3], raw[:, 4]]
-    return Law(*(float(column[0]) for column in columns)) if theta.ndim == 1 else Law(*columns)
+    columns: list[Any] = [np.exp(raw[:, 0]), np.exp(raw[:, 1]), np.exp(raw[:, 2]), raw[:, 3], raw[:, 4]]
+    if surface.joint:
+        columns[0] = np.zeros(len(raw))
+    still, few, short, alpha, beta = [float(column[0]) for column in columns] if theta.ndim == 1 else columns
+    return Law(still, few, short, alpha, beta, "kaplan" if surface.joint else "hoffmann")
 
 
 def _cautions(law: Law, samples: Law) -> list[str]:
@@ -343,7 +367,7 @@ def _cautions(law: Law, samples: Law) -> list[str]:
         elif _interval(getattr(samples, name))[0] <= 0:
             found.append(f"{name} may be zero: these points hardly say how the loss falls with {word}")
     low, high = _interval(samples.E)
-    if high - low > law.E:
+    if law.form == "hoffmann" and high - low > law.E:
         found.append("E is hardly known: no run comes near what can not be improved")
     return found
 
