@@ -5,7 +5,7 @@ import pytest
 
 from weft.core.seeds import Seed
 from weft.planning.scaling import Law, Points
-from weft.planning.selftest import HELD_TIMES, SelfTest, foretell, self_tests
+from weft.planning.selftest import HELD_TIMES, SelfTest, Trial, attempt, foretell
 
 LAWS = {
     "hoffmann": Law(1.3, 10.0, 60.0, 0.35, 0.4),
@@ -22,30 +22,32 @@ def rungs(law: Law, seed: int, noise: float = 0.002) -> Points:
 
 @pytest.mark.parametrize("name", LAWS)
 def test_the_law_behind_the_runs_predicts_the_largest_of_them_best(name: str):
-    tests = self_tests(rungs(LAWS[name], 0, noise=0.0005), Seed(0))
-    assert tests[0].form == name
-    assert tests[0].error < tests[1].error
+    near, far = attempt(rungs(LAWS[name], 0, noise=0.0005), Seed(0)).tests
+    assert near.form == name
+    assert near.error < far.error
+    assert near.weight > 0.8
+    assert near.weight + far.weight == pytest.approx(1)
 
 
 @pytest.mark.parametrize("name", LAWS)
 def test_the_interval_holds_a_run_ten_times_larger(name: str):
     law, held = LAWS[name], 0
     for seed in range(10):
-        prediction, fitted, tests = foretell(rungs(law, seed), 9e4, 2.5e6, Seed(seed))
+        prediction, fitted, trial = foretell(rungs(law, seed), 9e4, 2.5e6, Seed(seed))
         held += prediction.low <= law.loss(9e4, 2.5e6) <= prediction.high
-        assert fitted.law.form == tests[0].form
+        assert fitted.law.form == trial.tests[0].form
     assert held >= 8
 
 
 def test_only_the_largest_runs_are_held_back():
     points = rungs(LAWS["kaplan"], 1)
     flops = points.flops
-    test = self_tests(points, Seed(0))[0]
+    test = attempt(points, Seed(0)).tests[0]
     assert test.held == (flops > flops.max() / HELD_TIMES).sum()
     assert test.factor > HELD_TIMES
 
 
 def test_the_error_to_expect_grows_with_the_distance_and_is_never_below_the_test():
-    test = SelfTest("kaplan", 6, 4.0, 0.01, -0.02)
-    assert test.at(2.0) == pytest.approx(0.01)
-    assert test.at(16.0) == pytest.approx(0.02)
+    trial = Trial((SelfTest("kaplan", 6, 4.0, 0.01, -0.02, 1.0),), 0.01)
+    assert trial.at(2.0) == pytest.approx(0.01)
+    assert trial.at(16.0) == pytest.approx(0.02)

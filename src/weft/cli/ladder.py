@@ -24,7 +24,7 @@ from weft.engines.local.durable import write_whole
 from weft.planning import scaling
 from weft.planning.ladder import Rung, cautions, rung_of
 from weft.planning.ladder import ladder as rungs_of
-from weft.planning.selftest import SelfTest, foretell
+from weft.planning.selftest import Trial, foretell
 from weft.specs import load_job
 from weft.specs.submission import SubmissionSpec
 
@@ -59,11 +59,11 @@ def ladder(
         write_whole(out, "params,tokens,loss\n" + "".join(f"{a},{b},{c!r}\n" for a, b, c in points))
         columns = np.array(points, dtype=np.float64)
         known = scaling.Points(columns[:, 0], columns[:, 1], columns[:, 2])
-        prediction, found, tests = foretell(known, top.params, top.tokens, Seed(target.seed))
+        prediction, found, trial = foretell(known, top.params, top.tokens, Seed(target.seed))
     document = {
         "job": target.name, "rungs": [{"params": a, "tokens": b, "loss": c} for a, b, c in points],
         "flops": sum(rung.flops for rung in rungs), "times_cheaper": top.flops / max(rung.flops for rung in rungs),
-        "self_test": [test.as_json() for test in tests], "warnings": list(cautions(rungs)),
+        "self_test": trial.as_json(), "warnings": list(cautions(rungs)),
         "predicted": prediction.as_json(), "fit": found.as_json(), "measured": measured,
         "error": None if measured is None else prediction.loss / measured - 1, "points_file": str(out),
     }  # fmt: skip
@@ -72,22 +72,23 @@ def ladder(
         return
     rows = [(counted(a), counted(b), f"{6 * a * b:.2g}", f"{c:.4f}") for a, b, c in points]
     print_table(f"{len(points)} small runs, kept in {out}", ("parameters", "tokens", "operations", "loss"), rows)
-    _print_tests(tests)
+    _print_trial(trial)
     print_prediction(prediction)
     print_warnings(cautions(rungs))
     if measured is not None:
         console().print(f"measured {measured:.4f}: the prediction was {document['error']:+.2%} off", markup=False)
 
 
-def _print_tests(tests: Sequence[SelfTest]) -> None:
-    """Print how well each law foretells the largest small runs, the one that is used first."""
-    first = tests[0]
+def _print_trial(trial: Trial) -> None:
+    """Print how well each law foretells the largest small runs, and what it counts for."""
+    first = trial.tests[0]
     title = f"self-test: the {first.held} largest of them, up to {first.factor:.1f} times what the laws saw, predicted"
-    rows = [
-        (test.form, scaling.FORMULAS[test.form], f"{test.error:.2%}", f"{test.worst:+.2%}", "" if order else "used")
-        for order, test in enumerate(tests)
+    rows: list[tuple[str, ...]] = [
+        (test.form, scaling.FORMULAS[test.form], f"{test.error:.2%}", f"{test.worst:+.2%}", f"{test.weight:.0%}")
+        for test in trial.tests
     ]
-    print_table(title, ("law", "", "off by (rms)", "farthest off", ""), rows, words=(0, 1, 4))
+    rows.append(("together", "", f"{trial.error:.2%}", "", ""))
+    print_table(title, ("law", "", "off by (rms)", "farthest off", "counts for"), rows, words=(0, 1))
 
 
 def _train(client: Client, rungs: Sequence[Rung], tell: Callable[[int], None]) -> list[float]:

@@ -7,6 +7,7 @@ the Huber loss of the logarithms; `descent` does the minimising. Pure: points in
 `Seed`. Which runs to make is `ladder`'s question, which law to believe `selftest`'s; reading files is the caller's.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -240,14 +241,26 @@ def fit(
     )  # fmt: skip
 
 
-def predict(fitted: Fit, params: float, tokens: float, seed: Seed, *, bias: float = 0.0) -> Prediction:
-    """Return the loss that a run of `params` and `tokens` will reach; `bias` is the law's own error, as a share."""
+def predict(fitted: Fit, params: float, tokens: float, seed: Seed) -> Prediction:
+    """Return the loss that a run of `params` and `tokens` will reach."""
+    return blend(((1.0, fitted),), params, tokens, seed)
+
+
+def blend(
+    weighed: Sequence[tuple[float, Fit]], params: float, tokens: float, seed: Seed, *, bias: float = 0.0
+) -> Prediction:
+    """Return the weighted mean of what several fits to the same points say; `bias` is their own error, as a share.
+
+    The weights add up to one, the mean is that of logarithms, and the first fit says how single runs scatter.
+    """
     if not (params > 0 and tokens > 0 and np.isfinite(params) and np.isfinite(tokens)):
         raise UsageError(f"a run needs parameters and tokens above zero, not {params:g} and {tokens:g}")
-    expected = float(fitted.law.loss(params, tokens))
+    fitted = weighed[0][1]
+    expected = float(np.exp(sum(weight * np.log(one.law.loss(params, tokens)) for weight, one in weighed)))
+    samples = np.exp(sum(weight * np.log(one.samples.loss(params, tokens)) for weight, one in weighed))
     # A run scatters about the law by itself: the interval of its loss is wider than that of the law.
-    noise = np.exp(np.hypot(fitted.scale, bias) * seed.stream("prediction").standard_normal(len(fitted.samples.E)))
-    low, high = _interval(fitted.samples.loss(params, tokens) * noise)
+    noise = np.exp(np.hypot(fitted.scale, bias) * seed.stream("prediction").standard_normal(len(samples)))
+    low, high = _interval(samples * noise)
     known = fitted.points.without(fitted.outliers)
     flops = FLOPS_PER_PARAMETER_AND_TOKEN * params * tokens
     warnings = [

@@ -1,7 +1,8 @@
 """What a ladder can be trusted with: its largest runs predicted from the smaller ones, before anything larger is.
 
-Each law is fitted to the small runs without the largest of them and held against those. The law that comes nearest is
-the one to predict with, and how near it came says how far off a larger run may be. Pure: points in, verdicts out.
+Each law is fitted to the small runs without the largest of them and held against those. A law counts by how near it
+came: one over its squared error, as independent measurements are averaged. Where the laws come equally near, neither is
+believed alone. How near they came together says how far off a larger run may be. Pure: points in, verdicts out.
 """
 
 import math
@@ -12,13 +13,16 @@ import numpy as np
 
 from weft.core.seeds import Seed
 from weft.planning import scaling
-from weft.planning.scaling import FORMULAS, Fit, Form, Points, Prediction
+from weft.planning.scaling import FORMULAS, Fit, Floats, Form, Points, Prediction
 
 HELD_TIMES = 3.0
 """Runs of more than the largest one's operations divided by this are held back."""
 DELTA = 0.01
 """Log loss at which the ladder's Huber loss turns. Its runs scatter by a few thousandths and none of them is foreign:
 with the 1e-3 of published tables nearly all of them would count by their sign alone, which wastes a third of them."""
+
+LEAST_ERROR = 1e-4
+"""No law counts as if it were nearer than this."""
 
 
 @dataclass(frozen=True)
@@ -35,37 +39,65 @@ class SelfTest:
     """Root mean square of how far off it was, as a share."""
     worst: float
     """The one farthest off, with its sign."""
+    weight: float
+    """How much it counts beside the other laws."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the verdict as plain values."""
         return {
             "law": self.form, "formula": FORMULAS[self.form], "held": self.held, "times_largest": self.factor,
-            "error": self.error, "worst": self.worst,
+            "error": self.error, "worst": self.worst, "weight": self.weight,
         }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Trial:
+    """How well the laws predict the largest runs from the others, each alone and all together."""
+
+    tests: tuple[SelfTest, ...]
+    """Each law alone, the nearest first."""
+    error: float
+    """Root mean square of how far off their mean was, as a share."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the verdicts as plain values."""
+        return {"error": self.error, "laws": [test.as_json() for test in self.tests]}
 
     def at(self, factor: float) -> float:
         """Return the error to expect of a run of `factor` times the largest: as much again for every such factor."""
-        return self.error * max(1.0, math.log(factor) / math.log(self.factor))
+        return self.error * max(1.0, math.log(factor) / math.log(self.tests[0].factor))
 
 
-def self_tests(points: Points, seed: Seed) -> tuple[SelfTest, ...]:
-    """Return the verdicts on all laws, the nearest first."""
+def attempt(points: Points, seed: Seed) -> Trial:
+    """Return the verdicts on all laws."""
     flops = points.flops
     held = np.flatnonzero(flops > flops.max() / HELD_TIMES)
     known = points.without(tuple(int(row) for row in held))
     factor = float(flops.max() / known.flops.max())
-    found: list[SelfTest] = []
+    off: dict[Form, Floats] = {}
     for form in FORMULAS:
         law = scaling.fit(known, seed, form=form, delta=DELTA, replicates=1).law
-        off = law.loss(points.params[held], points.tokens[held]) / points.loss[held] - 1
-        worst = float(off[np.abs(off).argmax()])
-        found.append(SelfTest(form, len(held), factor, float(np.sqrt((off**2).mean())), worst))
-    return tuple(sorted(found, key=lambda test: test.error))
+        off[form] = np.log(law.loss(points.params[held], points.tokens[held]) / points.loss[held])
+    errors = {form: max(LEAST_ERROR, _size(values)) for form, values in off.items()}
+    total = sum(error**-2 for error in errors.values())
+    weights = {form: error**-2 / total for form, error in errors.items()}
+    tests = [
+        SelfTest(form, len(held), factor, errors[form], float(off[form][np.abs(off[form]).argmax()]), weights[form])
+        for form in sorted(off, key=errors.__getitem__)
+    ]
+    return Trial(tuple(tests), _size(sum((weights[form] * off[form] for form in off), np.zeros(len(held)))))
 
 
-def foretell(points: Points, params: float, tokens: float, seed: Seed) -> tuple[Prediction, Fit, tuple[SelfTest, ...]]:
-    """Predict a run by the law that passed its self-test best; the interval also holds that test's error."""
-    tests = self_tests(points, seed)
-    fitted = scaling.fit(points, seed, form=tests[0].form, delta=DELTA)
+def foretell(points: Points, params: float, tokens: float, seed: Seed) -> tuple[Prediction, Fit, Trial]:
+    """Predict a run by the laws as they came through their self-test; the interval also holds that test's error.
+
+    The fit that is returned is that of the law which counts the most.
+    """
+    trial = attempt(points, seed)
+    fits = [(test.weight, scaling.fit(points, seed, form=test.form, delta=DELTA)) for test in trial.tests]
     factor = scaling.FLOPS_PER_PARAMETER_AND_TOKEN * params * tokens / float(points.flops.max())
-    return scaling.predict(fitted, params, tokens, seed, bias=tests[0].at(factor)), fitted, tests
+    return scaling.blend(fits, params, tokens, seed, bias=trial.at(factor)), fits[0][1], trial
+
+
+def _size(off: Floats) -> float:
+    return float(np.sqrt((off**2).mean()))
