@@ -44,6 +44,8 @@ def test_rungs_are_valid_jobs_that_differ_from_the_target_in_size_and_length_alo
         assert (again.data, again.batch, again.seed) == (TARGET.data, TARGET.batch, TARGET.seed)
         assert again.model.layers == TARGET.model.layers
         assert again.evaluation.every == again.steps
+        started = again.model.deviation**2 * again.model.width
+        assert started == pytest.approx(TARGET.model.deviation**2 * TARGET.model.width), "narrower ones start larger"
         rate = again.optimizer.learning_rate * again.model.width
         assert rate == pytest.approx(TARGET.optimizer.learning_rate * TARGET.model.width), (
             "narrower models learn faster"

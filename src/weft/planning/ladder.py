@@ -2,8 +2,8 @@
 
 The rungs are the target made smaller: narrower (heads of the same width, the same depth) and shorter. They form a grid,
 four sizes by four lengths, its largest is at least ten times cheaper than the target. Each is trained as well as the
-target is: its warm-up and its fall of the learning rate are shares of its own length, and a narrower model learns at a
-higher rate. Everything else is unchanged. Pure: a job in, jobs out.
+target is: its warm-up and its fall of the learning rate are shares of its own length, and a narrower model starts with
+larger weights and learns at a higher rate. Everything else is unchanged. Pure: a job in, jobs out.
 """
 
 import math
@@ -135,6 +135,8 @@ def _with_heads(model: ModelSpec, heads: int, each: int) -> ModelSpec:
         update={
             "heads": heads, "width": heads * model.width // model.heads, "ffn": ffn,
             "kv_heads": heads // share if heads % share == 0 else heads, "head_width": each,
+            # What a matrix makes of its input is as large in a narrow model as in a wide one.
+            "deviation": min(1.0, model.deviation * math.sqrt(model.heads / heads)),
         }
     )  # fmt: skip
 
