@@ -7,10 +7,11 @@ as it stands, and of it the grid that `weft.planning.ladder` makes: four widths,
 four lengths, 1.6 apart in steps, the largest of both at most 1/sqrt(10) of the target; warm-up and fall of the learning
 rate are the same shares of every run, the rate goes with one over the width, starting weights with one over its root;
 one run of each, all with the target's seed. The loss is the mean over 16,384 held-out texts, the same ones for every
-run. The prediction is what `weft.planning.selftest` makes of the sixteen losses: two laws, each weighed by one over the
-squared error with which it predicts the largest small runs (above a third of the largest one's operations) from the
-others. The target is not looked at. Seeds 1, 2 and 3 are the reported ones; every seed that was asked for is printed.
-Takes 5 to 8 minutes for each seed on two idle cores.
+run. The prediction is what `weft.planning.selftest` makes of the sixteen losses: Hoffmann's law and Kaplan's with a
+floor, exponents weakly pulled to published ones, each law weighed by one over the squared error with which it predicts
+the largest small runs (above a third of the largest one's operations) from the others. The target is not looked at.
+Seeds 1, 2 and 3 are the reported ones; every seed that was asked for is printed. Takes 5 to 8 minutes for each seed on
+two idle cores.
 """
 
 import json

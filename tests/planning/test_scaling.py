@@ -63,12 +63,13 @@ def test_without_noise_any_law_comes_back(e: float, a: float, b: float, alpha: f
 
 
 @settings(max_examples=20)
-@given(st.floats(1, 6), st.floats(1, 6), st.floats(0.05, 0.5), st.floats(0.05, 0.5), st.integers(0, 99))
-def test_without_noise_any_joint_law_comes_back(a: float, b: float, alpha: float, beta: float, seed: int):
-    law = Law(0.0, a * 10 ** (6 * alpha), b * 10 ** (8 * beta), alpha, beta, "kaplan")
+@given(
+    st.floats(0.5, 3), st.floats(1, 6), st.floats(1, 6), st.floats(0.2, 0.6), st.floats(0.2, 0.6), st.integers(0, 99)
+)
+def test_without_noise_any_joint_law_comes_back(e: float, a: float, b: float, alpha: float, beta: float, seed: int):
+    law = Law(e, a * 10 ** (6 * alpha), b * 10 ** (8 * beta), alpha, beta, "kaplan")
     points, _ = planted(law, seed, (6, 10, 8, 12), points=60, noise=0, outliers=0)
     found = fit(points, Seed(0), form="kaplan", replicates=2)
-    assert found.law.E == 0
     assert np.abs(found.residuals).max() < 1e-4
     assert found.law.loss(1e11, 1e13) == pytest.approx(law.loss(1e11, 1e13), rel=1e-3)
 
@@ -97,7 +98,7 @@ def test_no_place_near_the_end_of_the_search_is_lower():
 def test_the_slope_is_the_change_of_the_value(seed: int, joint: bool):
     rng = np.random.default_rng(seed)
     points = (rng.normal(18, 2, 30), rng.normal(22, 2, 30), rng.normal(1, 0.2, 30))
-    surface = Surface.of(*points, 0.01, joint=joint)
+    surface = Surface.of(*points, 0.01, joint=joint, noise=0.005)
     theta = rng.normal(0, 0.5, (1, 5))
     theta[0, 4] = abs(theta[0, 4]) + 0.1 if joint else theta[0, 4]
     for axis in range(5):

@@ -170,7 +170,7 @@ def print_fit(found: Fit, name: str) -> None:
         "beta": "",
     }  # fmt: skip
     if found.law.form == "kaplan":
-        meanings = {"A": "endless tokens: A / N^alpha", "alpha": "", "B": "endless parameters: B / D^beta", "beta": ""}
+        meanings |= {"A": "endless tokens: A / N^alpha", "B": "endless parameters: B / D^beta"}
     rows = [
         (key, f"{document[key]:,.5g}", f"{document[f'{key}_low']:,.5g}", f"{document[f'{key}_high']:,.5g}", meaning)
         for key, meaning in meanings.items()

@@ -1,8 +1,7 @@
 """Minimises the Huber loss of a scaling law in logarithms from many starts at once.
 
 The law is written about the middle of the points (log A less alpha times the mean log N, and so on), where its
-constants hardly depend on each other. There are two laws, a sum of terms and a joint one; the joint one has no E, so
-its first constant moves nothing. A quasi-Newton method (BFGS) begins every round with the curvature of a weighted
+constants hardly depend on each other. There are two laws, a sum of terms and a joint one. A quasi-Newton method (BFGS) begins every round with the curvature of a weighted
 least-squares problem and runs for all starts as one batch of numpy columns. The objective is divided by delta and by
 the number of points: unscaled it is so small that stopping rules end the search early. What the constants mean is said
 in `scaling`.
@@ -24,6 +23,9 @@ _GAIN = 1e-11
 _DAMPING = 1e-9
 _FAR = 50.0
 _LEAST_BETA = 0.02
+PRIOR_MIDDLE, PRIOR_WIDTH = 0.25, 0.125
+"""Mean and standard deviation of the six published exponents: 0.076 and 0.095 (arXiv 2001.08361), 0.34 and 0.28 (arXiv
+2203.15556), 0.35 and 0.37 (arXiv 2404.10102)."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +44,17 @@ class Surface:
     """What was taken from log parameters and log tokens."""
     joint: bool = False
     """Whether the law is the joint one."""
+    noise: float = 0.0
+    """Scatter of log losses beside which published exponents are weighed; 0 where they are not asked."""
 
     @classmethod
     def of(
-        cls, x: Floats, y: Floats, z: Floats, delta: float, *, joint: bool = False, like: "Surface | None" = None
-    ) -> "Surface":
+        cls, x: Floats, y: Floats, z: Floats, delta: float, *,
+        joint: bool = False, noise: float = 0.0, like: "Surface | None" = None,
+    ) -> "Surface":  # fmt: skip
         """Return the surface of points in logarithms, about the middle of `like` where one is given."""
         middle = (float(x.mean()), float(y.mean())) if like is None else like.middle
-        return cls(x - middle[0], y - middle[1], z, delta, middle, joint)
+        return cls(x - middle[0], y - middle[1], z, delta, middle, joint, noise)
 
     @property
     def size(self) -> int:
@@ -76,7 +81,8 @@ class Surface:
     def value(self, theta: Floats, weights: Floats | None) -> Floats:
         """Return the scaled objective of every row of `theta`."""
         losses = self._huber(self._predicted(theta)[0] - self.z)
-        return (losses if weights is None else losses * weights).sum(1) / (self.delta * self.size)
+        pulled = 0.5 * self._pull * ((theta[:, 3:] - PRIOR_MIDDLE) ** 2).sum(1)
+        return (losses if weights is None else losses * weights).sum(1) / (self.delta * self.size) + pulled
 
     def slope(self, theta: Floats, weights: Floats | None) -> Floats:
         """Return the gradient of the scaled objective, row by row."""
@@ -85,7 +91,9 @@ class Surface:
         pull = np.clip(residuals, -self.delta, self.delta) / (self.delta * self.size)
         if weights is not None:
             pull *= weights
-        return np.stack([(pull * column).sum(1) for column in columns], axis=1)
+        slope = np.stack([(pull * column).sum(1) for column in columns], axis=1)
+        slope[:, 3:] += self._pull * (theta[:, 3:] - PRIOR_MIDDLE)
+        return slope
 
     def curvature(self, theta: Floats, weights: Floats | None) -> Floats:
         """Return the curvature of the least-squares problem that the Huber loss is nearest to, row by row."""
@@ -97,7 +105,13 @@ class Surface:
         columns = np.stack(slopes, axis=2)
         found = np.einsum("snk,sn,snl->skl", columns, pull, columns, optimize=True)
         trace = np.trace(found, axis1=1, axis2=2)
+        found = found + np.diag([0.0, 0.0, 0.0, self._pull, self._pull])
         return found + (_DAMPING * trace + 1e-12)[:, None, None] * np.eye(5)
+
+    @property
+    def _pull(self) -> float:
+        """How hard the exponents are pulled to what was published, in units of the scaled objective."""
+        return (self.noise / PRIOR_WIDTH) ** 2 / (self.delta * self.size)
 
     def _huber(self, residuals: Floats) -> Floats:
         size = np.abs(residuals)
@@ -125,7 +139,9 @@ class Surface:
         shares = [np.exp(params - total), np.exp(tokens - total)]
         mixed = total - shares[0] * params - shares[1] * tokens
         by_beta = np.where(theta[:, 4:5] > _LEAST_BETA, mixed - shares[1] * self.y, 0.0)
-        return beta * total, [np.zeros_like(total), *shares, -shares[0] * self.x, by_beta]
+        loss = np.logaddexp(theta[:, :1], beta * total)
+        still, falling = np.exp(theta[:, :1] - loss), np.exp(beta * total - loss)
+        return loss, [still, *(falling * part for part in (*shares, -shares[0] * self.x, by_beta))]
 
 
 @dataclass(frozen=True)

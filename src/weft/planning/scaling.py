@@ -2,7 +2,7 @@
 
 Two laws, of N parameters and D tokens. Hoffmann et al. (arXiv 2203.15556, section 3.3) add both wants up:
 L(N, D) = E + A / N^alpha + B / D^beta. Kaplan et al. (arXiv 2001.08361, equation 1.5) let the greater want count the
-most, and nothing is left in the end: L(N, D) = ((A / N^alpha)^(1 / beta) + B^(1 / beta) / D)^beta. Constants minimise
+most; with Hoffmann's floor it is L(N, D) = E + ((A / N^alpha)^(1 / beta) + B^(1 / beta) / D)^beta. Constants minimise
 the Huber loss of the logarithms; `descent` does the minimising. Pure: points in, constants out, with chance given as a
 `Seed`. Which runs to make is `ladder`'s question, which law to believe `selftest`'s; reading files is the caller's.
 """
@@ -23,7 +23,7 @@ Form = Literal["hoffmann", "kaplan"]
 """Which of the two laws."""
 FORMULAS: dict[Form, str] = {
     "hoffmann": "L = E + A / N^alpha + B / D^beta",
-    "kaplan": "L = ((A / N^alpha)^(1 / beta) + B^(1 / beta) / D)^beta",
+    "kaplan": "L = E + ((A / N^alpha)^(1 / beta) + B^(1 / beta) / D)^beta",
 }
 """How each is written."""
 
@@ -102,7 +102,7 @@ class Law:
         """Return the loss of a model of `params` parameters after `tokens` tokens."""
         if self.form == "kaplan":
             few, short = np.log(self.A) - self.alpha * np.log(params), np.log(self.B) - self.beta * np.log(tokens)
-            return np.exp(self.beta * np.logaddexp(few / self.beta, short / self.beta))
+            return self.E + np.exp(self.beta * np.logaddexp(few / self.beta, short / self.beta))
         return self.E + self.A * params**-self.alpha + self.B * tokens**-self.beta
 
     def optimal(self, flops: float) -> tuple[Any, Any]:
@@ -208,11 +208,15 @@ class Prediction:
 
 
 def fit(
-    points: Points, seed: Seed, *, form: Form = "hoffmann", delta: float = DELTA, replicates: int = REPLICATES
-) -> Fit:
-    """Return the constants that fit `points` best, without its outliers, and their intervals."""
+    points: Points, seed: Seed, *,
+    form: Form = "hoffmann", delta: float = DELTA, replicates: int = REPLICATES, noise: float = 0.0,
+) -> Fit:  # fmt: skip
+    """Return the constants that fit `points` best, without its outliers, and their intervals.
+
+    With `noise`, the scatter to expect of log losses, exponents are weakly pulled to published ones (see `descent`).
+    """
     _refuse(points)
-    surface = _surface(points, delta, form)
+    surface = _surface(points, delta, form, noise)
     starts = _starts(points)
     found = descend(surface, starts)
     best, agreed = found.best, found.agreed
@@ -230,9 +234,9 @@ def fit(
         if far == outliers:
             break
         outliers = far
-        best = polish(_surface(points.without(outliers), delta, form, surface), found.candidates)
+        best = polish(_surface(points.without(outliers), delta, form, noise, surface), found.candidates)
     residuals = surface.residuals(best)
-    kept = _surface(points.without(outliers), delta, form, surface)
+    kept = _surface(points.without(outliers), delta, form, noise, surface)
     samples = _replicates(kept, best, seed, replicates)
     law, spread = _law(surface, best), _law(surface, samples)
     return Fit(
@@ -331,9 +335,9 @@ def _refuse(points: Points) -> None:
             )
 
 
-def _surface(points: Points, delta: float, form: Form, like: Surface | None = None) -> Surface:
+def _surface(points: Points, delta: float, form: Form, noise: float, like: Surface | None = None) -> Surface:
     columns = (np.log(points.params), np.log(points.tokens), np.log(points.loss))
-    return Surface.of(*columns, delta, joint=form == "kaplan", like=like)
+    return Surface.of(*columns, delta, joint=form == "kaplan", noise=noise, like=like)
 
 
 def _starts(points: Points) -> Floats:
@@ -366,8 +370,6 @@ def _replicates(surface: Surface, best: Floats, seed: Seed, count: int) -> Float
 def _law(surface: Surface, theta: Floats) -> Law:
     raw = surface.uncentred(np.atleast_2d(theta))
     columns: list[Any] = [np.exp(raw[:, 0]), np.exp(raw[:, 1]), np.exp(raw[:, 2]), raw[:, 3], raw[:, 4]]
-    if surface.joint:
-        columns[0] = np.zeros(len(raw))
     still, few, short, alpha, beta = [float(column[0]) for column in columns] if theta.ndim == 1 else columns
     return Law(still, few, short, alpha, beta, "kaplan" if surface.joint else "hoffmann")
 
@@ -380,7 +382,7 @@ def _cautions(law: Law, samples: Law) -> list[str]:
         elif _interval(getattr(samples, name))[0] <= 0:
             found.append(f"{name} may be zero: these points hardly say how the loss falls with {word}")
     low, high = _interval(samples.E)
-    if law.form == "hoffmann" and high - low > law.E:
+    if high - low > law.E:
         found.append("E is hardly known: no run comes near what can not be improved")
     return found
 
