@@ -1,5 +1,7 @@
 """Scaling laws: planted constants come back, intervals hold them, outliers are named, and nonsense is refused."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -98,7 +100,7 @@ def test_no_place_near_the_end_of_the_search_is_lower():
 def test_the_slope_is_the_change_of_the_value(seed: int, joint: bool):
     rng = np.random.default_rng(seed)
     points = (rng.normal(18, 2, 30), rng.normal(22, 2, 30), rng.normal(1, 0.2, 30))
-    surface = Surface.of(*points, 0.01, joint=joint, noise=0.005)
+    surface = replace(Surface.of(*points, 0.01, joint=joint), noise=0.005)
     theta = rng.normal(0, 0.5, (1, 5))
     theta[0, 4] = abs(theta[0, 4]) + 0.1 if joint else theta[0, 4]
     for axis in range(5):

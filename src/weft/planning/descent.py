@@ -46,15 +46,17 @@ class Surface:
     """Whether the law is the joint one."""
     noise: float = 0.0
     """Scatter of log losses beside which published exponents are weighed; 0 where they are not asked."""
+    prior: float = PRIOR_MIDDLE
+    """What the exponents are pulled to."""
 
     @classmethod
     def of(
-        cls, x: Floats, y: Floats, z: Floats, delta: float, *,
-        joint: bool = False, noise: float = 0.0, like: "Surface | None" = None,
-    ) -> "Surface":  # fmt: skip
-        """Return the surface of points in logarithms, about the middle of `like` where one is given."""
+        cls, x: Floats, y: Floats, z: Floats, delta: float, *, joint: bool = False, like: "Surface | None" = None
+    ) -> "Surface":
+        """Return the surface of points in logarithms; `like` is one of which it takes the middle and the pull."""
         middle = (float(x.mean()), float(y.mean())) if like is None else like.middle
-        return cls(x - middle[0], y - middle[1], z, delta, middle, joint, noise)
+        pulled = (0.0, PRIOR_MIDDLE) if like is None else (like.noise, like.prior)
+        return cls(x - middle[0], y - middle[1], z, delta, middle, joint, *pulled)
 
     @property
     def size(self) -> int:
@@ -81,7 +83,7 @@ class Surface:
     def value(self, theta: Floats, weights: Floats | None) -> Floats:
         """Return the scaled objective of every row of `theta`."""
         losses = self._huber(self._predicted(theta)[0] - self.z)
-        pulled = 0.5 * self._pull * ((theta[:, 3:] - PRIOR_MIDDLE) ** 2).sum(1)
+        pulled = 0.5 * self._pull * ((theta[:, 3:] - self.prior) ** 2).sum(1)
         return (losses if weights is None else losses * weights).sum(1) / (self.delta * self.size) + pulled
 
     def slope(self, theta: Floats, weights: Floats | None) -> Floats:
@@ -92,7 +94,7 @@ class Surface:
         if weights is not None:
             pull *= weights
         slope = np.stack([(pull * column).sum(1) for column in columns], axis=1)
-        slope[:, 3:] += self._pull * (theta[:, 3:] - PRIOR_MIDDLE)
+        slope[:, 3:] += self._pull * (theta[:, 3:] - self.prior)
         return slope
 
     def curvature(self, theta: Floats, weights: Floats | None) -> Floats:

@@ -8,7 +8,7 @@ the Huber loss of the logarithms; `descent` does the minimising. Pure: points in
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from weft.core.errors import UsageError
 from weft.core.seeds import Seed
-from weft.planning.descent import Surface, descend, polish
+from weft.planning.descent import PRIOR_MIDDLE, Surface, descend, polish
 
 Floats = NDArray[np.float64]
 Form = Literal["hoffmann", "kaplan"]
@@ -209,14 +209,15 @@ class Prediction:
 
 def fit(
     points: Points, seed: Seed, *,
-    form: Form = "hoffmann", delta: float = DELTA, replicates: int = REPLICATES, noise: float = 0.0,
+    form: Form = "hoffmann", delta: float = DELTA, replicates: int = REPLICATES,
+    noise: float = 0.0, prior: float = PRIOR_MIDDLE,
 ) -> Fit:  # fmt: skip
     """Return the constants that fit `points` best, without its outliers, and their intervals.
 
-    With `noise`, the scatter to expect of log losses, exponents are weakly pulled to published ones (see `descent`).
+    With `noise`, the scatter to expect of log losses, exponents are weakly pulled to `prior` (see `descent`).
     """
     _refuse(points)
-    surface = _surface(points, delta, form, noise)
+    surface = replace(_surface(points, delta, form), noise=noise, prior=prior)
     starts = _starts(points)
     found = descend(surface, starts)
     best, agreed = found.best, found.agreed
@@ -234,9 +235,9 @@ def fit(
         if far == outliers:
             break
         outliers = far
-        best = polish(_surface(points.without(outliers), delta, form, noise, surface), found.candidates)
+        best = polish(_surface(points.without(outliers), delta, form, surface), found.candidates)
     residuals = surface.residuals(best)
-    kept = _surface(points.without(outliers), delta, form, noise, surface)
+    kept = _surface(points.without(outliers), delta, form, surface)
     samples = _replicates(kept, best, seed, replicates)
     law, spread = _law(surface, best), _law(surface, samples)
     return Fit(
@@ -335,9 +336,9 @@ def _refuse(points: Points) -> None:
             )
 
 
-def _surface(points: Points, delta: float, form: Form, noise: float, like: Surface | None = None) -> Surface:
+def _surface(points: Points, delta: float, form: Form, like: Surface | None = None) -> Surface:
     columns = (np.log(points.params), np.log(points.tokens), np.log(points.loss))
-    return Surface.of(*columns, delta, joint=form == "kaplan", noise=noise, like=like)
+    return Surface.of(*columns, delta, joint=form == "kaplan", like=like)
 
 
 def _starts(points: Points) -> Floats:

@@ -13,6 +13,7 @@ import numpy as np
 
 from weft.core.seeds import Seed
 from weft.planning import scaling
+from weft.planning.descent import PRIOR_MIDDLE, PRIOR_WIDTH
 from weft.planning.scaling import FORMULAS, Fit, Floats, Form, Points, Prediction
 
 HELD_TIMES = 3.0
@@ -22,8 +23,8 @@ DELTA = 0.01
 with the 1e-3 of published tables nearly all of them would count by their sign alone, which wastes a third of them."""
 
 NOISE = 0.005
-"""Scatter to expect of log losses. Five constants are hardly known from sixteen runs: the exponents, which E can make up
-for, are weighed against published ones."""
+"""Scatter to expect of log losses. Sixteen runs hardly know five constants: exponents, which E can make up for, are
+weighed against published ones."""
 LEAST_ERROR = 1e-4
 """No law counts as if it were nearer than this."""
 
@@ -92,14 +93,32 @@ def attempt(points: Points, seed: Seed) -> Trial:
 
 
 def foretell(points: Points, params: float, tokens: float, seed: Seed) -> tuple[Prediction, Fit, Trial]:
-    """Predict a run by the laws as they came through their self-test; the interval also holds that test's error.
+    """Predict a run by the laws as they came through their self-test.
+
+    The interval also holds that test's error, and what published exponents decide.
 
     The fit that is returned is that of the law which counts the most.
     """
     trial = attempt(points, seed)
     fits = [(test.weight, scaling.fit(points, seed, form=test.form, delta=DELTA, noise=NOISE)) for test in trial.tests]
     factor = scaling.FLOPS_PER_PARAMETER_AND_TOKEN * params * tokens / float(points.flops.max())
-    return scaling.blend(fits, params, tokens, seed, bias=trial.at(factor)), fits[0][1], trial
+    bias = math.hypot(trial.at(factor), _leaning(points, params, tokens, seed, trial))
+    return scaling.blend(fits, params, tokens, seed, bias=bias), fits[0][1], trial
+
+
+def _leaning(points: Points, params: float, tokens: float, seed: Seed, trial: Trial) -> float:
+    """Return by how much the prediction moves, as a share, where published exponents were one deviation off."""
+    ends: list[float] = []
+    for prior in (PRIOR_MIDDLE - PRIOR_WIDTH, PRIOR_MIDDLE + PRIOR_WIDTH):
+        fits = [
+            (
+                test.weight,
+                scaling.fit(points, seed, form=test.form, delta=DELTA, replicates=1, noise=NOISE, prior=prior),
+            )
+            for test in trial.tests
+        ]
+        ends.append(math.log(scaling.blend(fits, params, tokens, seed).loss))
+    return abs(ends[1] - ends[0]) / 2
 
 
 def _size(off: Floats) -> float:
