@@ -1,7 +1,8 @@
 """Minimises the Huber loss of a scaling law in logarithms from many starts at once.
 
 The law is written about the middle of the points (log A less alpha times the mean log N, and so on), where its
-constants hardly depend on each other. There are two laws, a sum of terms and a joint one. A quasi-Newton method (BFGS) begins every round with the curvature of a weighted
+constants hardly depend on each other. There are two laws, a sum of terms and a joint one, and a weak pull of both
+exponents for those who ask for it. A quasi-Newton method (BFGS) begins every round with the curvature of a weighted
 least-squares problem and runs for all starts as one batch of numpy columns. The objective is divided by delta and by
 the number of points: unscaled it is so small that stopping rules end the search early. What the constants mean is said
 in `scaling`.
