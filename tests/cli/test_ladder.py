@@ -39,6 +39,9 @@ def test_a_ladder_is_trained_fitted_and_held_against_the_large_run(
     assert len(document["rungs"]) == 16
     assert document["times_cheaper"] >= 10
     assert document["measured"] > 0
+    assert {test["law"] for test in document["self_test"]["laws"]} == {"hoffmann", "kaplan"}
+    assert document["fit"]["law"] == document["self_test"]["laws"][0]["law"]
+    assert "below 1,000 losses scatter" in document["warnings"][0]
     assert document["error"] == pytest.approx(document["predicted"]["loss"] / document["measured"] - 1)
     assert len(Path("points.csv").read_text().splitlines()) == 17
     assert Client(Home(tmp_path / "cluster")).process() is None, "a cluster that was started for the time is taken down"

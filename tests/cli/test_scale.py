@@ -39,6 +39,15 @@ def test_the_table_shows_the_rule_and_what_it_left_out(table: Path, capsys: pyte
     assert "4 outliers left out: a point farther than 5 robust standard deviations" in capsys.readouterr().out
 
 
+def test_the_other_law_is_fitted_where_it_is_asked_for(table: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["scale", "fit", str(table), "--law", "kaplan", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["law"] == "kaplan"
+    assert main(["scale", "fit", str(table), "--law", "kaplan"]) == 0
+    assert "endless tokens" in capsys.readouterr().out
+    assert main(["scale", "optimal", str(table), "--law", "kaplan", "--flops", "1e23"]) == 0
+
+
 def test_predictions_and_optima_come_with_intervals_and_warnings(table: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["scale", "predict", str(table), "--params", "70e9", "--tokens", "1.4e12", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)

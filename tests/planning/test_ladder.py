@@ -5,7 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.core.errors import UsageError
-from weft.planning.ladder import LEAST_STEPS, LEAST_TIMES, LENGTHS, SIZES, ladder, rung_of
+from weft.planning.ladder import (
+    LEAST_STEPS,
+    LEAST_TIMES,
+    LENGTHS,
+    SIZES,
+    TRANSIENT_STEPS,
+    cautions,
+    ladder,
+    rung_of,
+)
 from weft.specs import load_job
 from weft.specs.job import JobSpec
 
@@ -35,7 +44,19 @@ def test_rungs_are_valid_jobs_that_differ_from_the_target_in_size_and_length_alo
         assert (again.data, again.batch, again.seed) == (TARGET.data, TARGET.batch, TARGET.seed)
         assert again.model.layers == TARGET.model.layers
         assert again.evaluation.every == again.steps
+        started = again.model.deviation**2 * again.model.width
+        assert started == pytest.approx(TARGET.model.deviation**2 * TARGET.model.width), "narrower ones start larger"
+        rate = again.optimizer.learning_rate * again.model.width
+        assert rate == pytest.approx(TARGET.optimizer.learning_rate * TARGET.model.width), (
+            "narrower models learn faster"
+        )
         assert again.optimizer.warmup / again.steps == pytest.approx(TARGET.optimizer.warmup / TARGET.steps, rel=0.05)
+
+
+def test_runs_too_short_to_be_told_apart_are_named():
+    assert cautions(ladder(TARGET)) == ()
+    short = ladder(TARGET.model_copy(update={"steps": TRANSIENT_STEPS}))
+    assert "below 1,000 losses scatter" in cautions(short)[0]
 
 
 @pytest.mark.parametrize("budget", [0.0, -1.0, float("nan"), float("inf"), 1.0])

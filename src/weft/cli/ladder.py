@@ -15,15 +15,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from weft.cli import cluster_local
 from weft.cli.cluster_local import HomeOption, home_of
 from weft.cli.output import JsonFlag, console, print_json, print_table
-from weft.cli.scale import counted, print_prediction
+from weft.cli.scale import counted, print_prediction, print_warnings
 from weft.cli.submit import findable
 from weft.core.errors import FailedError, UsageError
 from weft.core.seeds import Seed
 from weft.engines.local.client import Client
 from weft.engines.local.durable import write_whole
 from weft.planning import scaling
-from weft.planning.ladder import Rung, rung_of
+from weft.planning.ladder import Rung, cautions, rung_of
 from weft.planning.ladder import ladder as rungs_of
+from weft.planning.selftest import Trial, foretell
 from weft.specs import load_job
 from weft.specs.submission import SubmissionSpec
 
@@ -57,11 +58,12 @@ def ladder(
         points = [(rung.params, rung.tokens, loss) for rung, loss in zip(rungs, losses, strict=True)]
         write_whole(out, "params,tokens,loss\n" + "".join(f"{a},{b},{c!r}\n" for a, b, c in points))
         columns = np.array(points, dtype=np.float64)
-        found = scaling.fit(scaling.Points(columns[:, 0], columns[:, 1], columns[:, 2]), Seed(target.seed))
-        prediction = scaling.predict(found, top.params, top.tokens, Seed(target.seed))
+        known = scaling.Points(columns[:, 0], columns[:, 1], columns[:, 2])
+        prediction, found, trial = foretell(known, top.params, top.tokens, Seed(target.seed))
     document = {
         "job": target.name, "rungs": [{"params": a, "tokens": b, "loss": c} for a, b, c in points],
         "flops": sum(rung.flops for rung in rungs), "times_cheaper": top.flops / max(rung.flops for rung in rungs),
+        "self_test": trial.as_json(), "warnings": list(cautions(rungs)),
         "predicted": prediction.as_json(), "fit": found.as_json(), "measured": measured,
         "error": None if measured is None else prediction.loss / measured - 1, "points_file": str(out),
     }  # fmt: skip
@@ -70,9 +72,23 @@ def ladder(
         return
     rows = [(counted(a), counted(b), f"{6 * a * b:.2g}", f"{c:.4f}") for a, b, c in points]
     print_table(f"{len(points)} small runs, kept in {out}", ("parameters", "tokens", "operations", "loss"), rows)
+    _print_trial(trial)
     print_prediction(prediction)
+    print_warnings(cautions(rungs))
     if measured is not None:
         console().print(f"measured {measured:.4f}: the prediction was {document['error']:+.2%} off", markup=False)
+
+
+def _print_trial(trial: Trial) -> None:
+    """Print how well each law foretells the largest small runs, and what it counts for."""
+    first = trial.tests[0]
+    title = f"self-test: the {first.held} largest of them, up to {first.factor:.1f} times what the laws saw, predicted"
+    rows: list[tuple[str, ...]] = [
+        (test.form, scaling.FORMULAS[test.form], f"{test.error:.2%}", f"{test.worst:+.2%}", f"{test.weight:.0%}")
+        for test in trial.tests
+    ]
+    rows.append(("together", "", f"{trial.error:.2%}", "", ""))
+    print_table(title, ("law", "", "off by (rms)", "farthest off", "counts for"), rows, words=(0, 1))
 
 
 def _train(client: Client, rungs: Sequence[Rung], tell: Callable[[int], None]) -> list[float]:

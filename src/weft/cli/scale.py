@@ -13,7 +13,7 @@ from weft.core.provenance import provenance
 from weft.core.quantity import significant
 from weft.core.seeds import Seed
 from weft.planning import scaling
-from weft.planning.scaling import Fit, Points, Prediction
+from weft.planning.scaling import Fit, Form, Points, Prediction
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,6 +25,7 @@ _LARGEST_FILE_BYTES = 64 * 2**20
 _LISTED = 10
 
 SeedOption = Annotated[int, Parameter(help="Seed of the intervals.")]
+LawOption = Annotated[Form, Parameter(help="The law: terms that add up (hoffmann), or the greater counts (kaplan).")]
 DeltaOption = Annotated[float, Parameter(help="Log loss at which the Huber loss turns from squares to absolutes.")]
 
 
@@ -33,8 +34,8 @@ app.command("weft.cli.ladder:ladder", name="ladder", help="Predict a run from sm
 
 @app.command
 def fit(
-    points: Path, /, *, delta: DeltaOption = scaling.DELTA, seed: SeedOption = 0, json: JsonFlag = False,
-    plot: PlotFile = None,
+    points: Path, /, *, law: LawOption = "hoffmann", delta: DeltaOption = scaling.DELTA, seed: SeedOption = 0,
+    json: JsonFlag = False, plot: PlotFile = None,
 ) -> None:  # fmt: skip
     """Fit L(N, D) = E + A / N^alpha + B / D^beta to finished runs, with intervals.
 
@@ -44,7 +45,7 @@ def fit(
         CSV file with columns params, tokens, loss: one finished run in each row.
 
     """
-    found = fitted(points, delta, seed)
+    found = fitted(points, law, delta, seed)
     save_plot(plot, lambda figure: _draw(figure, found))
     if json:
         print_json(_document(found.as_json(), points, delta, seed))
@@ -57,7 +58,7 @@ def predict(
     points: Path, /, *,
     params: Annotated[float, Parameter(help="Parameters of the run.")],
     tokens: Annotated[float, Parameter(help="Tokens that it will see.")],
-    delta: DeltaOption = scaling.DELTA, seed: SeedOption = 0, json: JsonFlag = False,
+    law: LawOption = "hoffmann", delta: DeltaOption = scaling.DELTA, seed: SeedOption = 0, json: JsonFlag = False,
 ) -> None:  # fmt: skip
     """Predict the loss of a run from finished ones.
 
@@ -67,7 +68,7 @@ def predict(
         CSV file with columns params, tokens, loss.
 
     """
-    found = fitted(points, delta, seed)
+    found = fitted(points, law, delta, seed)
     prediction = scaling.predict(found, params, tokens, Seed(seed))
     if json:
         print_json(_document({**prediction.as_json(), "fit": found.as_json()}, points, delta, seed))
@@ -79,7 +80,7 @@ def predict(
 def optimal(
     points: Path, /, *,
     flops: Annotated[float, Parameter(help="Operations that may be spent, as 1e21.")],
-    delta: DeltaOption = scaling.DELTA, seed: SeedOption = 0, json: JsonFlag = False,
+    law: LawOption = "hoffmann", delta: DeltaOption = scaling.DELTA, seed: SeedOption = 0, json: JsonFlag = False,
 ) -> None:  # fmt: skip
     """Find the parameters and tokens with the lowest loss for a number of operations.
 
@@ -89,7 +90,7 @@ def optimal(
         CSV file with columns params, tokens, loss.
 
     """
-    found = fitted(points, delta, seed)
+    found = fitted(points, law, delta, seed)
     best = scaling.optimal(found, flops, Seed(seed))
     if json:
         print_json(_document({**best.as_json(), "fit": found.as_json()}, points, delta, seed))
@@ -105,13 +106,13 @@ def optimal(
     print_warnings(run.warnings)
 
 
-def fitted(path: Path, delta: float = scaling.DELTA, seed: int = 0) -> Fit:
+def fitted(path: Path, law: Form = "hoffmann", delta: float = scaling.DELTA, seed: int = 0) -> Fit:
     """Return the law of the points in a file."""
     if not 0 < delta < 1:
         raise UsageError(f"--delta {delta:g}: write a number between 0 and 1, such as {scaling.DELTA:g}")
     if seed < 0:
         raise UsageError(f"--seed {seed}: write a number from 0 on")
-    return scaling.fit(read_points(path), Seed(seed), delta=delta)
+    return scaling.fit(read_points(path), Seed(seed), form=law, delta=delta)
 
 
 def read_points(path: Path) -> Points:
@@ -149,6 +150,7 @@ def _number(path: Path, line: int, name: str, text: str | None) -> float:
 
 def _document(document: dict[str, Any], points: Path, delta: float, seed: int) -> dict[str, Any]:
     asked = {"points": points.read_text(encoding="utf-8-sig"), "delta": delta}
+    asked["law"] = document.get("fit", document)["law"]
     return {**document, "provenance": provenance(asked, seed).as_json()}
 
 
@@ -167,11 +169,13 @@ def print_fit(found: Fit, name: str) -> None:
         "E": "what no run gets below", "A": "few parameters: A / N^alpha", "alpha": "", "B": "few tokens: B / D^beta",
         "beta": "",
     }  # fmt: skip
+    if found.law.form == "kaplan":
+        meanings |= {"A": "endless tokens: A / N^alpha", "B": "endless parameters: B / D^beta"}
     rows = [
         (key, f"{document[key]:,.5g}", f"{document[f'{key}_low']:,.5g}", f"{document[f'{key}_high']:,.5g}", meaning)
         for key, meaning in meanings.items()
     ]
-    title = f"L = E + A / N^alpha + B / D^beta, fitted to {len(found.points):,} runs of {name}"
+    title = f"{scaling.FORMULAS[found.law.form]}, fitted to {len(found.points):,} runs of {name}"
     print_table(title, ("", "fitted", "low", "high", ""), rows, words=(0, 4))
     out = console()
     out.print(f"single runs scatter by {found.scale:.2%}; intervals hold nineteen in twenty of resampled fits")

@@ -1,7 +1,8 @@
 """Minimises the Huber loss of a scaling law in logarithms from many starts at once.
 
 The law is written about the middle of the points (log A less alpha times the mean log N, and so on), where its
-constants hardly depend on each other. A quasi-Newton method (BFGS) begins every round with the curvature of a weighted
+constants hardly depend on each other. There are two laws, a sum of terms and a joint one, and a weak pull of both
+exponents for those who ask for it. A quasi-Newton method (BFGS) begins every round with the curvature of a weighted
 least-squares problem and runs for all starts as one batch of numpy columns. The objective is divided by delta and by
 the number of points: unscaled it is so small that stopping rules end the search early. What the constants mean is said
 in `scaling`.
@@ -22,6 +23,10 @@ _ARMIJO = 1e-4
 _GAIN = 1e-11
 _DAMPING = 1e-9
 _FAR = 50.0
+_LEAST_BETA = 0.02
+PRIOR_MIDDLE, PRIOR_WIDTH = 0.25, 0.125
+"""Mean and standard deviation of the six published exponents: 0.076 and 0.095 (arXiv 2001.08361), 0.34 and 0.28 (arXiv
+2203.15556), 0.35 and 0.37 (arXiv 2404.10102)."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +43,21 @@ class Surface:
     """Where the Huber loss turns."""
     middle: tuple[float, float]
     """What was taken from log parameters and log tokens."""
+    joint: bool = False
+    """Whether the law is the joint one."""
+    noise: float = 0.0
+    """Scatter of log losses beside which published exponents are weighed; 0 where they are not asked."""
+    prior: float = PRIOR_MIDDLE
+    """What the exponents are pulled to."""
 
     @classmethod
-    def of(cls, x: Floats, y: Floats, z: Floats, delta: float, like: "Surface | None" = None) -> "Surface":
-        """Return the surface of points in logarithms, about the middle of `like` where one is given."""
+    def of(
+        cls, x: Floats, y: Floats, z: Floats, delta: float, *, joint: bool = False, like: "Surface | None" = None
+    ) -> "Surface":
+        """Return the surface of points in logarithms; `like` is one of which it takes the middle and the pull."""
         middle = (float(x.mean()), float(y.mean())) if like is None else like.middle
-        return cls(x - middle[0], y - middle[1], z, delta, middle)
+        pulled = (0.0, PRIOR_MIDDLE) if like is None else (like.noise, like.prior)
+        return cls(x - middle[0], y - middle[1], z, delta, middle, joint, *pulled)
 
     @property
     def size(self) -> int:
@@ -53,13 +67,15 @@ class Surface:
     def uncentred(self, theta: Floats) -> Floats:
         """Return rows (log E, log A, log B, alpha, beta) of constants written about the middle."""
         raw = theta.copy()
-        raw[:, 1] += theta[:, 3] * self.middle[0]
-        raw[:, 2] += theta[:, 4] * self.middle[1]
+        if self.joint:
+            raw[:, 4] = np.maximum(raw[:, 4], _LEAST_BETA)
+        raw[:, 1] += raw[:, 3] * self.middle[0]
+        raw[:, 2] += raw[:, 4] * self.middle[1]
         return raw
 
     def residuals(self, theta: Floats) -> Floats:
         """Return predicted less measured log loss of every point, for one set of constants."""
-        return self._shares(theta[None, :])[0][0]
+        return self._predicted(theta[None, :])[0][0] - self.z
 
     def objective(self, theta: Floats) -> float:
         """Return the sum of Huber losses, unscaled."""
@@ -67,45 +83,68 @@ class Surface:
 
     def value(self, theta: Floats, weights: Floats | None) -> Floats:
         """Return the scaled objective of every row of `theta`."""
-        losses = self._huber(self._shares(theta)[0])
-        return (losses if weights is None else losses * weights).sum(1) / (self.delta * self.size)
+        losses = self._huber(self._predicted(theta)[0] - self.z)
+        pulled = 0.5 * self._pull * ((theta[:, 3:] - self.prior) ** 2).sum(1)
+        return (losses if weights is None else losses * weights).sum(1) / (self.delta * self.size) + pulled
 
     def slope(self, theta: Floats, weights: Floats | None) -> Floats:
         """Return the gradient of the scaled objective, row by row."""
-        residuals, shares = self._shares(theta)
+        predicted, columns = self._predicted(theta)
+        residuals = predicted - self.z
         pull = np.clip(residuals, -self.delta, self.delta) / (self.delta * self.size)
         if weights is not None:
             pull *= weights
-        return np.stack([(pull * column).sum(1) for column in self._columns(shares)], axis=1)
+        slope = np.stack([(pull * column).sum(1) for column in columns], axis=1)
+        slope[:, 3:] += self._pull * (theta[:, 3:] - self.prior)
+        return slope
 
     def curvature(self, theta: Floats, weights: Floats | None) -> Floats:
         """Return the curvature of the least-squares problem that the Huber loss is nearest to, row by row."""
-        residuals, shares = self._shares(theta)
+        predicted, slopes = self._predicted(theta)
+        residuals = predicted - self.z
         pull = 1 / np.maximum(np.abs(residuals), self.delta) / self.size
         if weights is not None:
             pull *= weights
-        columns = np.stack(self._columns(shares), axis=2)
+        columns = np.stack(slopes, axis=2)
         found = np.einsum("snk,sn,snl->skl", columns, pull, columns, optimize=True)
         trace = np.trace(found, axis1=1, axis2=2)
+        found = found + np.diag([0.0, 0.0, 0.0, self._pull, self._pull])
         return found + (_DAMPING * trace + 1e-12)[:, None, None] * np.eye(5)
+
+    @property
+    def _pull(self) -> float:
+        """How hard the exponents are pulled to what was published, in units of the scaled objective."""
+        return (self.noise / PRIOR_WIDTH) ** 2 / (self.delta * self.size)
 
     def _huber(self, residuals: Floats) -> Floats:
         size = np.abs(residuals)
         return np.where(size <= self.delta, 0.5 * size * size, self.delta * (size - 0.5 * self.delta))
 
-    def _columns(self, shares: tuple[Floats, Floats, Floats]) -> list[Floats]:
-        still, params, tokens = shares
-        return [still, params, tokens, -params * self.x, -tokens * self.y]
+    def _predicted(self, theta: Floats) -> tuple[Floats, list[Floats]]:
+        """Return the log loss of every point, and how it changes with each of the five constants."""
+        return self._jointly(theta) if self.joint else self._summed(theta)
 
-    def _shares(self, theta: Floats) -> tuple[Floats, tuple[Floats, Floats, Floats]]:
-        """Return the residuals and the share of each of the three terms in the predicted loss."""
+    def _summed(self, theta: Floats) -> tuple[Floats, list[Floats]]:
         still = np.broadcast_to(theta[:, :1], (len(theta), self.size))
         params = theta[:, 1:2] - theta[:, 3:4] * self.x
         tokens = theta[:, 2:3] - theta[:, 4:5] * self.y
         top = np.maximum(np.maximum(still, params), tokens)
         parts = [np.exp(term - top) for term in (still, params, tokens)]
         total = parts[0] + parts[1] + parts[2]
-        return top + np.log(total) - self.z, (parts[0] / total, parts[1] / total, parts[2] / total)
+        shares = [part / total for part in parts]
+        return top + np.log(total), [*shares, -shares[1] * self.x, -shares[2] * self.y]
+
+    def _jointly(self, theta: Floats) -> tuple[Floats, list[Floats]]:
+        beta = np.maximum(theta[:, 4:5], _LEAST_BETA)
+        params = (theta[:, 1:2] - theta[:, 3:4] * self.x) / beta
+        tokens = (theta[:, 2:3] - beta * self.y) / beta
+        total = np.logaddexp(params, tokens)
+        shares = [np.exp(params - total), np.exp(tokens - total)]
+        mixed = total - shares[0] * params - shares[1] * tokens
+        by_beta = np.where(theta[:, 4:5] > _LEAST_BETA, mixed - shares[1] * self.y, 0.0)
+        loss = np.logaddexp(theta[:, :1], beta * total)
+        still, falling = np.exp(theta[:, :1] - loss), np.exp(beta * total - loss)
+        return loss, [still, *(falling * part for part in (*shares, -shares[0] * self.x, by_beta))]
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,31 @@
 """Scaling laws: what loss a larger run will reach, told from small ones, and how sure that is.
 
-L(N, D) = E + A / N^alpha + B / D^beta (Hoffmann et al., arXiv 2203.15556, section 3.3): N parameters, D tokens. The
-constants minimise the Huber loss of the logarithms; `descent` does the minimising. Pure: points in, constants out, with
-chance given as a `Seed`. Which runs to make is `ladder`'s question; reading files is the caller's.
+Two laws, of N parameters and D tokens. Hoffmann et al. (arXiv 2203.15556, section 3.3) add both wants up:
+L(N, D) = E + A / N^alpha + B / D^beta. Kaplan et al. (arXiv 2001.08361, equation 1.5) let the greater want count the
+most; with Hoffmann's floor it is L(N, D) = E + ((A / N^alpha)^(1 / beta) + B^(1 / beta) / D)^beta. Constants minimise
+the Huber loss of the logarithms; `descent` does the minimising. Pure: points in, constants out, with chance given as a
+`Seed`. Which runs to make is `ladder`'s question, which law to believe `selftest`'s; reading files is the caller's.
 """
 
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.core.errors import UsageError
 from weft.core.seeds import Seed
-from weft.planning.descent import Surface, descend, polish
+from weft.planning.descent import PRIOR_MIDDLE, Surface, descend, polish
 
 Floats = NDArray[np.float64]
+Form = Literal["hoffmann", "kaplan"]
+"""Which of the two laws."""
+FORMULAS: dict[Form, str] = {
+    "hoffmann": "L = E + A / N^alpha + B / D^beta",
+    "kaplan": "L = E + ((A / N^alpha)^(1 / beta) + B^(1 / beta) / D)^beta",
+}
+"""How each is written."""
 
 FLOPS_PER_PARAMETER_AND_TOKEN = 6
 """C = 6 N D: two for the forward pass, four for the backward one (Kaplan et al., arXiv 2001.08361, section 2.1)."""
@@ -85,15 +95,23 @@ class Law:
     """How fast that falls with parameters."""
     beta: Any
     """How fast that falls with tokens."""
+    form: Form = "hoffmann"
+    """Which law they are constants of."""
 
     def loss(self, params: Any, tokens: Any) -> Any:
         """Return the loss of a model of `params` parameters after `tokens` tokens."""
+        if self.form == "kaplan":
+            few, short = np.log(self.A) - self.alpha * np.log(params), np.log(self.B) - self.beta * np.log(tokens)
+            return self.E + np.exp(self.beta * np.logaddexp(few / self.beta, short / self.beta))
         return self.E + self.A * params**-self.alpha + self.B * tokens**-self.beta
 
     def optimal(self, flops: float) -> tuple[Any, Any]:
         """Return the parameters and tokens that reach the lowest loss with `flops` (Hoffmann et al., equation 4)."""
         both = self.alpha + self.beta
         ratio = (self.alpha * self.A / (self.beta * self.B)) ** (1 / both)
+        if self.form == "kaplan":
+            # What is raised to beta is a sum of the same kind, with both exponents divided by beta.
+            ratio = ((self.alpha / self.beta) ** self.beta * self.A / self.B) ** (1 / both)
         params = ratio * (flops / FLOPS_PER_PARAMETER_AND_TOKEN) ** (self.beta / both)
         return params, flops / FLOPS_PER_PARAMETER_AND_TOKEN / params
 
@@ -141,6 +159,7 @@ class Fit:
             low, high = _interval(getattr(self.samples, name))
             document |= {name: float(getattr(self.law, name)), f"{name}_low": low, f"{name}_high": high}
         return document | {
+            "law": self.law.form,
             "points": len(self.points),
             "outliers": len(self.outliers),
             "objective": self.objective,
@@ -188,10 +207,17 @@ class Prediction:
         }  # fmt: skip
 
 
-def fit(points: Points, seed: Seed, *, delta: float = DELTA, replicates: int = REPLICATES) -> Fit:
-    """Return the law that fits `points` best, without its outliers, and its intervals."""
+def fit(
+    points: Points, seed: Seed, *,
+    form: Form = "hoffmann", delta: float = DELTA, replicates: int = REPLICATES,
+    noise: float = 0.0, prior: float = PRIOR_MIDDLE,
+) -> Fit:  # fmt: skip
+    """Return the constants that fit `points` best, without its outliers, and their intervals.
+
+    With `noise`, the scatter to expect of log losses, exponents are weakly pulled to `prior` (see `descent`).
+    """
     _refuse(points)
-    surface = _surface(points, delta)
+    surface = replace(_surface(points, delta, form), noise=noise, prior=prior)
     starts = _starts(points)
     found = descend(surface, starts)
     best, agreed = found.best, found.agreed
@@ -209,9 +235,9 @@ def fit(points: Points, seed: Seed, *, delta: float = DELTA, replicates: int = R
         if far == outliers:
             break
         outliers = far
-        best = polish(_surface(points.without(outliers), delta, surface), found.candidates)
+        best = polish(_surface(points.without(outliers), delta, form, surface), found.candidates)
     residuals = surface.residuals(best)
-    kept = _surface(points.without(outliers), delta, surface)
+    kept = _surface(points.without(outliers), delta, form, surface)
     samples = _replicates(kept, best, seed, replicates)
     law, spread = _law(surface, best), _law(surface, samples)
     return Fit(
@@ -222,12 +248,24 @@ def fit(points: Points, seed: Seed, *, delta: float = DELTA, replicates: int = R
 
 def predict(fitted: Fit, params: float, tokens: float, seed: Seed) -> Prediction:
     """Return the loss that a run of `params` and `tokens` will reach."""
+    return blend(((1.0, fitted),), params, tokens, seed)
+
+
+def blend(
+    weighed: Sequence[tuple[float, Fit]], params: float, tokens: float, seed: Seed, *, bias: float = 0.0
+) -> Prediction:
+    """Return the weighted mean of what several fits to the same points say; `bias` is their own error, as a share.
+
+    The weights add up to one, the mean is that of logarithms, and the first fit says how single runs scatter.
+    """
     if not (params > 0 and tokens > 0 and np.isfinite(params) and np.isfinite(tokens)):
         raise UsageError(f"a run needs parameters and tokens above zero, not {params:g} and {tokens:g}")
-    expected = float(fitted.law.loss(params, tokens))
+    fitted = weighed[0][1]
+    expected = float(np.exp(sum(weight * np.log(one.law.loss(params, tokens)) for weight, one in weighed)))
+    samples = np.exp(sum(weight * np.log(one.samples.loss(params, tokens)) for weight, one in weighed))
     # A run scatters about the law by itself: the interval of its loss is wider than that of the law.
-    noise = np.exp(fitted.scale * seed.stream("prediction").standard_normal(len(fitted.samples.E)))
-    low, high = _interval(fitted.samples.loss(params, tokens) * noise)
+    noise = np.exp(np.hypot(fitted.scale, bias) * seed.stream("prediction").standard_normal(len(samples)))
+    low, high = _interval(samples * noise)
     known = fitted.points.without(fitted.outliers)
     flops = FLOPS_PER_PARAMETER_AND_TOKEN * params * tokens
     warnings = [
@@ -298,8 +336,9 @@ def _refuse(points: Points) -> None:
             )
 
 
-def _surface(points: Points, delta: float, like: Surface | None = None) -> Surface:
-    return Surface.of(np.log(points.params), np.log(points.tokens), np.log(points.loss), delta, like)
+def _surface(points: Points, delta: float, form: Form, like: Surface | None = None) -> Surface:
+    columns = (np.log(points.params), np.log(points.tokens), np.log(points.loss))
+    return Surface.of(*columns, delta, joint=form == "kaplan", like=like)
 
 
 def _starts(points: Points) -> Floats:
@@ -331,8 +370,9 @@ def _replicates(surface: Surface, best: Floats, seed: Seed, count: int) -> Float
 
 def _law(surface: Surface, theta: Floats) -> Law:
     raw = surface.uncentred(np.atleast_2d(theta))
-    columns = [np.exp(raw[:, 0]), np.exp(raw[:, 1]), np.exp(raw[:, 2]), raw[:, 3], raw[:, 4]]
-    return Law(*(float(column[0]) for column in columns)) if theta.ndim == 1 else Law(*columns)
+    columns: list[Any] = [np.exp(raw[:, 0]), np.exp(raw[:, 1]), np.exp(raw[:, 2]), raw[:, 3], raw[:, 4]]
+    still, few, short, alpha, beta = [float(column[0]) for column in columns] if theta.ndim == 1 else columns
+    return Law(still, few, short, alpha, beta, "kaplan" if surface.joint else "hoffmann")
 
 
 def _cautions(law: Law, samples: Law) -> list[str]:

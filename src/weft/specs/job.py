@@ -103,6 +103,9 @@ class ModelSpec(Spec):
     """How the rotary frequencies are stretched, where they are."""
     norm_epsilon: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     """Added to the mean square in RMSNorm."""
+    deviation: Annotated[float, Field(gt=0, le=1)] = 0.02
+    """Standard deviation of matrices at the start; 0.02 suits widths of a thousand and more, narrow models start sooner
+    with one over the root of the width."""
     qkv_bias: bool = False
     """Whether queries, keys and values have a bias (Qwen 2)."""
     qk_norm: bool = False

@@ -68,6 +68,8 @@ def test_deviations_norms_and_biases() -> None:
     assert plain.std().item() == pytest.approx(0.02, rel=0.02)
     assert scaled.std().item() == pytest.approx(0.02 / math.sqrt(8), rel=0.02)
     assert abs(plain.mean().item()) < 2e-4
+    wider = full_tensor_of("layers.0.feed.up.weight", spec.model_copy(update={"deviation": 0.1}), Seed(3))
+    assert wider.std().item() == pytest.approx(0.1, rel=0.02)
     assert torch.equal(full_tensor_of("norm.weight", spec, Seed(3)), torch.ones(256))
     assert torch.equal(full_tensor_of("layers.1.attention.key.bias", spec, Seed(3)), torch.zeros(128))
 

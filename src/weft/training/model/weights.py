@@ -4,9 +4,10 @@ A stage, a shard or an expert-parallel rank that holds a part of the model draws
 streams are counter-based with keys of 128 bits (`weft.core.seeds`); torch's CPU generator keeps only 32 bits of its
 seed, so among ten thousand parameters two would start alike in one run of a hundred.
 
-Matrices are normal with standard deviation 0.02, as in GPT-2's and Megatron's code; those that write to the residual
-stream (attention.output, feed.down) are divided by the root of the number of such writes, twice the layers (GPT-2,
-Radford et al. 2019, section 2.3; Megatron-LM, arXiv 1909.08053, section 5.1). Norms start at one, biases at zero.
+Matrices are normal with the spec's standard deviation, 0.02 unless it says otherwise, as in the code of GPT-2 and
+Megatron; those that write to the residual stream (attention.output, feed.down) are divided by the root of the number of
+such writes, twice the layers (GPT-2, Radford et al. 2019, section 2.3; Megatron-LM, arXiv 1909.08053, section 5.1).
+Norms start at one, biases at zero.
 """
 
 import math
@@ -20,9 +21,6 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from weft.core.seeds import Seed
 from weft.planning.arithmetic import head_width, kv_heads
 from weft.specs.job import ModelSpec
-
-DEVIATION = 0.02
-"""Standard deviation of matrices."""
 
 _WRAPPERS = re.compile(r"(_checkpoint_wrapped_module|_orig_mod|_fsdp_wrapped_module|module)\.")
 _RESIDUAL_WRITES = 2
@@ -53,7 +51,7 @@ def full_tensor_of(name: str, spec: ModelSpec, seed: Seed) -> Tensor:
         return torch.ones(shape)
     if name.endswith("bias"):
         return torch.zeros(shape)
-    deviation = DEVIATION
+    deviation = spec.deviation
     if re.search(r"(attention\.output\.weight|feed\.down\.weight|experts\.down)$", name):
         deviation /= math.sqrt(_RESIDUAL_WRITES * spec.layers)
     branch = seed.branch("weights", name)
