@@ -10,8 +10,8 @@ one run of each, all with the target's seed. The loss is the mean over 16,384 he
 run. The prediction is what `weft.planning.selftest` makes of the sixteen losses: Hoffmann's law and Kaplan's with a
 floor, exponents weakly pulled to published ones, each law weighed by one over the squared error with which it predicts
 the largest small runs (above a third of the largest one's operations) from the others. The target is not looked at.
-Seeds 1, 2 and 3 are the reported ones; every seed that was asked for is printed. Takes 5 to 8 minutes for each seed on
-two idle cores.
+Seeds 1, 2 and 3 are the reported ones; every seed that was asked for is printed. A seed took 8 to 12 minutes on two
+busy cores; by its steps it is six on idle ones.
 """
 
 import json
