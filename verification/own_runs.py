@@ -11,19 +11,15 @@ import json
 import os
 import statistics
 import sys
-import tempfile
-from pathlib import Path
 from typing import Any
 
-from weft.engines.supervisor import Supervisor
-from weft.planning.calibrate import calibrate, measured_site
+from weft.engines.supervisor.bare_step import bare_job, trained_step_s
+from weft.planning.calibrate import calibrate, measured_site, with_step
 from weft.planning.report import plan_job
 from weft.specs import JobSpec, SiteSpec, load_job, load_site
 from weft.training.measure import devices, measure
-from weft.training.runs import records
 
 BAR = 0.10
-WARM_STEPS = 3
 JOBS: dict[str, dict[str, Any]] = {
     "tiny-gpt, dp 2 x pp 2": {},
     "tiny-gpt, dp 4": {"plan": {"dp": 4}},
@@ -44,16 +40,13 @@ def job_named(name: str, steps: int) -> JobSpec:
 def site_here(ranks: int) -> SiteSpec:
     """Return this machine as it is now."""
     found = calibrate(measure(ranks), os.cpu_count() or 1)
-    return measured_site(load_site("laptop"), found, name="here", ranks=ranks, memory_bytes=devices()[1] // ranks)
+    site = measured_site(load_site("laptop"), found, name="here", ranks=ranks, memory_bytes=devices()[1] // ranks)
+    return with_step(site, predicted_s(site, bare_job(ranks)), trained_step_s(bare_job(ranks)))
 
 
-def trained_s(job: JobSpec) -> float:
-    """Return the middle step time of a training."""
-    with tempfile.TemporaryDirectory() as folder:
-        Supervisor(job, Path(folder)).run()
-        steps = records(Path(folder))[-1].steps()
-    spent = [sum(line["seconds"].values()) for line in steps[WARM_STEPS:-1]]
-    return statistics.median(spent)
+def predicted_s(site: SiteSpec, job: JobSpec) -> float:
+    """Return the step time that the planner tells."""
+    return float(plan_job(site, job).chosen.step_s[0])
 
 
 def main() -> int:
@@ -69,8 +62,8 @@ def main() -> int:
         job = job_named(name, asked.steps)
         predicted, measured = [], []
         for _ in range(asked.rounds):
-            predicted.append(float(plan_job(site_here(asked.ranks), job).chosen.step_s[0]))
-            measured.append(trained_s(job))
+            predicted.append(predicted_s(site_here(asked.ranks), job))
+            measured.append(trained_step_s(job))
         middle = statistics.median(predicted), statistics.median(measured)
         rows.append(
             {"job": name, "predicted_s": middle[0], "measured_s": middle[1], "error": middle[0] / middle[1] - 1}

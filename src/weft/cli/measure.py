@@ -11,7 +11,8 @@ from weft.core import quantity
 from weft.core.errors import FailedError, UsageError
 from weft.core.provenance import provenance
 from weft.core.toml import written
-from weft.planning.calibrate import MachineTimes, calibrate, measured_site
+from weft.planning.calibrate import MachineTimes, calibrate, measured_site, with_step
+from weft.planning.report import plan_job
 from weft.specs import SiteSpec, load_site
 from weft.specs.gpus import GPUS, gpu_type_named
 
@@ -52,6 +53,12 @@ def measure(
     found = calibrate(times, cores)
     name = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in file.stem.lower())
     site = measured_site(_base(times), found, name=name, ranks=wanted, memory_bytes=memory // (1 if count else wanted))
+    if times.device == "cpu":
+        from weft.engines.supervisor.bare_step import bare_job, trained_step_s
+
+        # A GPU works while the software prepares what comes next; a processor does one after the other.
+        bare = bare_job(wanted)
+        site = with_step(site, float(plan_job(site, bare).chosen.step_s[0]), trained_step_s(bare))
     try:
         file.write_text(f"# Measured by `weft site measure`.\n{written(site.as_written())}", encoding="utf-8")
     except OSError as error:
@@ -79,6 +86,7 @@ def _print(site: SiteSpec, times: MachineTimes, file: Path) -> None:
         ("attention, of that", f"{100 * share.attention:.0f} %"),
         ("element-wise work", quantity.RATE.about(site.gpu.memory_rate * share.elementwise)),
         ("software for a block", f"{share.block_us:,.0f} us"),
+        ("software for a step", f"{share.step_us:,.0f} us"),
         ("exchange of one rank", quantity.RATE.about(site.fabric.nic_rate)),
         ("a small message", f"{share.message_us:,.0f} us"),
     ]

@@ -1,9 +1,9 @@
 """From times measured on a machine to the figures that the planner knows it by.
 
 Few constants, each from the measurement that shows it: the speed of products and how it falls with their shortest side
-from products; the software's own time from a block too small to compute anything; the memory's rate from a plain
-addition, and the share of it that blocks reach from what an ordinary one takes besides its products and attention;
-latency and rate of messages from all-reduces of two sizes.
+from products; the software's own time from a block, and from a step of training, too small to compute anything; the
+memory's rate from a plain addition, and the share of it that blocks reach from what an ordinary one takes besides its
+products and attention; latency and rate of messages from all-reduces of two sizes.
 """
 
 from collections.abc import Sequence
@@ -218,6 +218,13 @@ def measured_site(base: SiteSpec, found: Calibration, *, name: str, ranks: int, 
         }
     )
     return SiteSpec.model_validate(table.as_written())
+
+
+def with_step(site: SiteSpec, predicted_s: float, measured_s: float) -> SiteSpec:
+    """Return a measured site that knows the software's own time: what a step with nothing to compute took beyond it."""
+    assert site.efficiency is not None, "the site was measured"
+    more = {"step_us": round(max(0.0, measured_s - predicted_s) * _MICROSECONDS, 1)}
+    return site.model_copy(update={"efficiency": site.efficiency.model_copy(update=more)})
 
 
 def _rated(base: SiteSpec) -> list[tuple[str, Any]]:

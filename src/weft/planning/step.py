@@ -60,7 +60,7 @@ class StepTimes:
     data_s: Column
     """Exposed reduction of gradients and gathering of weights."""
     optimizer_s: Column
-    """The update."""
+    """The update, and the software's own time for a step."""
     straggler_s: Column
     """Waiting for the slowest rank."""
     forward_s: Column
@@ -171,7 +171,7 @@ def step_times(work: Workload, plans: Plans, machine: Machine, practice: Practic
         pipeline_s=pipeline,
         bubble_s=bubble,
         data_s=data,
-        optimizer_s=optimizer,
+        optimizer_s=optimizer + machine.efficiency.step_us * 1e-6,
         straggler_s=tail * busy,
         forward_s=middle * (forward + tensor / 3 + context / 3 + expert / 2),
         backward_s=middle * (backward + again + 2 * tensor / 3 + 2 * context / 3 + expert / 2),

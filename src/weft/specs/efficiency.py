@@ -32,6 +32,8 @@ class EfficiencySpec(Spec):
     """Time of the smallest kernel in microseconds."""
     block_us: Annotated[float, Field(ge=0)] = 0.0
     """Time of the software itself for one block and micro-batch, both passes, where compute does not hide it."""
+    step_us: Annotated[float, Field(ge=0)] = 0.0
+    """Time of the software itself for one step besides its blocks: input, loss, exchange, update, guards."""
     ranks_per_core: Annotated[float, Field(ge=1)] = 1.0
     """Ranks that share one processor, each measured while all are busy; a rank that waits then leaves it to others."""
     usable: Share
