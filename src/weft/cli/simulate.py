@@ -1,6 +1,7 @@
 """`weft simulate`: run a scenario, packet by packet, and say how it went."""
 
 import csv
+import resource
 import sys
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -13,7 +14,7 @@ from cyclopts import Parameter
 from weft import api
 from weft.cli.output import JsonFlag, PlotFile, console, print_json, print_table, save_plot
 from weft.core.errors import FailedError, UsageError
-from weft.core.quantity import RATE, TIME, significant
+from weft.core.quantity import RATE, SIZE, TIME, significant
 from weft.netsim.engine.checkpoint import Keep
 from weft.netsim.results import Report
 from weft.netsim.simulate import Watch
@@ -22,6 +23,8 @@ from weft.specs import ScenarioSpec
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_WORTH_TELLING_S = 1.0
+"""Runs that took at least so long say how fast they were and what memory they took."""
 FlowsFile = Annotated[
     Path | None, Parameter(name="--flows", help="Write how every flow went into FILE (.parquet or .csv).")
 ]
@@ -202,6 +205,26 @@ def _print(reports: tuple[Report, ...]) -> None:
             whole = "" if span is None else f"all of them {TIME.about(span)}; "
             text = f"{report.transport}: {whole}slowest flow {slowest.name} {took}{failure}; trace {report.hash()}"
             console().print(text, markup=False, soft_wrap=True)
+        if report.wall_s > _WORTH_TELLING_S:
+            hops = report.packet_hops
+            text = (
+                f"{report.transport}: {_count(hops)} packet-hops in {report.wall_s:.0f} s, "
+                f"{_count(hops / report.wall_s)} a second and {_count(hops / report.cpu_s)} a CPU second; "
+                f"at most {SIZE.about(_peak_bytes())} of memory"
+            )
+            console().print(text, markup=False, soft_wrap=True)
+
+
+def _peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _count(number: float) -> str:
+    """Return a count as people say it: all digits of a small one, three and a letter of a large one."""
+    for unit, name in ((10**9, "G"), (10**6, "M")):
+        if number >= unit:
+            return f"{significant(number / unit)} {name}"
+    return f"{number:,.0f}"
 
 
 def _row(report: Report) -> tuple[str, ...]:
@@ -211,10 +234,11 @@ def _row(report: Report) -> tuple[str, ...]:
     us = [TIME.about(times[name] * 10**6, 4) if known else "-" for name in ("mean", "p99", "max")]
     over = report.over_ideal()
     ratio = "-" if over is None else f"{over:.3f}"
+    whole = found["completed"] == found["flows"]
+    flows = f"{found['flows']:,}" if whole else f"{found['completed']:,} of {found['flows']:,}"
     return (
-        report.transport, f"{found['completed']:,} of {found['flows']:,}", *us, ratio,
-        RATE.about(found["goodput_bps_per_nic"]), f"{found['retransmitted']:,}", f"{found['trimmed']:,}",
-        f"{found['marked']:,}", significant(found["packet_hops"]), f"{found['cpu_s']:.1f} s",
+        report.transport, flows, *us, ratio, RATE.about(found["goodput_bps_per_nic"]), _count(found["retransmitted"]),
+        _count(found["trimmed"]), _count(found["marked"]), _count(found["packet_hops"]), f"{found['cpu_s']:.1f} s",
     )  # fmt: skip
 
 
