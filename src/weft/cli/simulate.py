@@ -109,8 +109,7 @@ def simulate(
         return
     chosen = scenario if chakra is None else _traced(scenario, chakra, site, matrix)
     files = _files(chosen, sweep, matrix, topology)
-    if flows is not None and flows.suffix not in (".parquet", ".csv"):
-        raise UsageError(f"--flows {flows}: write a name that ends in .parquet or .csv")
+    _check_name(flows)
     with _progress() as (watch, say):
         reports = api.simulate(
             chosen or "htsim-permutation", names, seed, engine=engine, threads=threads, files=files, traces=chakra,
@@ -178,6 +177,12 @@ def _progress() -> "Iterator[tuple[Watch | None, Any]]":
             progress.update(tasks[name], completed=done)
 
         yield watch, lambda text: errors.print(f"[dim]{text}[/]")
+
+
+def _check_name(flows: Path | None) -> None:
+    """Refuse a name that says no format before anything runs."""
+    if flows is not None and flows.suffix not in (".parquet", ".csv"):
+        raise UsageError(f"--flows {flows}: write a name that ends in .parquet or .csv")
 
 
 def _print(reports: tuple[Report, ...]) -> None:

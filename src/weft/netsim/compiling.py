@@ -11,15 +11,17 @@ from typing import Any
 from weft.core.errors import UsageError
 from weft.mrc.compiled import Swap, compiled, keep_compiled
 
-_RULES = (
+RULES = (
     "mrc",
     "netsim/beginnings.py",
+    "netsim/foresight.py",
     "netsim/halves.py",
     "netsim/hosts.py",
     "netsim/reps.py",
     "netsim/roce.py",
     "netsim/transports/routing.py",
-    *(f"netsim/engine/{name}.py" for name in ("kernel", "layout", "nics", "queues", "switches", "wires")),
+    "netsim/waiting.py",
+    *(f"netsim/engine/{name}.py" for name in ("kernel", "layout", "nics", "queues", "switches", "uplinks", "wires")),
 )
 """What rules are made of, below the package: their own files, and every constant that they freeze."""
 _DIGITS = 16
@@ -31,7 +33,7 @@ def sources_digest() -> str:
 
     package = Path(__file__).parents[1]
     digest = hashlib.sha256(version("numba").encode())
-    for place in _RULES:
+    for place in RULES:
         for file in sorted([package / place, *(package / place).rglob("*.py")]):
             if file.is_dir():
                 continue

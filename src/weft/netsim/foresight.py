@@ -5,7 +5,7 @@ from typing import Any
 from weft.mrc.compiled import prefetch, rule
 from weft.mrc.numbers import draw
 from weft.netsim.halves import DRAW, RECYCLE
-from weft.netsim.hosts import next_ready
+from weft.netsim.waiting import next_ready
 
 _LINE = 64
 _HALVES = 4

@@ -22,9 +22,9 @@ from weft.mrc.columns import (
     SACK,
 )
 from weft.mrc.compiled import rule
-from weft.mrc.control import next_control, next_deadline, on_ev_probe_answer, on_timer
+from weft.mrc.control import next_control, on_ev_probe_answer, on_timer
 from weft.mrc.evs import usable
-from weft.mrc.numbers import lowest_bit, seq_near
+from weft.mrc.numbers import seq_near
 from weft.mrc.ports import on_port_answer, on_port_status, port_changed
 from weft.mrc.receiver import (
     ACCEPTED,
@@ -67,6 +67,7 @@ from weft.netsim.halves import (  # noqa: F401 - whoever speaks of hosts finds t
     Sheet,
 )
 from weft.netsim.reps import freeze, remember, used, wished
+from weft.netsim.waiting import keep_deadline, next_ready, set_deadline, wake
 
 
 @rule
@@ -130,61 +131,6 @@ def _answer(h: Any, sheet: Any, row: int, i: int, half: int, plane: int, time_ps
         give_row(sheet, row)
         return
     emit(h, sheet, row, i, half, route, h.sizes[sheet.pool[row]["kind"]], time_ps)
-
-
-@rule
-def set_deadline(h: Any, half: int) -> None:
-    """Work out when a half has something to do by itself; what is kept may become too early, never too late."""
-    i = half >> 1
-    if half & 1 == 0:
-        due_ps = next_deadline(h.s, i)
-    else:
-        due_ps = next_deadline(h.b, i)
-        q = h.r.qp[i]
-        recent_ps = q["heard_ps"] + RECENT_ROUND_TRIPS * h.b.params[0]["base_rtt_ps"]
-        if q["heard_ps"] >= 0 and q["reverse_probe_ps"] <= recent_ps:
-            due_ps = min(due_ps, q["reverse_probe_ps"])
-    h.deadline[half] = due_ps
-    nic = h.nic[half]
-    h.due[nic] = min(h.due[nic], due_ps)
-
-
-@rule
-def _keep_deadline(h: Any, i: int, now_ps: int) -> None:
-    """Leave the deadline of a sending half that was just active, unless it may be too late.
-
-    A deadline may be early: nothing is due then, and the next one is worked out. What a packet sent or acknowledged now
-    makes due is at least this far away.
-    """
-    params = h.s.params[0]
-    if h.deadline[2 * i] > now_ps + min(params["probe_after_ps"], params["timeout_ps"]):
-        set_deadline(h, 2 * i)
-
-
-@rule
-def wake(h: Any, half: int) -> None:
-    """Note that a sending half may have data to send."""
-    if half & 1:
-        return
-    nic = h.nic[half]
-    place = h.place[half]
-    h.ready[h.first_word[nic] + (place >> WORD_SHIFT)] |= 1 << (place & WORD_MASK)
-    h.awake[nic] = 1
-
-
-@rule
-def next_ready(h: Any, nic: int, at: int) -> int:
-    """Return the place of the first half from `at` on, in a circle, that may have data to send, or -1."""
-    first = h.first_word[nic]
-    words = h.first_word[nic + 1] - first
-    word = at >> WORD_SHIFT
-    bits = h.ready[first + word] >> (at & WORD_MASK) << (at & WORD_MASK)
-    for _ in range(words + 1):
-        if bits:
-            return (word << WORD_SHIFT) + lowest_bit(bits)
-        word = word + 1 if word + 1 < words else 0
-        bits = h.ready[first + word]
-    return -1
 
 
 @rule
@@ -299,7 +245,7 @@ def _take_reply(h: Any, sheet: Any, head: Any, time_ps: int) -> None:
     if pressed or q["bad"] != 0:
         set_deadline(h, 2 * i)
     else:
-        _keep_deadline(h, i, time_ps)
+        keep_deadline(h, i, time_ps)
     wake(h, 2 * i)
 
 
@@ -473,7 +419,7 @@ def _send_one(h: Any, sheet: Any, i: int, now_ps: int, free: int, room: Any) -> 
         set_deadline(h, 2 * i)
         give_row(sheet, row)
         return -1
-    _keep_deadline(h, i, now_ps)
+    keep_deadline(h, i, now_ps)
     size = head["length"] + h.sizes[DATA]
     plane = head["plane"]
     emit(h, sheet, row, i, 0, head["value"], size, now_ps)

@@ -14,7 +14,8 @@ from weft.mrc.columns import DATA, ERROR_RETRIES, NACK, NEVER, SACK
 from weft.mrc.compiled import rule
 from weft.mrc.numbers import psn_of, seq_near
 from weft.mrc.sender import POST_QUEUE_FULL, POSTED
-from weft.netsim.hosts import ACKNOWLEDGED, ARRIVED, FAILED, emit, give_row, next_ready, take_row, tell, wake
+from weft.netsim.hosts import ACKNOWLEDGED, ARRIVED, FAILED, emit, give_row, take_row, tell
+from weft.netsim.waiting import next_ready, wake
 
 CNP = 9
 """Kind of a congestion notification packet, besides those of `weft.netsim.hosts`."""
