@@ -126,11 +126,7 @@ def simulate(
         print_json(documents[0] if len(documents) == 1 else documents)
     else:
         _print(reports)
-    if any(report.interrupted for report in reports):
-        raise KeyboardInterrupt
-    failed = sum(report.as_json()["failed"] for report in reports)
-    if failed:
-        raise FailedError(f"{failed} flows failed; --flows FILE.csv names each with its error")
+    _end(reports)
 
 
 def _traced(scenario: str | None, prefix: Path, site: str | None, matrix: Path | None) -> str | ScenarioSpec:
@@ -177,6 +173,15 @@ def _progress() -> "Iterator[tuple[Watch | None, Any]]":
             progress.update(tasks[name], completed=done)
 
         yield watch, lambda text: errors.print(f"[dim]{text}[/]")
+
+
+def _end(reports: tuple[Report, ...]) -> None:
+    """End as the runs did: interrupted, or with flows that failed."""
+    if any(report.interrupted for report in reports):
+        raise KeyboardInterrupt
+    failed = sum(report.as_json()["failed"] for report in reports)
+    if failed:
+        raise FailedError(f"{failed} flows failed; --flows FILE.csv names each with its error")
 
 
 def _check_name(flows: Path | None) -> None:
