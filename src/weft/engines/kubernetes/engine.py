@@ -189,6 +189,8 @@ class Engine:
         """Put changed nodes into the book; new ones need a new book."""
         nodes, health = self.world.nodes.items, self.world.health.items
         known = self.book.pool.count
+        # What is known of the health of other pools' nodes is none of our business.
+        changed = {name for name in changed if name in nodes or name in self.roll.numbers}
         for name in sorted(changed):
             self.roll.number(name)
             (self._silent.discard if self._heard(name) else self._silent.add)(name)
