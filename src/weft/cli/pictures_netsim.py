@@ -29,6 +29,7 @@ def draw_reports(figure: Figure, reports: tuple[Report, ...]) -> None:
     rate.set(title="payload per receiving NIC", xlabel="time, us", ylabel="Gb/s", ylim=(0, None))
     queue.set(title="deepest data queue in the switches", xlabel="time, us", ylabel="kB", ylim=(0, None))
     spread.set(title="flows completed (dashed: ideal)", xlabel="completion time, us", ylabel="share", ylim=(0, 1.02))
+    stages.set_xticks(range(1, peaks.shape[1]))
     stages.set(title="deepest data queue by hop", xlabel="hop on the path", ylabel="kB", ylim=(0, None))
     rate.legend()
     figure.suptitle(f"{reports[0].scenario}: {reports[0].hosts:,} NICs, {reports[0].planes} planes")

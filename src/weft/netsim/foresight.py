@@ -17,18 +17,16 @@ _UP_BYTE = 128
 _WORD_SHIFT = 5
 _ACKNOWLEDGED = 12
 """Packets of a window, from the oldest on, that are named at the beginning of a round."""
-_PER_LINE = 32
-"""EVs of the rotation in a line."""
-_NEAR = 2
-"""How far from the packet that caused a SACK others stand, in lines of packets, that it mostly tells of too."""
+_LINE_PACKETS, _LINE_EVS = 2, 32
+"""Packets of a window, and places of a rotation, in a line of the cache."""
 
 
 @rule
 def foresee_reply(h: Any, pair: int, psn: int) -> None:
-    """Say that a SACK caused by packet `psn` of a pair is about to be taken in."""
+    """Say that a SACK caused by packet `psn` of a pair is about to be taken in, and of packets before it."""
     mask = h.s.params[0]["slot_mask"]
     prefetch(h.s.packets, pair, psn & mask)
-    prefetch(h.s.packets, pair, (psn - _NEAR) & mask)
+    prefetch(h.s.packets, pair, (psn - _LINE_PACKETS) & mask)
 
 
 @rule
@@ -54,7 +52,7 @@ def foresee_nic(h: Any, nic: int) -> None:
         else:
             for byte in range(0, _SENT_BYTES, _LINE):
                 prefetch(h.s.qp, i, byte)
-            for place in range(0, h.s.params[0]["active"], _PER_LINE):
+            for place in range(0, h.s.params[0]["active"], _LINE_EVS):
                 prefetch(h.s.rotation, i, place)
             prefetch(h.s.messages, i, 0)
 
@@ -73,7 +71,7 @@ def foresee_windows(h: Any, nic: int) -> None:
             mask = h.s.params[0]["slot_mask"]
             una = h.s.qp[i]["una"]
             prefetch(h.s.arrived, i, (una & mask) >> _WORD_SHIFT)
-            for ahead in range(0, _ACKNOWLEDGED, _NEAR):
+            for ahead in range(0, _ACKNOWLEDGED, _LINE_PACKETS):
                 prefetch(h.s.packets, i, (una + ahead) & mask)
     if h.awake[nic]:
         foresee_data(h, nic)
