@@ -28,8 +28,10 @@ from weft.netsim.memory import check_memory, free_memory, planned_bytes
 from weft.netsim.network import Network, Timing
 from weft.netsim.pausing import PauseRecord
 from weft.netsim.reference.flows import FlowBoard, Progress
+from weft.netsim.reference.records import Counts
 from weft.netsim.reference.world import World
 from weft.netsim.results import FaultResult, FlowResult, PauseResult, Report, Series
+from weft.netsim.series_file import SeriesFile
 from weft.netsim.switching import PLAIN
 from weft.netsim.traffic import cut, flows_of, with_background
 from weft.netsim.transports import transport_named
@@ -181,6 +183,7 @@ def run(
     fast: bool | None = None,
     cache: Path | None = None,
     keep: Keep | None = None,
+    series: SeriesFile | None = None,
     watch: Watch | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Report:
@@ -204,6 +207,8 @@ def run(
     def seen(world: AnyWorld) -> None:
         if isinstance(world, EngineWorld) and keep is not None:
             keep.now_and_then(world)
+        if series is not None:
+            series.note(transport.name, world.records)
         if watch is not None:
             watch(transport.name, int(world.endpoints.received().sum()), total)
 
@@ -215,6 +220,8 @@ def run(
         interrupted = True
     took = time.perf_counter() - wall, time.process_time() - processor
     world.finish()
+    if series is not None:
+        series.note(transport.name, world.records)
     return _report(setup, network, transport, world, interrupted=interrupted, took=took)
 
 
@@ -355,6 +362,7 @@ def _report(
             np.array(records.received).reshape(-1, len(board.pairs)),
             np.array(records.queue_peaks).reshape(-1, records.stages),
             np.array(records.lost_by, np.int64),
+            np.array(records.counts, np.int64).reshape(-1, len(Counts._fields)),
         ),
         trace=records.trace,
         end_ps=world.slot * world.slot_ps,

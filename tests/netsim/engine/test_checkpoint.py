@@ -28,7 +28,7 @@ def ends(world):
     world.run()
     world.finish()
     times = [(each.began_ps, each.arrived_ps, each.acknowledged_ps) for each in world.board.progress]
-    return times, world.records.trace, world.records.hops, world.slot, world.records.faults
+    return times, world.records.trace, world.records.hops, world.slot, world.records.faults, world.records.counts
 
 
 class EnoughError(Exception):

@@ -21,7 +21,7 @@ from weft.netsim.engine.threads import Crew
 from weft.netsim.faults import Change, Reconvergence
 from weft.netsim.network import Network
 from weft.netsim.reference.flows import FlowBoard
-from weft.netsim.reference.records import FaultRecord, Miss, Records
+from weft.netsim.reference.records import Counts, FaultRecord, Miss, Records
 from weft.netsim.transports.base import Event, in_order
 from weft.netsim.transports.nics import ColumnEndpoints
 
@@ -30,6 +30,8 @@ _MOST_SLOTS = 2**31 - 2
 _PORT_SLOTS_AT_ONCE = 4_000_000
 _MOST_SLOTS_AT_ONCE = 256
 _PARTS_PER_THREAD = 4
+_COUNTED = (layout.HOPS, layout.TRIMMED, layout.MARKS, layout.DROPPED, layout.LOST)
+"""Counters of a part in the order of `Counts`."""
 
 
 class EngineWorld:
@@ -292,7 +294,7 @@ class EngineWorld:
             self.records.peaks = np.max([desk.peaks for desk in self.desks], axis=0).tolist()
             for desk in self.desks:
                 desk.peaks[:] = 0
-            self.records.close_bin(self._bin_end_ps, self.endpoints.received())
+            self.records.close_bin(self._bin_end_ps, self.endpoints.received(), self._counts())
             self._bin_end_ps += self.bin_ps
 
     # What is kept of a run besides its columns.
@@ -344,6 +346,10 @@ class EngineWorld:
         total = self._totals()
         gone = total[layout.DELIVERED] + total[layout.DROPPED] + total[layout.LOST]
         return int(total[layout.INJECTED] - gone)
+
+    def _counts(self) -> Counts:
+        total = self._totals()
+        return Counts(*(int(total[place]) for place in _COUNTED))
 
     def _totals(self) -> Any:
         with np.errstate(over="ignore"):
