@@ -105,7 +105,10 @@ def simulate(
     else:
         setup = set_up(spec, site, seed, job)
     reports: list[SimulationReport] = []
-    for transport in transports_of(setup, tuple(transports)):
+    chosen = transports_of(setup, tuple(transports))
+    if keep is not None and len(chosen) > 1:
+        raise UsageError(f"one run can be kept, not {len(chosen)}; name one transport")
+    for transport in chosen:
         reports.append(
             run(
                 setup,

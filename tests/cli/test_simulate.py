@@ -156,6 +156,7 @@ def test_three_terabytes_work_where_time_is_limited(tmp_path: Path, capsys: pyte
         (("--transport", "tcp"), "there are mrc, uet, random"),
         (("--flows", "x.xls"), ".parquet or .csv"),
         (("--series", "x.csv"), "ends in .jsonl"),
+        (("--keep", "x", "--transport", "mrc,uet"), "name one transport"),
         (("--seed", "-1"), "seed"),
     ],
 )

@@ -133,6 +133,8 @@ def simulate(
         print_json(documents[0] if len(documents) == 1 else documents)
     else:
         _print(reports)
+    if keep is not None and reports[-1].interrupted:
+        sys.stderr.write(f"kept in {keep}; the same command goes on from {TIME.about(reports[-1].end_ps)}\n")
     _end(reports)
 
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.errors import UsageError
-from weft.core.provenance import provenance
+from weft.core.provenance import Provenance, digest, provenance
 from weft.core.seeds import Seed
 from weft.core.units import PICOSECONDS_PER_SECOND
 from weft.fabric.shape import shape_of
@@ -201,12 +202,14 @@ def run(
         network, world = prepare(setup, transport, fast=pays if fast is None else fast, cache=cache, say=say)
     total = sum(flow.size for flow in setup.flows if flow.counted)
 
-    if isinstance(world, EngineWorld) and keep is not None:
-        keep.take_up(world)
+    kept = keep if isinstance(world, EngineWorld) else None
+    if isinstance(world, EngineWorld) and kept is not None:
+        world.asked = f"{_provenance(setup, transport)} {digest([repr(flow) for flow in setup.flows])}"
+        kept.take_up(world)
 
     def seen(world: AnyWorld) -> None:
-        if isinstance(world, EngineWorld) and keep is not None:
-            keep.now_and_then(world)
+        if isinstance(world, EngineWorld) and kept is not None:
+            kept.now_and_then(world)
         if series is not None:
             series.note(transport.name, world.records)
         if watch is not None:
@@ -215,7 +218,8 @@ def run(
     interrupted = False
     wall, processor = time.perf_counter(), time.process_time()
     try:
-        world.run(seen)
+        with nullcontext() if kept is None else kept.through_interrupts():
+            world.run(seen)
     except KeyboardInterrupt:
         interrupted = True
     took = time.perf_counter() - wall, time.process_time() - processor
@@ -319,6 +323,12 @@ def transports_of(setup: Setup, names: Sequence[str] = ()) -> tuple[Transport, .
     return tuple(transport_named(name, setup.scenario.transport, denied) for name in wanted)
 
 
+def _provenance(setup: Setup, transport: Transport) -> Provenance:
+    """Return the name of a run."""
+    asked = {"scenario": setup.scenario.as_written(), "fabric": setup.fabric.as_written(), "transport": transport.name}
+    return provenance(asked, setup.seed.root)
+
+
 def _report(
     setup: Setup,
     network: Network,
@@ -366,10 +376,7 @@ def _report(
         ),
         trace=records.trace,
         end_ps=world.slot * world.slot_ps,
-        provenance=provenance(
-            {"scenario": setup.scenario.as_written(), "fabric": setup.fabric.as_written(), "transport": transport.name},
-            setup.seed.root,
-        ),
+        provenance=_provenance(setup, transport),
         pausing=None if world.pauses is None else _pausing(network, world.pauses.record),
         chained=any(flow.after for flow in setup.flows if flow.counted),
         waits=tuple(result for result in ways if result.size == 0),

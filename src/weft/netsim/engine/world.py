@@ -52,6 +52,8 @@ class EngineWorld:
     ) -> None:
         self.network, self.endpoints, self.board = network, endpoints, board
         self.slot, self.slot_ps = 0, int(network.slot_ps)
+        self.asked = ""
+        """What was asked for, by which a kept run is known again."""
         self.stop = 0
         """The slot before which nothing has to be done from outside, as far as that is known."""
         self.bin_ps, self.until_ps = bin_ps, until_ps
@@ -314,7 +316,7 @@ class EngineWorld:
         """Return everything that is no column."""
         sizes = [len(desk.at) for desk in self.desks]
         return {
-            "of": (self.network.fabric.as_written(), len(self.endpoints.pairs), len(self.desks)),
+            "of": (self.asked, self.network.fabric.as_written(), len(self.endpoints.pairs), len(self.desks)),
             "slot": (self.slot, self._changed, self._bin_end_ps, self._misses),
             "board": self.board.state(),
             "records": self.records,
@@ -325,7 +327,9 @@ class EngineWorld:
     def make_like(self, small: dict[str, Any]) -> None:
         """Make the columns as large as those that were kept."""
         if small["of"] != self.small_state()["of"]:
-            raise UsageError("the folder keeps another scenario, or one with other threads; name an empty one")
+            raise UsageError(
+                "the folder keeps another scenario, seed or transport, or one with other threads; name an empty one"
+            )
         wires, queues, sizes = small["stores"]
         while len(self.wires.after) < wires:
             self.wires = stores.grown_wires(self.wires)
