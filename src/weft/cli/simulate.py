@@ -164,9 +164,9 @@ def _files(
 
 @contextmanager
 def _progress() -> "Iterator[tuple[Watch | None, Any]]":
-    """Give what shows progress on a terminal; a pipe gets none."""
+    """Give what shows progress on a terminal; a file gets a line for what takes long."""
     if not sys.stderr.isatty():
-        yield None, None
+        yield None, lambda text: sys.stderr.write(f"{text}\n")
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
