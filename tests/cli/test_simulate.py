@@ -157,6 +157,12 @@ def test_three_terabytes_work_where_time_is_limited(tmp_path: Path, capsys: pyte
         (("--flows", "x.xls"), ".parquet or .csv"),
         (("--series", "x.csv"), "ends in .jsonl"),
         (("--keep", "x", "--transport", "mrc,uet"), "name one transport"),
+        (("--keep", "x", "--engine", "reference"), "only the engine keeps"),
+        (("--keep", __file__, "--engine", "engine"), "is no kept run"),
+        (("--keep", str(Path(__file__).parent), "--engine", "engine"), "is no kept run"),
+        (("--keep", f"{__file__}/x", "--engine", "engine"), "Not a directory"),
+        (("--threads", "0"), "from 1 to 256"),
+        (("--threads", "-3", "--engine", "engine"), "from 1 to 256"),
         (("--seed", "-1"), "seed"),
     ],
 )

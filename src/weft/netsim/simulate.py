@@ -54,6 +54,7 @@ MOST_LINKS = 200_000
 COMPILE_FROM = 20_000
 """Data packets from which compiling the protocol's rules pays."""
 _FEWEST_RANKS = 2
+_MOST_THREADS = 256
 
 AnyWorld = World | EngineWorld
 Files = tuple[Path, Path]
@@ -194,7 +195,8 @@ def run(
     """
     packets = sum(-(-flow.size // setup.fabric.packet) for flow in setup.flows)
     pays = compiling.can_compile() and (packets > COMPILE_FROM or compiling.is_compiled(cache))
-    engine = engine or ("engine" if fast is None and pays else "reference")
+    engine = engine or ("engine" if fast is None and (pays or keep is not None) else "reference")
+    _check_options(engine, threads, keep)
     world: AnyWorld
     if engine == "engine":
         network, world = prepare_engine(setup, transport, threads=threads, cache=cache, say=say)
@@ -227,6 +229,16 @@ def run(
     if series is not None:
         series.note(transport.name, world.records)
     return _report(setup, network, transport, world, interrupted=interrupted, took=took)
+
+
+def _check_options(engine: str, threads: int | None, keep: Keep | None) -> None:
+    """Raise where a run was asked for that there is not."""
+    if threads is not None and not 1 <= threads <= _MOST_THREADS:
+        raise UsageError(f"--threads {threads}: from 1 to {_MOST_THREADS} threads can be used")
+    if keep is not None:
+        if engine != "engine":
+            raise UsageError("only the engine keeps its runs; leave out --keep, or name --engine engine")
+        keep.check()
 
 
 def prepare(

@@ -62,6 +62,18 @@ class Keep:
         finally:
             signal.signal(signal.SIGINT, before)
 
+    def check(self) -> None:
+        """Raise where nothing can be kept, or where something else would be lost by it: before a long run begins."""
+        is_new = not self.folder.exists() or (self.folder.is_dir() and not any(self.folder.iterdir()))
+        if not is_new and not (self.folder / _SMALL).is_file():
+            raise UsageError(f"{self.folder} is no kept run; name a new folder")
+        part = _part_of(self.folder)
+        try:
+            part.mkdir(parents=True, exist_ok=True)
+            part.rmdir()
+        except OSError as error:
+            raise UsageError(f"nothing can be kept in {self.folder}: {error.strerror}; name another folder") from None
+
     def take_up(self, world: "EngineWorld") -> None:
         """Go on where a kept run stopped, if there is one."""
         if (self.folder / _SMALL).is_file():
@@ -91,9 +103,14 @@ def _columns(world: "EngineWorld") -> dict[str, Any]:
     return found
 
 
+def _part_of(folder: Path) -> Path:
+    """Return where a run is written before it takes the place of the one kept before."""
+    return folder.with_name(f".{folder.name}.part")
+
+
 def save(world: "EngineWorld", folder: Path) -> None:
     """Write everything that a run is made of into `folder`."""
-    part = folder.with_name(f".{folder.name}.part")
+    part = _part_of(folder)
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     for name, column in _columns(world).items():
