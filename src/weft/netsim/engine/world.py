@@ -247,7 +247,7 @@ class EngineWorld:
         for desk in self.desks:
             found = int(desk.sheet.count[1])
             if found:
-                events += [Event(*row) for row in desk.sheet.events[:found].tolist()]
+                events += map(Event._make, desk.sheet.events[:found].tolist())
                 desk.sheet.count[1] = 0
         if events:
             self.board.on_events(in_order(events), self)
