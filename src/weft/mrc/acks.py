@@ -10,7 +10,7 @@ from typing import Any
 from weft.mrc.columns import ACKED, ERROR_PEER, ERROR_RETRIES, FREE, IN_FLIGHT, LOST, RETURNED
 from weft.mrc.compiled import rule
 from weft.mrc.congestion import cc_ack, cc_penalty, cc_trim
-from weft.mrc.evs import ALWAYS_SKIP, MARK, TRIM, ev_clear, ev_delivers, ev_event, note_fate
+from weft.mrc.evs import ALWAYS_SKIP, MARK, TRIM, ev_delivers, ev_event, note_fate
 from weft.mrc.numbers import LOW32, lowest_bit, seq_near
 from weft.mrc.recovery import (
     count_retry,
@@ -23,6 +23,7 @@ from weft.mrc.recovery import (
     was_not_lost,
 )
 from weft.mrc.sender import grant
+from weft.mrc.skipping import ev_clear
 from weft.mrc.wire.packets import (
     TRIMMED,
     TRIMMED_LASTHOP,

@@ -85,8 +85,8 @@ SENDER = _in_lines(
         # When anything was last heard; what was delivered; the newest transmission known to have arrived.
         *("heard_ps", "delivered_bytes", "passed_ps", "passed_order"),
         # The spread in force and when that was last changed; of what was sent lately, the share lost, over few and over
-        # many; for how long the last loss is remembered; whether an EV was ever blamed; backoff.
-        *("spread_ps", "spread_at_ps", "loss_share", "background", "loss_left", "lossy", "backoff"),
+        # many; for how long the last loss is remembered; whether an EV was ever blamed; the share marked; backoff.
+        *("spread_ps", "spread_at_ps", "loss_share", "background", "loss_left", "lossy", "mark_share", "backoff"),
         # Congestion control.
         *("cc_inc", "cc_received", "cc_adjusted_ps", "cc_delay_ps", "cc_fast_bytes", "cc_fast", "cc_achieved"),
         *("cc_adapt_ps", "cc_ignore", "cc_ignored", "cc_trouble", "cc_cut_ps"),

@@ -10,16 +10,8 @@ leave open is chosen here:
   ports in step, and what is left is as uneven as chance: queues then grow as under random spraying.
 - A SKIP EV that the cursor meets turns GOOD and the packet moves on; one packet revives at most one EV, and the others
   that it meets stay in SKIP.
-- A mark skips an EV once. From the fourth in a row, with no unmarked packet between, each further one doubles the
-  rounds for which it is passed over after every packet that it carries, up to `most_skips`; each unmarked packet takes
-  a quarter off. So a path that is always full is left to others, where skipping once would still send every other
-  packet of its turn there. Sooner is too soon: marks come a round trip late, and paths that have long emptied would
-  stay so.
-- An EV with more packets under way than its share of a bandwidth-delay product loses its turn: what is above that share
-  waits in a queue, and this is known a round trip before a mark could tell. A path twice as slow then carries half as
-  much. A few EVs at most are passed over so for one packet, lest a round end before everybody had a turn.
-- The last half round of what was posted leaves out EVs whose latest packet was marked: a message ends with its slowest
-  packet, and no later round is left in which to even out.
+- A mark skips an EV once; for how long one is passed over that is marked again and again, or has too much under way, is
+  decided in `skipping`.
 - A retired EV whose plane has no spare leaves a gap, unless `min_active` would be undercut: then it stays, in SKIP. A
   pair with few paths has few EVs, and its floor is the same share of them.
 - Where switches do not trim, an EV is blamed for as many losses in a row as chance alone would hardly bring: where one
@@ -36,6 +28,7 @@ import numpy as np
 from weft.mrc.columns import ACTIVE, ASSUMED_BAD, DENIED, GOOD, OUT, SKIP, SPARE
 from weft.mrc.compiled import rule
 from weft.mrc.numbers import draw
+from weft.mrc.skipping import is_held, most_held, note_mark, pace, rounds_of
 
 MARK, TRIM, UNBLAMED, SILENCE, ALWAYS_SKIP, PASSED, PROBED_CLEAR, PROBED_MARKED, DENY, ALLOW, ARRIVED = range(11)
 """What can happen to an EV: an ECN mark, a trimmed packet, a loss that is not its fault, silence, the peer's wish never
@@ -71,11 +64,6 @@ _REMEMBERED = 16384
 """Packets delivered after which a silent loss is forgotten."""
 _BACKGROUND = _BACKGROUND_ONE >> 19
 """Share of such losses from which one more blames its EV no longer: one within the last 11,000."""
-_PATIENCE_SHIFT = 3
-"""Marks in a row, doublings of `patience`, that only skip an EV once each; those after them double the rounds."""
-_MOST_HELD = 8
-"""EVs that are not in SKIP and that one packet passes over at most, and not more than a quarter of all."""
-_HELD_SHIFT = 2
 
 
 @rule
@@ -207,7 +195,7 @@ def pick_ev(s: Any, i: int, avoid: int, room: int) -> int:
     if q["reach"] & q["local_up"] & q["peer_up"] & room == 0:
         return -1
     params = s.params[0]
-    most_held = min(_MOST_HELD, q["active"] >> _HELD_SHIFT) if params["even"] else 0
+    most = most_held(params, q)
     revived = False
     held = 0
     fallback = -1
@@ -222,11 +210,11 @@ def pick_ev(s: Any, i: int, avoid: int, room: int) -> int:
             passed = e if passed < 0 or passed == avoid else passed
         elif e == avoid:
             fallback = e
-        elif held < most_held and _is_held(params, q, ev):
+        elif held < most and is_held(params, q, ev):
             held += 1
             passed = e if passed < 0 or passed == avoid else passed
         else:
-            _pace(q, ev)
+            pace(q, ev)
             return e
     # Every path is busy: the first that was passed over serves, or else the one to be avoided.
     chosen = passed if passed != avoid and passed >= 0 else max(passed, fallback)
@@ -235,15 +223,6 @@ def pick_ev(s: Any, i: int, avoid: int, room: int) -> int:
         s.evs[i, chosen]["state"] = TRANSITIONS[SKIP, PASSED]
         q["reused_ev"] += 1 if chosen == avoid else 0
     return chosen
-
-
-@rule
-def _is_held(params: Any, q: Any, ev: Any) -> bool:
-    """Return whether a GOOD EV loses its turn: it has more than its share under way or, near the end, was marked."""
-    in_use = q["active"] - q["skipping"]
-    if ev["flying"] > 1 and ev["flying"] * in_use * params["mtu"] > params["bdp"]:
-        return True
-    return ev["patience"] > 1 and 2 * (q["end"] - q["next"]) < q["active"]
 
 
 @rule
@@ -256,16 +235,6 @@ def _pass_over(q: Any, ev: Any, revived: bool) -> bool:
         q["skipping"] -= 1
         return True
     return revived
-
-
-@rule
-def _pace(q: Any, ev: Any) -> None:
-    """Let an EV that is marked again and again carry one packet, and then be passed over as long as it has to."""
-    rounds = ev["patience"] >> _PATIENCE_SHIFT
-    if rounds > 1:
-        ev["state"] = SKIP
-        ev["skips"] = rounds
-        q["skipping"] += 1
 
 
 @rule
@@ -293,10 +262,10 @@ def _event(s: Any, i: int, e: int, event: int) -> int:
         new = GOOD
     if new == ASSUMED_BAD and old != ASSUMED_BAD and not params["retire"]:
         return old
-    if new == SKIP:
-        ev["patience"] = min(2 * max(ev["patience"], 1), params["most_skips"] << _PATIENCE_SHIFT)
+    if new == SKIP and event in (MARK, TRIM, PROBED_MARKED):
+        note_mark(params, s.qp[i], ev)
         if old == GOOD:
-            ev["skips"] = max(ev["patience"] >> _PATIENCE_SHIFT, 1)
+            ev["skips"] = rounds_of(ev)
     if old <= SKIP and new > SKIP:
         if ev["role"] == ACTIVE and not _leave_rotation(s, i, e, event == DENY):
             s.qp[i]["refused"] += 1
@@ -309,14 +278,6 @@ def _event(s: Any, i: int, e: int, event: int) -> int:
         s.qp[i]["bad"] -= 1
     ev["state"] = new
     return new
-
-
-@rule
-def ev_clear(s: Any, i: int, e: int) -> None:
-    """Note that a packet came back from EV `e` without a mark."""
-    if s.params[0]["paced"]:
-        patience = s.evs[i, e]["patience"]
-        s.evs[i, e]["patience"] = max(1, patience - max(patience // 4, 1))
 
 
 @rule

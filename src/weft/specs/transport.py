@@ -34,9 +34,9 @@ class EvSpec(Spec):
     most_skips: Annotated[int, Field(ge=1, le=1024)] = 32
     """Most rounds for which an EV that is marked again and again is passed over after each packet that it carries. A
     mark skips it once (section 4.2); from the fourth in a row on each doubles the rounds, each unmarked packet takes
-    a quarter off. With 1 it is always skipped once, an EV whose path is always full still carries every other packet of
-    its turn, and two flows on one EV never part (section 6, R13). Ours: section 4.2 leaves open how an EV gets from
-    SKIP to GOOD."""
+    a quarter off; where many EVs are marked alike, none is passed over for longer. With 1 it is always skipped once, an
+    EV whose path is always full still carries every other packet of its turn, and two flows on one EV never part
+    (section 6, R13). Ours: section 4.2 leaves open how an EV gets from SKIP to GOOD."""
     probe_interval: Duration = Picoseconds(50 * _US)
     """Time between two probes of retired EVs by one queue pair. Not published; ours: about 1/100 of a per mille of 800
     Gb/s, and a repaired path returns within milliseconds."""

@@ -1,0 +1,92 @@
+"""For how long an EV is passed over: what its marks mean beside those of the others, and what it has under way.
+
+A mark skips an EV once (facts section 4.2). What goes beyond is chosen here; `evs` has the states and the rotation:
+
+- From the fourth mark in a row, each further one doubles the rounds for which an EV is passed over after every packet
+  that it carries, up to `most_skips`; each unmarked packet takes a quarter off. So a path that is always full is left
+  to others, where skipping once would still send every other packet of its turn there. Sooner is too soon: marks come
+  a round trip late, and paths that have long emptied would stay so.
+- That holds while few other EVs are in SKIP, a quarter of them at most (or one). Where a fabric is full, every queue
+  holds a part of the windows and most paths are marked now and then: that is load, for which no path is to blame. To
+  leave a path then gives its packets to others that are as full and undoes the evenness of the rotation, and queues
+  that are fed unevenly mark more: it would not end by itself. All senders below a T0 would leave and return together.
+- For the same reason an unmarked packet takes off twice the share of packets that are marked on all EVs, where that is
+  more than a quarter: an EV is left to others only where it is marked about twice as often as they are.
+- An EV with more packets under way than its share of a bandwidth-delay product loses its turn: what is above that share
+  waits in a queue, and this is known a round trip before a mark could tell. A path twice as slow then carries half as
+  much. A few EVs at most are passed over so for one packet, lest a round end before everybody had a turn.
+- The last half round of what was posted leaves out EVs whose latest packet was marked: a message ends with its slowest
+  packet, and no later round is left in which to even out.
+"""
+
+from typing import Any
+
+from weft.mrc.columns import SKIP
+from weft.mrc.compiled import rule
+
+_PATIENCE_SHIFT = 3
+"""Marks in a row, doublings of `patience`, that only skip an EV once each; those after them double the rounds."""
+_MOST_HELD = 8
+"""EVs that are not in SKIP and that one packet passes over at most, and not more than a quarter of all."""
+_QUARTER_SHIFT = 2
+_ONE = 1024
+_SHARE_SHIFT = 5
+"""Packets, a power of two, over which the share of marked ones is averaged: few, so that it follows the queues."""
+
+
+@rule
+def most_held(params: Any, q: Any) -> int:
+    """Return how many EVs that are not in SKIP one packet may pass over."""
+    return min(_MOST_HELD, q["active"] >> _QUARTER_SHIFT) if params["even"] else 0
+
+
+@rule
+def is_held(params: Any, q: Any, ev: Any) -> bool:
+    """Return whether a GOOD EV loses its turn: it has more than its share under way or, near the end, was marked."""
+    in_use = q["active"] - q["skipping"]
+    if ev["flying"] > 1 and ev["flying"] * in_use * params["mtu"] > params["bdp"]:
+        return True
+    return ev["patience"] > 1 and 2 * (q["end"] - q["next"]) < q["active"]
+
+
+@rule
+def _is_alone(q: Any) -> bool:
+    """Return whether few other EVs are in SKIP, so that marks tell of a path and not of load on all of them."""
+    return q["skipping"] < max(1, q["active"] >> _QUARTER_SHIFT)
+
+
+@rule
+def note_mark(params: Any, q: Any, ev: Any) -> None:
+    """Note a mark on an EV; those that fall on few EVs lengthen how long it is passed over."""
+    q["mark_share"] += (_ONE - q["mark_share"]) >> _SHARE_SHIFT
+    if _is_alone(q):
+        ev["patience"] = min(2 * max(ev["patience"], 1), params["most_skips"] << _PATIENCE_SHIFT)
+    else:
+        ev["patience"] = max(ev["patience"], 2)
+
+
+@rule
+def rounds_of(ev: Any) -> int:
+    """Return for how many rounds an EV is passed over."""
+    return max(ev["patience"] >> _PATIENCE_SHIFT, 1)
+
+
+@rule
+def pace(q: Any, ev: Any) -> None:
+    """Let an EV that is marked again and again carry one packet, and then be passed over as long as it has to."""
+    rounds = rounds_of(ev)
+    if rounds > 1 and _is_alone(q):
+        ev["state"] = SKIP
+        ev["skips"] = rounds
+        q["skipping"] += 1
+
+
+@rule
+def ev_clear(s: Any, i: int, e: int) -> None:
+    """Note that a packet came back from EV `e` without a mark."""
+    if s.params[0]["paced"]:
+        q = s.qp[i]
+        q["mark_share"] -= q["mark_share"] >> _SHARE_SHIFT
+        patience = s.evs[i, e]["patience"]
+        off = max(patience // 4, 2 * q["mark_share"] * patience // _ONE, 1)
+        s.evs[i, e]["patience"] = max(1, patience - off)
