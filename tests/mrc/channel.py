@@ -228,7 +228,7 @@ class Channel:
     def _after_receiving(self) -> None:
         out = self.reply[0]
         while self.rules.take_sack(self.r, 0, out):
-            ev = int(self.rules.reverse_ev(self.back, self.r, 0, -1))
+            ev = int(self.rules.reverse_ev(self.back, 0, self.r, 0, -1))
             self._answer("reply", out.copy(), int(self.back.evs[0, ev]["value"]) if ev >= 0 else 0)
         while (immediate := self.rules.take_immediate(self.r, 0)) >= 0:
             self.immediates.append(int(immediate))

@@ -204,24 +204,24 @@ def test_the_way_back_rotates_over_planes_and_learns_from_probes() -> None:
     r, out = made()
     s = columns.make_sender(r.params, 1)
     sender.start_sender(s, 0, 5, 0, 16, 16, np.zeros(16, np.int64))
-    planes = [int(s.evs[0, reverse.reverse_ev(s, r, 0, -1)]["plane"]) for _ in range(4)]
+    planes = [int(s.evs[0, reverse.reverse_ev(s, 0, r, 0, -1)]["plane"]) for _ in range(4)]
     assert planes in ([0, 1, 0, 1], [1, 0, 1, 0])
     s.qp[0]["peer_up"] = 0b01
-    assert {int(s.evs[0, reverse.reverse_ev(s, r, 0, -1)]["plane"]) for _ in range(4)} == {0}
+    assert {int(s.evs[0, reverse.reverse_ev(s, 0, r, 0, -1)]["plane"]) for _ in range(4)} == {0}
     s.qp[0]["peer_up"] = 0b11
     probe = np.zeros(1, columns.SEND)[0]
     now = 0
     take(r, 0)
-    assert reverse.next_reverse_probe(s, r, 0, now, -1, probe) == NOTHING, "nothing has gone back yet"
+    assert reverse.next_reverse_probe(s, 0, r, 0, now, -1, probe) == NOTHING, "nothing has gone back yet"
     r.qp[0]["due"] = 1
     receiver.take_sack(r, 0, reply := np.zeros(1, columns.REPLY)[0])
     assert reply["kind"] == SACK
-    while not reverse.next_reverse_probe(s, r, 0, now, -1, probe):
+    while not reverse.next_reverse_probe(s, 0, r, 0, now, -1, probe):
         now += int(r.params[0]["base_rtt_ps"])
     later = now + int(r.params[0]["base_rtt_ps"])
-    assert reverse.next_reverse_probe(s, r, 0, later, -1, probe) == NOTHING, "one probe for each reply at most"
-    reverse.on_reverse_answer(s, r, 0, int(probe["id"]))
+    assert reverse.next_reverse_probe(s, 0, r, 0, later, -1, probe) == NOTHING, "one probe for each reply at most"
+    reverse.on_reverse_answer(s, 0, r, 0, int(probe["id"]))
     assert s.planes[0, int(probe["plane"])]["reverse"] == probe["ev"]
     s.qp[0]["end"] += 1
-    assert reverse.next_reverse_probe(s, r, 0, now + 10**9, -1, probe) == NOTHING
+    assert reverse.next_reverse_probe(s, 0, r, 0, now + 10**9, -1, probe) == NOTHING
     assert out["kind"] == 0

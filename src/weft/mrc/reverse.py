@@ -28,61 +28,65 @@ _ENOUGH_PLANES = 4
 
 
 @rule
-def reverse_ev(s: Any, r: Any, i: int, room: int) -> int:
-    """Return the EV for the next SACK or NACK, planes in turn, or -1 where no plane is up."""
+def reverse_ev(s: Any, k: int, r: Any, i: int, room: int) -> int:
+    """Return the EV for the next SACK or NACK of receiver `i`, planes in turn, or -1 where no plane is up.
+
+    The EVs are those of sender `k`, the half of the same queue pair that sends.
+    """
     q = r.qp[i]
     planes = s.params[0]["planes"]
-    old_ps = q["heard_ps"] - q["reverse_good_ps"]
+    # What the pair itself sends proves its way as a probe does, by being answered.
+    old_ps = q["heard_ps"] - max(q["reverse_good_ps"], s.qp[k]["heard_ps"])
     if planes < _ENOUGH_PLANES and old_ps > _FRESH_ROUND_TRIPS * s.params[0]["base_rtt_ps"]:
         q["reverse_turn"] ^= 1
         if q["reverse_turn"]:
-            e = _drawn(s, r, i, room)
+            e = _drawn(s, k, r, i, room)
             if e >= 0:
                 return e
     for _ in range(planes):
         plane = q["reverse_at"] + 1 if q["reverse_at"] + 1 < planes else 0
         q["reverse_at"] = plane
-        if usable(s, i, plane, room) and s.planes[i, plane]["reverse"] >= 0:
-            return s.planes[i, plane]["reverse"]
+        if usable(s, k, plane, room) and s.planes[k, plane]["reverse"] >= 0:
+            return s.planes[k, plane]["reverse"]
     return -1
 
 
 @rule
-def _drawn(s: Any, r: Any, i: int, room: int) -> int:
-    """Return an EV at random whose plane is up, or -1 where none was found."""
+def _drawn(s: Any, k: int, r: Any, i: int, room: int) -> int:
+    """Return an EV of sender `k` at random whose plane is up, or -1 where none was found."""
     q = r.qp[i]
     planes = s.params[0]["planes"]
     places = s.params[0]["evs"] // planes
     # A pair with few paths has places without an EV at the end of each plane's.
-    used = s.planes[i, 0]["used"]
+    used = s.planes[k, 0]["used"]
     for _ in range(_MOST_DRAWS):
         drawn = draw(q["word"], q["reverse_draws"], planes * used)
         drawn += drawn // used * (places - used)
         q["reverse_draws"] += 1
-        if s.evs[i, drawn]["state"] != DENIED and usable(s, i, s.evs[i, drawn]["plane"], room):
+        if s.evs[k, drawn]["state"] != DENIED and usable(s, k, s.evs[k, drawn]["plane"], room):
             return drawn
     return -1
 
 
 @rule
-def next_reverse_probe(s: Any, r: Any, i: int, now_ps: int, room: int, out: Any) -> int:
-    """Fill `out` with a probe of a random EV where one is due and return EV_PROBE, or return NOTHING."""
+def next_reverse_probe(s: Any, k: int, r: Any, i: int, now_ps: int, room: int, out: Any) -> int:
+    """Fill `out` with a probe of a random EV of sender `k` where one is due and return EV_PROBE, or return NOTHING."""
     params = s.params[0]
-    sender = s.qp[i]
+    sender = s.qp[k]
     q = r.qp[i]
-    quiet = sender["una"] == sender["end"]
     receiving = q["heard_ps"] >= 0 and now_ps - q["heard_ps"] <= _RECENT_ROUND_TRIPS * params["base_rtt_ps"]
-    if not quiet or not receiving or now_ps < q["reverse_probe_ps"]:
+    if not receiving or now_ps < q["reverse_probe_ps"]:
         return NOTHING
     q["reverse_probe_ps"] = now_ps + params["base_rtt_ps"]
     replies = q["sacks"] + q["nacks"]
-    if replies == q["reverse_replies"]:
+    # A pair that sends has its way back proved by the answers to its data.
+    if sender["una"] < sender["end"] or replies == q["reverse_replies"]:
         return NOTHING
     q["reverse_replies"] = replies
-    e = _drawn(s, r, i, room)
+    e = _drawn(s, k, r, i, room)
     if e < 0:
         return NOTHING
-    ev = s.evs[i, e]
+    ev = s.evs[k, e]
     q["reverse_probe_id"] = (q["reverse_probe_id"] + 1) & _ID_MASK
     q["reverse_probe_ev"] = e
     out["kind"] = EV_PROBE
@@ -95,11 +99,11 @@ def next_reverse_probe(s: Any, r: Any, i: int, now_ps: int, room: int, out: Any)
 
 
 @rule
-def on_reverse_answer(s: Any, r: Any, i: int, number: int) -> None:
+def on_reverse_answer(s: Any, k: int, r: Any, i: int, number: int) -> None:
     """Take in the answer to a reverse probe: its EV becomes the way back in its plane."""
     q = r.qp[i]
     e = q["reverse_probe_ev"]
     if e >= 0 and number == (q["reverse_probe_id"] | REVERSE_ID):
         q["reverse_probe_ev"] = -1
         q["reverse_good_ps"] = q["heard_ps"]
-        s.planes[i, s.evs[i, e]["plane"]]["reverse"] = e
+        s.planes[k, s.evs[k, e]["plane"]]["reverse"] = e

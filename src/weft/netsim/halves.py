@@ -36,7 +36,7 @@ class Halves(NamedTuple):
     s: Any
     """Sending halves at the sources."""
     b: Any
-    """Sending halves at the destinations, which carry no data."""
+    """Sending halves at the destinations, which carry no data; idle where `opposite` names one that does."""
     r: Any
     """Receiving halves at the destinations."""
     nic: Any
@@ -69,6 +69,9 @@ class Halves(NamedTuple):
     """Bytes of every kind of control packet; of a data packet, its header."""
     frozen: Any
     """For `REPS`: until when nothing new is tried, and how much of the ring has been written; one row a pair."""
+    opposite: Any
+    """For every pair the one that goes the other way over the same queue pair, or -1: its sending half is this one's at
+    the destination."""
     spray: Any
     """How EVs are chosen, and for how long `REPS` freezes."""
 

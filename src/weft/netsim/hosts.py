@@ -117,13 +117,17 @@ def tell(sheet: Any, kind: int, i: int, time_ps: int) -> None:
 @rule
 def _answer(h: Any, sheet: Any, row: int, i: int, half: int, plane: int, time_ps: int) -> None:
     """Send the control packet in `row` from a half, back on a path that is known to work, or lose it."""
-    if half == 1:
-        e = reverse_ev(h.b, h.r, i, -1)
+    k = h.opposite[i]
+    if half == 1 and k >= 0:
+        e = reverse_ev(h.s, k, h.r, i, -1)
+        route = h.s.evs[k, e]["value"] if e >= 0 else -1
+    elif half == 1:
+        e = reverse_ev(h.b, i, h.r, i, -1)
         route = h.b.evs[i, e]["value"] if e >= 0 else -1
     else:
         e = -1
-        for k in range(h.s.params[0]["planes"]):
-            other = (plane + k) % h.s.params[0]["planes"]
+        for step in range(h.s.params[0]["planes"]):
+            other = (plane + step) % h.s.params[0]["planes"]
             if e < 0 and usable(h.s, i, other, -1):
                 e = h.s.planes[i, other]["reverse"]
         route = h.s.evs[i, e]["value"] if e >= 0 else -1
@@ -270,8 +274,13 @@ def _take_endpoint(h: Any, sheet: Any, head: Any, marked: int, time_ps: int) -> 
     i = head["pair"]
     half = head["half"]
     kind = head["kind"]
+    k = h.opposite[i]
     if kind in (EV_PROBE, PORT_STATUS):
-        if kind == PORT_STATUS and half == 0:
+        if kind == PORT_STATUS and half == 0 and k >= 0:
+            on_port_status(h.s, k, head["port_status"])
+            set_deadline(h, 2 * k)
+            wake(h, 2 * k)
+        elif kind == PORT_STATUS and half == 0:
             on_port_status(h.b, i, head["port_status"])
         elif kind == PORT_STATUS:
             on_port_status(h.s, i, head["port_status"])
@@ -288,8 +297,10 @@ def _take_endpoint(h: Any, sheet: Any, head: Any, marked: int, time_ps: int) -> 
             on_port_answer(h.b, i, head["id"])
     elif half == 1:
         on_ev_probe_answer(h.s, i, head["id"], head["verdict"])
+    elif k >= 0:
+        on_reverse_answer(h.s, k, h.r, i, head["id"])
     else:
-        on_reverse_answer(h.b, h.r, i, head["id"])
+        on_reverse_answer(h.b, i, h.r, i, head["id"])
     wake(h, 2 * i + 1 - half)
 
 
@@ -338,7 +349,7 @@ def _pass_time(h: Any, sheet: Any, half: int, now_ps: int) -> None:
             freeze(h, i, now_ps)
         if h.s.qp[i]["error"] != 0 and not failed:
             tell(sheet, FAILED, i, now_ps)
-    else:
+    elif h.opposite[i] < 0:
         on_timer(h.b, i, now_ps)
     row = take_row(sheet)
     while _next_control(h, i, side, now_ps, sheet.pool[row]) != NOTHING:
@@ -358,10 +369,13 @@ def _next_control(h: Any, i: int, side: int, now_ps: int, out: Any) -> int:
     """Fill `out` with the next control packet of a half that is due."""
     if side == 0:
         return next_control(h.s, i, now_ps, -1, out)
+    k = h.opposite[i]
+    if k >= 0:
+        return next_reverse_probe(h.s, k, h.r, i, now_ps, -1, out)
     found = next_control(h.b, i, now_ps, -1, out)
     if found != NOTHING:
         return found
-    return next_reverse_probe(h.b, h.r, i, now_ps, -1, out)
+    return next_reverse_probe(h.b, i, h.r, i, now_ps, -1, out)
 
 
 @rule
@@ -471,9 +485,9 @@ def change_port(h: Any, nic: int, plane: int, up: int, now_ps: int) -> None:
     """Tell the halves of a NIC that its port of `plane` went up or down."""
     for k in range(h.first[nic], h.first[nic + 1]):
         half = h.of_nic[k]
-        if half & 1:
-            port_changed(h.b, half >> 1, plane, up, now_ps)
-        else:
+        if half & 1 == 0:
             port_changed(h.s, half >> 1, plane, up, now_ps)
+        elif h.opposite[half >> 1] < 0:
+            port_changed(h.b, half >> 1, plane, up, now_ps)
         set_deadline(h, half)
         wake(h, half)

@@ -29,12 +29,18 @@ def cut(flows: tuple[Flow, ...], parts: int) -> tuple[Flow, ...]:
             flow,
             name=f"{flow.name}.{part}",
             size=min(flow.size, max(1, flow.size // parts + (1 if part < flow.size % parts else 0))),
-            after=tuple(number * parts + other for number in flow.after for other in range(parts)),
+            after=_all_parts(flow.after, parts),
+            after_sent=_all_parts(flow.after_sent, parts),
             lane=flow.lane * parts + part,
         )
         for flow in flows
         for part in range(parts)
     )
+
+
+def _all_parts(flows: tuple[int, ...], parts: int) -> tuple[int, ...]:
+    """Return the numbers that all parts of `flows` have."""
+    return tuple(number * parts + other for number in flows for other in range(parts))
 
 
 def flows_of(scenario: ScenarioSpec, shape: Shape, nic_bps: int, seed: Seed) -> tuple[Flow, ...]:

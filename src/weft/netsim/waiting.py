@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from weft.mrc.columns import NEVER
 from weft.mrc.compiled import rule
 from weft.mrc.control import next_deadline
 from weft.mrc.numbers import lowest_bit
@@ -15,7 +16,8 @@ def set_deadline(h: Any, half: int) -> None:
     if half & 1 == 0:
         due_ps = next_deadline(h.s, i)
     else:
-        due_ps = next_deadline(h.b, i)
+        # Of a queue pair that carries data both ways, the sending half looks after itself.
+        due_ps = next_deadline(h.b, i) if h.opposite[i] < 0 else NEVER
         q = h.r.qp[i]
         recent_ps = q["heard_ps"] + RECENT_ROUND_TRIPS * h.b.params[0]["base_rtt_ps"]
         if q["heard_ps"] >= 0 and q["reverse_probe_ps"] <= recent_ps:

@@ -14,6 +14,8 @@ TransportName = Literal[
     "mrc", "uet", "random", "reps", "adaptive", "roce", "roce:1", "roce:2", "roce:3", "roce:4", "roce:5", "roce:6",
     "roce:7", "roce:8", "roce:9", "roce:10", "roce:11", "roce:12", "roce:13", "roce:14", "roce:15", "roce:16",
 ]  # fmt: skip
+Forwarding = Literal["srv6", "structured"]
+"""How the path that an EV names is told to switches."""
 _US = 10**6
 _MBPS = 10**6
 
@@ -171,6 +173,11 @@ class TransportsSpec(Spec):
     fit: bool = True
     """Whether every time in these tables is scaled by the fabric's round trip over `congestion.base_rtt`, for which it
     was chosen (the port remap delay excepted). Off takes them as they are written."""
+    forwarding: Forwarding = "srv6"
+    """How an EV's path is told to switches: by an SRv6 address in a second IPv6 header, 166 bytes in all around 4,096,
+    as in the published clusters of 100,000 GPUs; or by fields of the EV that switches read themselves (structured EVs),
+    without that header, 126 bytes in all (section 3). Paths are the same. REPS, random spraying and adaptive routing
+    have MRC's frames, whichever these are."""
     mrc: MrcSpec = MrcSpec()
     """MRC."""
     uet: UetSpec = UetSpec()

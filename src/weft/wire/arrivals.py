@@ -219,7 +219,7 @@ def _take_answer(w: Any, i: int, now_ps: int) -> None:
     number = view["id"]
     if view["operation"] == OPERATION_EV_PROBE:
         if number & REVERSE_ID:
-            on_reverse_answer(w.s, w.r, i, number)
+            on_reverse_answer(w.s, i, w.r, i, number)
             note(w, REVERSE_ANSWER, i, now_ps, number, 0, 0, 0)
         elif number != KEEP_ALIVE:
             on_ev_probe_answer(w.s, i, number, view["verdict"])

@@ -214,7 +214,7 @@ def _way_back(w: Any, i: int, now_ps: int) -> int:
     _apart()
     found = -1
     for _ in range(w.s.params[0]["planes"]):
-        e = reverse_ev(w.s, w.r, i, -1)
+        e = reverse_ev(w.s, i, w.r, i, -1)
         note(w, REVERSE_EV, i, now_ps, e, 0, 0, 0)
         if e < 0:
             break
@@ -306,7 +306,7 @@ def pass_time(w: Any, i: int, now_ps: int) -> None:
     note(w, NEXT_CONTROL, i, now_ps, NOTHING, 0, 0, 0)
     if now_ps >= peer["reverse_ps"]:
         peer["reverse_ps"] = now_ps + REVERSE_EVERY_PS
-        kind = next_reverse_probe(w.s, w.r, i, now_ps, -1, out)
+        kind = next_reverse_probe(w.s, i, w.r, i, now_ps, -1, out)
         note(w, REVERSE_PROBE, i, now_ps, kind, out["ev"] if kind else 0, out["id"] if kind else 0, 0)
         if kind != NOTHING:
             _send_control(w, i, kind, now_ps)

@@ -134,11 +134,11 @@ class _World:
         )
 
     def reverse_probe(self, i: int, now: int, a: list[int]) -> tuple[list[int], list[int]]:
-        kind = next_reverse_probe(self.s, self.r, i, now, -1, self.out)
+        kind = next_reverse_probe(self.s, i, self.r, i, now, -1, self.out)
         return [kind, int(self.out["ev"]) if kind else 0, int(self.out["id"]) if kind else 0], a[:3]
 
     def reverse_ev(self, i: int, _now: int, a: list[int]) -> tuple[list[int], list[int]]:
-        return [int(reverse_ev(self.s, self.r, i, -1))], a[:1]
+        return [int(reverse_ev(self.s, i, self.r, i, -1))], a[:1]
 
     def timer(self, i: int, now: int, a: list[int]) -> tuple[list[int], list[int]]:
         on_timer(self.s, i, now)
@@ -177,7 +177,7 @@ class _World:
         return [], []
 
     def reverse_answer(self, i: int, _now: int, a: list[int]) -> tuple[list[int], list[int]]:
-        on_reverse_answer(self.s, self.r, i, a[0])
+        on_reverse_answer(self.s, i, self.r, i, a[0])
         return [], []
 
     def port_answer(self, i: int, _now: int, a: list[int]) -> tuple[list[int], list[int]]:

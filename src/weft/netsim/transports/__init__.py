@@ -17,15 +17,15 @@ NAMES = ("mrc", "uet", "random", "roce", "reps", "adaptive")
 def transport_named(name: str, spec: TransportsSpec, denied: frozenset[int] = frozenset()) -> Transport:
     """Return the transport called `name`, set as `spec` says."""
     if name == "mrc":
-        return Mrc(spec.mrc, spec.fit, denied)
+        return Mrc(spec.mrc, spec.fit, denied, spec.forwarding)
     if name == "uet":
         return Uet(spec.uet, spec.fit)
     if name == "random":
-        return RandomSpray(spec.random, spec.fit)
+        return RandomSpray(spec.random, spec.fit, forwarding=spec.forwarding)
     if name == "adaptive":
-        return Adaptive(spec.adaptive, spec.fit)
+        return Adaptive(spec.adaptive, spec.fit, forwarding=spec.forwarding)
     if name == "reps":
-        return Reps(spec.reps, spec.fit)
+        return Reps(spec.reps, spec.fit, forwarding=spec.forwarding)
     plain, _, count = name.partition(":")
     if plain == "roce":
         return Roce(spec.roce, _queue_pairs(name, count))

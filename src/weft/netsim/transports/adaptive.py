@@ -13,10 +13,10 @@ from weft.netsim.hosts import TURN
 from weft.netsim.network import Frames, Network
 from weft.netsim.switching import MARK_ONE, Marking, Switching
 from weft.netsim.transports.base import Endpoints, Pair
-from weft.netsim.transports.mrc import Mrc
+from weft.netsim.transports.mrc import frames_of
 from weft.netsim.transports.roce import pause_of
 from weft.netsim.transports.sprayed import SprayedEndpoints, fitted
-from weft.specs.rivals import AdaptiveSpec
+from weft.specs.rivals import AdaptiveSpec, Forwarding
 from weft.specs.transport import EvSpec, MrcSpec
 
 
@@ -32,6 +32,8 @@ class Adaptive:
     """Whether the last hop marks: everywhere, because that is where congestion is."""
     trimming: bool = False
     """Whether its switches trim: they pause."""
+    forwarding: Forwarding = "srv6"
+    """Whether its frames are those of MRC over SRv6 or with structured EVs."""
     name: str = "adaptive"
     """Its name."""
     queue_pairs: int = 1
@@ -39,7 +41,7 @@ class Adaptive:
 
     def frames(self, payload: int) -> Frames:
         """Return how large its packets are around `payload` bytes: MRC's, so that only the choice of paths differs."""
-        return Mrc(MrcSpec()).frames(payload)
+        return frames_of(payload, self.forwarding)
 
     def switching(self, network: Network) -> Switching:
         """Return pauses, the scenario's marks, and the choice of uplinks."""

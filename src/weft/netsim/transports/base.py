@@ -15,7 +15,7 @@ from weft.netsim.switching import Switching
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A queue pair that carries data from one NIC to another."""
+    """One direction of a queue pair: data from one NIC to another. Data of the other direction is a pair of its own."""
 
     source: int
     """NIC that sends."""

@@ -10,19 +10,25 @@ from weft.netsim.network import Frames, Network
 from weft.netsim.switching import PLAIN, Switching
 from weft.netsim.transports.base import Endpoints, Pair
 from weft.netsim.transports.sprayed import SprayedEndpoints, fitted
+from weft.specs.rivals import Forwarding
 from weft.specs.transport import MrcSpec
 
 ETHERNET = 38
 """Bytes of Ethernet around a packet: header, check, preamble and gap."""
-_OUTER, _INNER, _UDP, _BTH, _ICRC = 40, 40, 8, 12, 4
-_AROUND = ETHERNET + _OUTER + _INNER + _UDP + _BTH + _ICRC
+_IPV6, _UDP, _BTH, _ICRC = 40, 8, 12, 4
 _BODY = {DATA: 24, SACK: 36, NACK: 20, PROBE: 16, EV_PROBE: 16, PORT_STATUS: 16, EV_ANSWER: 36, PORT_ANSWER: 36}
 """Bytes of MRC's own headers by kind (facts section 3): METH + TSETH + RETH = 24, SETH + CC_STATE = 36, and so on."""
 
 
+def frames_of(payload: int, forwarding: Forwarding) -> Frames:
+    """Return how large MRC's packets are around `payload` bytes; SRv6 puts a second IPv6 header around each."""
+    around = ETHERNET + _IPV6 * (2 if forwarding == "srv6" else 1) + _UDP + _BTH + _ICRC
+    return Frames(payload, around + _BODY[DATA], {kind: around + size for kind, size in _BODY.items()})
+
+
 @dataclass(frozen=True)
 class Mrc:
-    """MRC over SRv6."""
+    """MRC, over SRv6 or with structured EVs."""
 
     spec: MrcSpec
     """Its parameters."""
@@ -30,6 +36,8 @@ class Mrc:
     """Whether its times are scaled to the fabric's round trip."""
     denied: frozenset[int] = frozenset()
     """Links that no EV may cross."""
+    forwarding: Forwarding = "srv6"
+    """How switches are told its paths."""
     name: str = "mrc"
     """Its name."""
     queue_pairs: int = 1
@@ -51,7 +59,7 @@ class Mrc:
 
     def frames(self, payload: int) -> Frames:
         """Return how large its packets are around `payload` bytes."""
-        return Frames(payload, _AROUND + _BODY[DATA], {kind: _AROUND + size for kind, size in _BODY.items()})
+        return frames_of(payload, self.forwarding)
 
     def open(self, network: Network, pairs: Sequence[Pair], seed: Seed, *, fast: bool) -> Endpoints:
         """Return the endpoints of `pairs`."""

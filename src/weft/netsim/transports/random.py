@@ -8,9 +8,9 @@ from weft.netsim.hosts import DRAW
 from weft.netsim.network import Frames, Network
 from weft.netsim.switching import PLAIN, Switching
 from weft.netsim.transports.base import Endpoints, Pair
-from weft.netsim.transports.mrc import Mrc
+from weft.netsim.transports.mrc import frames_of
 from weft.netsim.transports.sprayed import SprayedEndpoints, fitted
-from weft.specs.rivals import RandomSpec
+from weft.specs.rivals import Forwarding, RandomSpec
 from weft.specs.transport import CongestionSpec, EvSpec, MrcSpec
 
 
@@ -24,6 +24,8 @@ class RandomSpray:
     """Whether its times are scaled to the fabric's round trip."""
     ecn_last_hop: bool = False
     """Whether the last hop marks; nobody looks at marks here."""
+    forwarding: Forwarding = "srv6"
+    """Whether its frames are those of MRC over SRv6 or with structured EVs."""
     name: str = "random"
     """Its name."""
     queue_pairs: int = 1
@@ -40,7 +42,7 @@ class RandomSpray:
 
     def frames(self, payload: int) -> Frames:
         """Return how large its packets are around `payload` bytes."""
-        return Mrc(MrcSpec()).frames(payload)
+        return frames_of(payload, self.forwarding)
 
     def open(self, network: Network, pairs: Sequence[Pair], seed: Seed, *, fast: bool) -> Endpoints:
         """Return the endpoints of `pairs`."""

@@ -12,10 +12,10 @@ from weft.netsim.hosts import REPS
 from weft.netsim.network import Frames, Network
 from weft.netsim.switching import PLAIN, Switching
 from weft.netsim.transports.base import Endpoints, Pair
-from weft.netsim.transports.mrc import Mrc
+from weft.netsim.transports.mrc import frames_of
 from weft.netsim.transports.routing import HASHED
 from weft.netsim.transports.sprayed import Spray, SprayedEndpoints, fitted
-from weft.specs.rivals import RepsSpec
+from weft.specs.rivals import Forwarding, RepsSpec
 from weft.specs.transport import EvSpec, MrcSpec
 
 
@@ -29,6 +29,8 @@ class Reps:
     """Whether its times are scaled to the fabric's round trip."""
     ecn_last_hop: bool = True
     """Whether the last hop marks: everywhere."""
+    forwarding: Forwarding = "srv6"
+    """Whether its frames are those of MRC over SRv6 or with structured EVs."""
     name: str = "reps"
     """Its name."""
     queue_pairs: int = 1
@@ -45,7 +47,7 @@ class Reps:
 
     def frames(self, payload: int) -> Frames:
         """Return how large its packets are around `payload` bytes: MRC's, so that only the choice of paths differs."""
-        return Mrc(MrcSpec()).frames(payload)
+        return frames_of(payload, self.forwarding)
 
     def open(self, network: Network, pairs: Sequence[Pair], seed: Seed, *, fast: bool) -> Endpoints:
         """Return the endpoints of `pairs`."""

@@ -31,6 +31,15 @@ class Routing(NamedTuple):
     """Where the uplinks of a pair begin in `uplinks`; one more entry than pairs."""
     uplinks: Any
     """Paths that pairs are held to."""
+    hashed_as: Any
+    """What switches see of a half besides EVs: its number, or that of the half which sends data the same way over the
+    same queue pair."""
+
+
+def opposites(pairs: Sequence[Pair]) -> np.ndarray:
+    """Return for every pair the one that goes the other way over the same queue pair, or -1 where none does."""
+    number = {(pair.source, pair.destination, pair.lane, pair.uplinks): i for i, pair in enumerate(pairs)}
+    return np.array([number.get((p.destination, p.source, p.lane, p.uplinks), -1) for p in pairs], np.int64)
 
 
 def routing(pairs: Sequence[Pair], policy: int, stride: int, paths: int, word: int = 0) -> Routing:
@@ -38,10 +47,13 @@ def routing(pairs: Sequence[Pair], policy: int, stride: int, paths: int, word: i
     counts = [len(pair.uplinks) for pair in pairs]
     shift = stride.bit_length() - 1 if stride & (stride - 1) == 0 else -1
     signed = (word + _SIGN) % (2 * _SIGN) - _SIGN
+    other, seen = opposites(pairs), np.arange(2 * len(pairs)).reshape(-1, 2)
+    seen[:, 1] = np.where(other >= 0, 2 * other, seen[:, 1])
     return Routing(
         np.array([policy, stride, paths, signed, shift], np.int64),
         np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
         np.array([uplink for pair in pairs for uplink in pair.uplinks] or [0], np.int64),
+        seen.reshape(-1),
     )
 
 
@@ -59,7 +71,7 @@ def way_of(t: Any, half: int, ev: int) -> int:
     held = t.first[(half >> 1) + 1] - first
     if t.figures[POLICY] == AS_GIVEN:
         return t.uplinks[first + ev] if held else ev
-    drawn = mix32(t.figures[WORD], (half << _HALF_SHIFT) + ev)
+    drawn = mix32(t.figures[WORD], (t.hashed_as[half] << _HALF_SHIFT) + ev)
     if held:
         return t.uplinks[first + ((drawn * held) >> _HASH_BITS)]
     return (drawn * t.figures[PATHS]) >> _HASH_BITS

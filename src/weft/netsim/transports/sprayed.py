@@ -18,7 +18,7 @@ from weft.netsim.memory import check_memory, free_memory, planned_bytes
 from weft.netsim.network import Network
 from weft.netsim.transports.base import Pair
 from weft.netsim.transports.nics import ColumnEndpoints, make_sheet
-from weft.netsim.transports.routing import AS_GIVEN, routing, way_of
+from weft.netsim.transports.routing import AS_GIVEN, opposites, routing, way_of
 from weft.specs.transport import MrcSpec
 
 _WORD_MASK = 2**63 - 1
@@ -198,5 +198,6 @@ def _make_halves(network: Network, pairs: tuple[Pair, ...], params: np.ndarray, 
         np.zeros((count, 2), np.int16),
         sizes,
         np.zeros((count, 2), np.int64),
+        opposites(pairs),
         np.array([spray.kind, spray.freeze_ps], np.int64),
     )
