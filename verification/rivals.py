@@ -244,18 +244,23 @@ def s17() -> Experiment:
     ]  # fmt: skip
     traffic = {"pattern": "flows", "flows": [{"source": 0, "destination": 8, "size": "4 GiB"}]}
     spec = as_published(traffic, until_us=7 * step, faults=[*slow, *down])
-    report = simulate(spec, bed(), "mrc")
-    rates = report.series.rates_bps() / GBPS
     left = [4, 3, 2, 1, 2, 3, 4]
-    ratio = [
-        float(rates[n * step // 10 + 12 : (n + 1) * step // 10].mean()) / (MRC_LINE * up / 4)
-        for n, up in enumerate(left)
-    ]
-    found = (
-        within("lowest rate over remaining capacity, 7 steps", min(ratio), 0.9, 1.02, "", "R20: tracks what is left"),
-        within("highest", max(ratio), 0.9, 1.02),
-        shown("by step", ", ".join(f"{up}/4: {each:.3f}" for up, each in zip(left, ratio, strict=True))),
+    reports = [simulate(spec, bed(), "mrc", seed) for seed in range(1, 21)]
+    runs = [each.series.rates_bps() / GBPS for each in reports]
+    ratio = np.array(
+        [
+            [run[n * step // 10 + 12 : (n + 1) * step // 10].mean() / (MRC_LINE * up / 4) for n, up in enumerate(left)]
+            for run in runs
+        ]
     )
+    report, rates = reports[0], runs[0]
+    steps = zip(left, ratio.min(axis=0), strict=True)
+    found = (
+        within("lowest rate over remaining capacity, 7 steps, 20 seeds", float(ratio.min()), 0.9, 1.02, "",
+               "R20: tracks what is left"),
+        within("highest", float(ratio.max()), 0.9, 1.02),
+        shown("lowest by step", ", ".join(f"{up}/4: {each:.3f}" for up, each in steps)),
+    )  # fmt: skip
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()

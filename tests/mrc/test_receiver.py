@@ -187,7 +187,7 @@ def test_a_probe_is_answered_from_the_first_gap_on() -> None:
         take(r, seq)
     while receiver.take_sack(r, 0, out):
         pass
-    receiver.on_probe(r, 0, 99, 5)
+    receiver.on_probe(r, 0, 99, 0, 5)
     assert receiver.take_sack(r, 0, out) == SACK
     assert (out["probe_response"], out["ack_psn_offset"], out["cack_psn"]) == (1, 99, 1)
     assert covered(out) == {3}
@@ -225,3 +225,16 @@ def test_the_way_back_rotates_over_planes_and_learns_from_probes() -> None:
     s.qp[0]["end"] += 1
     assert reverse.next_reverse_probe(s, 0, r, 0, now + 10**9, -1, probe) == NOTHING
     assert out["kind"] == 0
+
+
+def test_with_few_paths_every_second_answer_goes_the_way_the_last_packet_came():
+    r, _ = made()
+    s = columns.make_sender(r.params, 1)
+    sender.start_sender(s, 0, 5, 0, 2, 16, np.zeros(16, np.int64))
+    values = [int(ev["value"]) for ev in s.evs[0] if ev["value"] >= 0]
+    trusted = {int(s.evs[0, row["reverse"]]["value"]) for row in s.planes[0]}
+    for came in values:
+        receiver.on_probe(r, 0, 1, came, 5)
+        used = [int(s.evs[0, reverse.reverse_ev(s, 0, r, 0, -1)]["value"]) for _ in range(8)]
+        assert used.count(came) >= 4
+        assert set(used) <= trusted | {came}

@@ -90,8 +90,9 @@ SENDER = _in_lines(
         # Congestion control.
         *("cc_inc", "cc_received", "cc_adjusted_ps", "cc_delay_ps", "cc_fast_bytes", "cc_fast", "cc_achieved"),
         *("cc_adapt_ps", "cc_ignore", "cc_ignored", "cc_trouble", "cc_cut_ps"),
-        # The reliability probe: whether it waits for its answer, time of the last one, how many got none. Retries.
-        *("probe_open", "probe_sent_ps", "probe_misses", "retries"),
+        # The reliability probe: whether it waits for its answer, time of the last one, how many got none. Retries, and
+        # when the last timeout was.
+        *("probe_open", "probe_sent_ps", "probe_misses", "retries", "expired_ps"),
         # The EV of the last loss; when the probe of a retired EV, and news about ports, are due; EVs that are retired.
         *("loss_ev", "ev_probe_sent_ps", "ev_probe_due_ps", "ports_due_ps", "tell_sent_ps", "told", "bad", "marks"),
         # What is looked at now and then: end of the list of losses, how many wait in it; messages that were posted.
@@ -150,7 +151,7 @@ RECEIVER = _in_lines(
     _wide(
         # What every packet looks at comes first.
         *("expected", "highest", "unreported_bytes", "report_low", "report_high", "due", "trigger", "trigger_ev"),
-        *("verdict", "error", "heard_ps", "received_bytes", "accepted", "probe_due", "sacks", "asked"),
+        *("verdict", "error", "heard_ps", "came_ev", "received_bytes", "accepted", "probe_due", "sacks", "asked"),
         *(
             "reverse_at",
             "reverse_turn",

@@ -19,6 +19,8 @@ leave open is chosen here:
 - Where they trim, one silent loss is enough, unless one on another EV came within about 10,000 packets before it: what
   falls on one EV after another is no fault of paths (a NIC or its link drops packets), and two in a row are needed.
 - A readmitted EV fills the gap of its plane, or waits as a spare.
+- Where nothing at all is heard for a whole timeout, all retired EVs are taken back: those that are left may be the dead
+  ones, and the probes that would show it need a way back that works, too.
 """
 
 from typing import Any
@@ -285,6 +287,14 @@ def ev_delivers(s: Any, i: int, e: int) -> None:
     """Note that EV `e` has delivered a packet: its silent losses are no longer in a row."""
     if s.qp[i]["lossy"]:
         s.evs[i, e]["losses"] = 0
+
+
+@rule
+def forgive(s: Any, i: int) -> None:
+    """Take every EV back that silence has retired, because nothing at all is heard any more."""
+    for e in range(s.params[0]["evs"]):
+        if s.evs[i, e]["state"] == ASSUMED_BAD:
+            ev_event(s, i, e, PROBED_CLEAR)
 
 
 @rule

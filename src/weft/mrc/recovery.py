@@ -8,8 +8,9 @@ to be sent again form another. The order of transmission and not the PSN is what
   delay by less than the spread without anything happening. A dead path is so known after a round trip and a spread.
 - If a packet that was presumed lost arrives after all (the echoed EV shows which transmission it was), its EV is
   cleared and the spread doubles, once in a round trip; it halves again after a quiet time.
-- The timer, 1.024 us x 2^t, is the last resort. Where nothing at all was heard since a packet was sent, silence does
-  not single out its path and no EV is blamed.
+- The timer, 1.024 us x 2^t, is the last resort. It blames an EV only where something that was sent later has arrived:
+  all else may be the way back. Packets that were under way together make one timeout together. Where nothing at all was
+  heard for so long, EVs that were blamed before are forgiven.
 
 One budget per queue pair counts timeouts and repeated presumed losses of the oldest packet; it is restored when the
 oldest packet arrives, and using it up ends the queue pair with RETRY_EXCEEDED. Trimmed packets do not count: the NACK
@@ -21,7 +22,7 @@ from typing import Any
 from weft.mrc.columns import ERROR_NO_PATH, ERROR_RETRIES, IN_FLIGHT, KEPT, LOST, NEVER, VANISHED
 from weft.mrc.compiled import rule
 from weft.mrc.congestion import cc_loss
-from weft.mrc.evs import ARRIVED, ev_event, ev_silent, note_fate, usable
+from weft.mrc.evs import ARRIVED, ev_event, ev_silent, forgive, note_fate, usable
 
 LONGEST_TIMEOUT_PS = 1_024_000 << 24
 """The timeout of t = 24, the longest there is."""
@@ -213,9 +214,15 @@ def expire(s: Any, i: int, now_ps: int) -> None:
         count_retry(s, i, ERROR_NO_PATH)
     if q["oldest"] < 0 or now_ps - s.packets[i, q["oldest"]]["sent_ps"] < limit_ps:
         return
+    if q["bad"] > 0 and now_ps - q["heard_ps"] >= s.params[0]["timeout_ps"]:
+        forgive(s, i)
+    again = s.packets[i, q["oldest"]]["sent_ps"] >= q["expired_ps"]
     while q["oldest"] >= 0 and now_ps - s.packets[i, q["oldest"]]["sent_ps"] >= limit_ps:
-        blame = q["heard_ps"] > s.packets[i, q["oldest"]]["sent_ps"]
+        blame = q["passed_ps"] > s.packets[i, q["oldest"]]["sent_ps"]
         presume_lost(s, i, q["oldest"], blame)
-    q["timeouts"] += 1
-    q["backoff"] += 1
-    count_retry(s, i, ERROR_RETRIES)
+    # What was sent before the last timeout belongs to it, whenever its own time is up.
+    if again:
+        q["expired_ps"] = now_ps
+        q["timeouts"] += 1
+        q["backoff"] += 1
+        count_retry(s, i, ERROR_RETRIES)

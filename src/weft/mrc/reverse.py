@@ -5,9 +5,10 @@ is trusted because something that was sent on it was answered: data SACKs refres
 where the pair receives but sends nothing, one EV probe in a round trip on an EV drawn at random does (facts section
 4.3, from P1 section 2.4); ours, only where a SACK or NACK has gone back since the last one: a NIC that receives on a
 hundred queue pairs at once, a little on each, would else spend a twentieth of its link on ways that it hardly uses. So
-a dead way back costs a share of the SACKs for a few round trips, never all of them. Where
-there are few planes that share would be large, and both ends could wait for each other on dead ways: ours, while no
-probe has been answered for some round trips, every second SACK then takes an EV drawn at random.
+a dead way back costs a share of the SACKs for a few round trips, never all of them. Where there are few planes that
+share would be large, and both ends could wait for each other on dead ways: ours, where no probe was answered for two
+round trips, or there are few EVs at all, every second answer goes back the way by which the last packet came; where
+none was answered for long, the others take an EV drawn at random.
 """
 
 from typing import Any
@@ -22,7 +23,9 @@ REVERSE_ID = 0x8000
 _ID_MASK = 0x7FFF
 _RECENT_ROUND_TRIPS = 8
 _MOST_DRAWS = 16
-_FRESH_ROUND_TRIPS = 4
+_FRESH_ROUND_TRIPS = 2
+_FEW_EVS = 16
+"""With so few EVs each is a large share of all, and one that has died is likely the one that is trusted."""
 _ENOUGH_PLANES = 4
 """From so many planes on, one EV for each is enough: a dead one costs a quarter of the SACKs at most."""
 
@@ -35,19 +38,40 @@ def reverse_ev(s: Any, k: int, r: Any, i: int, room: int) -> int:
     """
     q = r.qp[i]
     planes = s.params[0]["planes"]
-    # What the pair itself sends proves its way as a probe does, by being answered.
-    old_ps = q["heard_ps"] - max(q["reverse_good_ps"], s.qp[k]["heard_ps"])
-    if planes < _ENOUGH_PLANES and old_ps > _FRESH_ROUND_TRIPS * s.params[0]["base_rtt_ps"]:
-        q["reverse_turn"] ^= 1
-        if q["reverse_turn"]:
-            e = _drawn(s, k, r, i, room)
-            if e >= 0:
-                return e
+    if planes < _ENOUGH_PLANES:
+        e = _other_way(s, k, r, i, room)
+        if e >= 0:
+            return e
     for _ in range(planes):
         plane = q["reverse_at"] + 1 if q["reverse_at"] + 1 < planes else 0
         q["reverse_at"] = plane
         if usable(s, k, plane, room) and s.planes[k, plane]["reverse"] >= 0:
             return s.planes[k, plane]["reverse"]
+    return -1
+
+
+@rule
+def _other_way(s: Any, k: int, r: Any, i: int, room: int) -> int:
+    """Return an EV for every second answer where the one that is trusted could be dead, else -1."""
+    q = r.qp[i]
+    rtt_ps = s.params[0]["base_rtt_ps"]
+    # What the pair itself sends proves its way as a probe does, by being answered.
+    old_ps = q["heard_ps"] - max(q["reverse_good_ps"], s.qp[k]["heard_ps"])
+    few = s.planes[k, 0]["used"] * s.params[0]["planes"] <= _FEW_EVS
+    if not few and old_ps <= _FRESH_ROUND_TRIPS * rtt_ps:
+        return -1
+    q["reverse_turn"] ^= 1
+    e = _way_it_came(s, k, q["came_ev"], room) if q["reverse_turn"] else -1
+    return _drawn(s, k, r, i, room) if e < 0 and old_ps > _RECENT_ROUND_TRIPS * rtt_ps else e
+
+
+@rule
+def _way_it_came(s: Any, k: int, value: int, room: int) -> int:
+    """Return the EV of sender `k` with the bits by which a packet came, or -1 where it has none or may not use it."""
+    for e in range(s.params[0]["evs"]):
+        ev = s.evs[k, e]
+        if ev["value"] == value >= 0 and ev["state"] != DENIED and usable(s, k, ev["plane"], room):
+            return e
     return -1
 
 
