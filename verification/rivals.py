@@ -244,22 +244,24 @@ def s17() -> Experiment:
     ]  # fmt: skip
     traffic = {"pattern": "flows", "flows": [{"source": 0, "destination": 8, "size": "4 GiB"}]}
     spec = as_published(traffic, until_us=7 * step, faults=[*slow, *down])
-    report = simulate(spec, bed(), "mrc")
-    rates = report.series.rates_bps() / GBPS
+    reports = [simulate(spec, bed(), "mrc", seed) for seed in range(10)]
+    rates = reports[0].series.rates_bps() / GBPS
     left = [4, 3, 2, 1, 2, 3, 4]
-    ratio = [
-        float(rates[n * step // 10 + 12 : (n + 1) * step // 10].mean()) / (MRC_LINE * up / 4)
-        for n, up in enumerate(left)
-    ]
+    ratios = np.array([
+        [float(each[n * step // 10 + 12 : (n + 1) * step // 10].mean()) / (MRC_LINE * up / 4) for n, up in enumerate(left)]
+        for each in (report.series.rates_bps() / GBPS for report in reports)
+    ])  # fmt: skip
     found = (
-        within("lowest rate over remaining capacity, 7 steps", min(ratio), 0.9, 1.02, "", "R20: tracks what is left"),
-        within("highest", max(ratio), 0.9, 1.02),
-        shown("by step", ", ".join(f"{up}/4: {each:.3f}" for up, each in zip(left, ratio, strict=True))),
-    )
+        within("lowest rate over remaining capacity, 7 steps, 10 seeds", float(ratios.min()), 0.9, 1.02, "",
+               "R20: tracks what is left"),
+        within("highest", float(ratios.max()), 0.9, 1.02),
+        shown("by step, mean and lowest", ", ".join(f"{up}/4: {each.mean():.3f} ({each.min():.3f})"
+              for up, each in zip(left, ratios.T, strict=True))),
+    )  # fmt: skip
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        axes.step(ends_us(report), rates, where="pre", color=COLOURS[0], label="mrc")
+        axes.step(ends_us(reports[0]), rates, where="pre", color=COLOURS[0], label="mrc")
         axes.step([n * step for n in range(8)], [MRC_LINE * up / 4 for up in [*left, 4]], where="post", color="#999999",
                   linestyle="--", label="what is left")  # fmt: skip
         axes.set(title="S17: capacity tracking", xlabel="us", ylabel="Gb/s", ylim=(0, 410))

@@ -237,7 +237,7 @@ class Channel:
         row, fate = what
         kind, number = int(row["kind"]), int(row["id"])
         if kind == columns.PROBE:
-            self.rules.on_probe(self.r, 0, number, self.now)
+            self.rules.on_probe(self.r, 0, number, int(row["value"]), self.now)
             self._after_receiving()
         elif kind == columns.EV_PROBE:
             self._answer("probed", (number, 1 if fate == MARK else 0))

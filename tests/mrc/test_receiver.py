@@ -187,7 +187,7 @@ def test_a_probe_is_answered_from_the_first_gap_on() -> None:
         take(r, seq)
     while receiver.take_sack(r, 0, out):
         pass
-    receiver.on_probe(r, 0, 99, 5)
+    receiver.on_probe(r, 0, 99, 3, 5)
     assert receiver.take_sack(r, 0, out) == SACK
     assert (out["probe_response"], out["ack_psn_offset"], out["cack_psn"]) == (1, 99, 1)
     assert covered(out) == {3}
@@ -225,3 +225,16 @@ def test_the_way_back_rotates_over_planes_and_learns_from_probes() -> None:
     s.qp[0]["end"] += 1
     assert reverse.next_reverse_probe(s, 0, r, 0, now + 10**9, -1, probe) == NOTHING
     assert out["kind"] == 0
+
+
+def test_an_unproved_way_back_tries_the_path_on_which_the_newest_packet_came() -> None:
+    r, _ = made()
+    s = columns.make_sender(r.params, 1)
+    sender.start_sender(s, 0, 5, 0, 16, 16, np.zeros(16, np.int64))
+    came = int(s.evs[0, 7]["value"])
+    receiver.on_probe(r, 0, 1, came, 100 * int(r.params[0]["base_rtt_ps"]))
+    taken = [reverse.reverse_ev(s, 0, r, 0, -1) for _ in range(8)]
+    assert taken[0::2] == [7] * 4
+    s.qp[0]["heard_ps"] = r.qp[0]["heard_ps"]
+    proved = {int(plane["reverse"]) for plane in s.planes[0]}
+    assert {reverse.reverse_ev(s, 0, r, 0, -1) for _ in range(8)} <= proved, "answered data proves it as well"

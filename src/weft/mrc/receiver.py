@@ -39,6 +39,7 @@ def start_receiver(r: Any, i: int, word: int, first_seq: int) -> None:
     q["report_low"] = 0
     q["report_high"] = -1
     q["reverse_probe_ev"] = -1
+    q["came_ev"] = -1
     q["heard_ps"] = -1
 
 
@@ -69,6 +70,7 @@ def receive(
         q["error"] = ERROR_IMMEDIATES
         return REFUSED
     q["heard_ps"] = now_ps
+    q["came_ev"] = value
     if ack_request:
         q["asked"] = max(q["asked"], seq)
     unanswered = q["asked"] >= q["expected"]
@@ -240,12 +242,13 @@ def refusal(r: Any, i: int, verdict: int, psn: int, value: int, out: Any) -> int
 
 
 @rule
-def on_probe(r: Any, i: int, number: int, now_ps: int) -> None:
-    """Take in a reliability probe: a SACK is due at once, from the first gap on."""
+def on_probe(r: Any, i: int, number: int, value: int, now_ps: int) -> None:
+    """Take in a reliability probe that came on EV bits `value`: a SACK is due at once, from the first gap on."""
     q = r.qp[i]
     q["probe_due"] = 1
     q["probe_id"] = number
     q["heard_ps"] = now_ps
+    q["came_ev"] = value
 
 
 @rule

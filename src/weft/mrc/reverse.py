@@ -5,9 +5,10 @@ is trusted because something that was sent on it was answered: data SACKs refres
 where the pair receives but sends nothing, one EV probe in a round trip on an EV drawn at random does (facts section
 4.3, from P1 section 2.4); ours, only where a SACK or NACK has gone back since the last one: a NIC that receives on a
 hundred queue pairs at once, a little on each, would else spend a twentieth of its link on ways that it hardly uses. So
-a dead way back costs a share of the SACKs for a few round trips, never all of them. Where
-there are few planes that share would be large, and both ends could wait for each other on dead ways: ours, while no
-probe has been answered for some round trips, every second SACK then takes an EV drawn at random.
+a dead way back costs a share of the SACKs for a few round trips, never all of them. Where there are few planes that
+share would be large, and both ends could wait for each other on dead ways: ours, while nothing has been answered for
+some round trips, every second SACK takes the EV that the newest packet came on, whose links have just carried
+something, if the other way, and every fourth one an EV drawn at random.
 """
 
 from typing import Any
@@ -23,6 +24,7 @@ _ID_MASK = 0x7FFF
 _RECENT_ROUND_TRIPS = 8
 _MOST_DRAWS = 16
 _FRESH_ROUND_TRIPS = 4
+_TURNS_MASK = 3
 _ENOUGH_PLANES = 4
 """From so many planes on, one EV for each is enough: a dead one costs a quarter of the SACKs at most."""
 
@@ -38,17 +40,28 @@ def reverse_ev(s: Any, k: int, r: Any, i: int, room: int) -> int:
     # What the pair itself sends proves its way as a probe does, by being answered.
     old_ps = q["heard_ps"] - max(q["reverse_good_ps"], s.qp[k]["heard_ps"])
     if planes < _ENOUGH_PLANES and old_ps > _FRESH_ROUND_TRIPS * s.params[0]["base_rtt_ps"]:
-        q["reverse_turn"] ^= 1
-        if q["reverse_turn"]:
-            e = _drawn(s, k, r, i, room)
-            if e >= 0:
-                return e
+        e = _unproved(s, k, r, i, room)
+        if e >= 0:
+            return e
     for _ in range(planes):
         plane = q["reverse_at"] + 1 if q["reverse_at"] + 1 < planes else 0
         q["reverse_at"] = plane
         if usable(s, k, plane, room) and s.planes[k, plane]["reverse"] >= 0:
             return s.planes[k, plane]["reverse"]
     return -1
+
+
+@rule
+def _unproved(s: Any, k: int, r: Any, i: int, room: int) -> int:
+    """Return an EV where none is known to work: in four turns the one on which something came twice, one at random."""
+    q = r.qp[i]
+    q["reverse_turn"] = (q["reverse_turn"] + 1) & _TURNS_MASK
+    if q["reverse_turn"] & 1:
+        for e in range(s.params[0]["evs"]):
+            ev = s.evs[k, e]
+            if ev["value"] == q["came_ev"] and ev["state"] != DENIED and usable(s, k, ev["plane"], room):
+                return e
+    return _drawn(s, k, r, i, room) if q["reverse_turn"] != 0 else -1
 
 
 @rule

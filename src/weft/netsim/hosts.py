@@ -165,7 +165,7 @@ def take_one(h: Any, sheet: Any, head: Any, marked: int, trimmed: int, time_ps: 
     if kind in (SACK, NACK):
         _take_reply(h, sheet, head, time_ps)
     elif kind == PROBE:
-        on_probe(h.r, i, head["id"], time_ps)
+        on_probe(h.r, i, head["id"], head["value"], time_ps)
         _send_sacks(h, sheet, i, time_ps)
         set_deadline(h, 2 * i + 1)
     else:

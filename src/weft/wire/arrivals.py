@@ -198,8 +198,8 @@ def _take(w: Any, i: int, value: int, now_ps: int) -> None:
         on_nack(w.s, i, view, now_ps)
         note(w, ON_NACK, i, now_ps, view["reason"], view["psn"], view["value"], w.s.qp[i]["waiting"])
     elif opcode == PROBE:
-        on_probe(w.r, i, view["id"], now_ps)
-        note(w, ON_PROBE, i, now_ps, view["id"], 0, 0, 0)
+        on_probe(w.r, i, view["id"], value, now_ps)
+        note(w, ON_PROBE, i, now_ps, view["id"], value, 0, 0)
         peer["waiting"] = 1
     elif opcode == ENDPOINT_REQUEST:
         if view["operation"] == OPERATION_PORT_STATUS:

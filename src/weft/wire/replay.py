@@ -158,7 +158,7 @@ class _World:
         return [int(self.s.qp[i]["waiting"])], a[3:4]
 
     def on_probe(self, i: int, now: int, a: list[int]) -> tuple[list[int], list[int]]:
-        on_probe(self.r, i, a[0], now)
+        on_probe(self.r, i, a[0], a[1], now)
         return [], []
 
     def receive(self, i: int, now: int, a: list[int]) -> tuple[list[int], list[int]]:
