@@ -264,7 +264,7 @@ def s17() -> Experiment:
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        axes.step(ends_us(report), rates, where="pre", color=COLOURS[0], label="mrc")
+        axes.step(ends_us(reports[0]), rates, where="pre", color=COLOURS[0], label="mrc")
         axes.step([n * step for n in range(8)], [MRC_LINE * up / 4 for up in [*left, 4]], where="post", color="#999999",
                   linestyle="--", label="what is left")  # fmt: skip
         axes.set(title="S17: capacity tracking", xlabel="us", ylabel="Gb/s", ylim=(0, 410))

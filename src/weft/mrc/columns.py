@@ -160,6 +160,7 @@ RECEIVER = _in_lines(
             "reverse_probe_ps",
             "word",
             "reverse_probe_ev",
+            "came_ev",
             "reverse_probe_id",
             "reverse_replies",
         ),

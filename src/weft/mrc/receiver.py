@@ -249,6 +249,7 @@ def on_probe(r: Any, i: int, number: int, value: int, now_ps: int) -> None:
     q["probe_due"] = 1
     q["probe_id"] = number
     q["heard_ps"] = now_ps
+    q["came_ev"] = value
 
 
 @rule
