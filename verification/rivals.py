@@ -253,7 +253,7 @@ def s17() -> Experiment:
             for run in runs
         ]
     )
-    report, rates = reports[0], runs[0]
+    rates = runs[0]
     steps = zip(left, ratio.min(axis=0), strict=True)
     found = (
         within("lowest rate over remaining capacity, 7 steps, 20 seeds", float(ratio.min()), 0.9, 1.02, "",

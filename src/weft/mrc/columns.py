@@ -160,7 +160,6 @@ RECEIVER = _in_lines(
             "reverse_probe_ps",
             "word",
             "reverse_probe_ev",
-            "came_ev",
             "reverse_probe_id",
             "reverse_replies",
         ),

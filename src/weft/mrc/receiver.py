@@ -245,7 +245,6 @@ def refusal(r: Any, i: int, verdict: int, psn: int, value: int, out: Any) -> int
 def on_probe(r: Any, i: int, number: int, value: int, now_ps: int) -> None:
     """Take in a reliability probe that came on EV bits `value`: a SACK is due at once, from the first gap on."""
     q = r.qp[i]
-    q["came_ev"] = value
     q["probe_due"] = 1
     q["probe_id"] = number
     q["heard_ps"] = now_ps
