@@ -1,0 +1,92 @@
+"""Probes: short trainings of a fixed family whose whole steps show what this machine reaches.
+
+Each is mostly one thing: the software of a step, of a micro-batch or of a block; products; attention; the loss; what is
+done for each parameter; a pipeline; matrices cut over ranks; weights gathered for each block. `planning.fit` turns
+their times into a site's figures. They take turns, so that other work on the machine meets all of them.
+"""
+
+import statistics
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from weft.engines.supervisor.supervisor import Supervisor
+from weft.planning.fit import ProbeTime
+from weft.specs import JobSpec, load_job
+from weft.training.runs import records
+
+_WARM_STEPS = 2
+
+
+@dataclass(frozen=True)
+class _Probe:
+    """One training of the family."""
+
+    model: tuple[int, int, int, int, int, int]
+    """Blocks, width, heads, heads of keys and values, inner width, vocabulary."""
+    batch: tuple[int, int, int]
+    """Micro-batches of each replica, sequences of one, tokens of a sequence."""
+    steps: int
+    """As many as take a second or two."""
+    axis: str = "dp"
+    """What ranks do besides being replicas: "pp" and "tp" in pairs, "shard" all together."""
+
+
+_PROBES = {
+    "step": _Probe((1, 16, 2, 2, 32, 256), (1, 1, 4), 40),
+    "micro": _Probe((1, 16, 2, 2, 32, 256), (16, 1, 4), 20),
+    "blocks": _Probe((12, 32, 2, 1, 96, 256), (4, 1, 16), 14),
+    "products": _Probe((2, 384, 6, 6, 1024, 256), (1, 2, 80), 14),
+    "ordinary": _Probe((3, 192, 6, 3, 512, 256), (1, 4, 96), 14),
+    "attention": _Probe((2, 96, 3, 3, 192, 256), (1, 1, 768), 14),
+    "loss": _Probe((1, 64, 2, 2, 128, 4096), (1, 2, 128), 20),
+    "update": _Probe((2, 384, 6, 6, 1024, 256), (1, 1, 8), 14),
+    "sums": _Probe((2, 384, 6, 6, 1024, 256), (6, 1, 8), 10),
+    "pipeline": _Probe((6, 160, 5, 5, 448, 256), (3, 2, 96), 12, "pp"),
+    "sends": _Probe((2, 32, 2, 1, 64, 256), (16, 1, 16), 14, "pp"),
+    "tensor": _Probe((3, 96, 4, 2, 256, 256), (2, 1, 64), 12, "tp"),
+    "shards": _Probe((3, 96, 4, 2, 256, 256), (2, 1, 64), 12, "shard"),
+}
+
+
+def probe_jobs(ranks: int) -> tuple[JobSpec, ...]:
+    """Return the probes of a machine with `ranks` ranks; those of pairs only where all of them have a partner."""
+    plans = {"dp": {"dp": ranks}}
+    if ranks > 1:
+        plans["shard"] = {"dp": ranks, "shard": ranks}
+    if ranks % 2 == 0:
+        plans |= {axis: {"dp": ranks // 2, axis: 2} for axis in ("pp", "tp")}
+    return tuple(_job(name, probe, plans[probe.axis]) for name, probe in _PROBES.items() if probe.axis in plans)
+
+
+def _job(name: str, probe: _Probe, plan: dict[str, int]) -> JobSpec:
+    """Return a probe as a job without pauses for checkpoints and evaluation."""
+    table: dict[str, Any] = load_job("tiny-gpt").as_written()
+    names = ("layers", "width", "heads", "kv_heads", "ffn", "vocabulary")
+    table["model"] |= dict(zip(names, probe.model, strict=True))
+    rounds, micro, length = probe.batch
+    table["batch"] |= {"sequences": plan["dp"] * rounds * micro, "micro": micro, "length": length}
+    table |= {"name": f"probe-{name}", "plan": plan, "steps": probe.steps}
+    table |= {"checkpoint": {"every": 0}, "evaluation": {"every": 0}}
+    return JobSpec.model_validate(table)
+
+
+def trained_step_s(job: JobSpec) -> float:
+    """Return the middle step time of a training in a folder that is thrown away."""
+    with tempfile.TemporaryDirectory() as folder:
+        Supervisor(job, Path(folder)).run()
+        steps = records(Path(folder))[-1].steps()
+    return statistics.median(sum(line["seconds"].values()) for line in steps[_WARM_STEPS:-1])
+
+
+def middle_times(jobs: Sequence[JobSpec], rounds: int, tell: Callable[[], None] | None = None) -> list[ProbeTime]:
+    """Train every job in each of `rounds` rounds and return the middle of their step times; `tell` after each."""
+    found: list[list[float]] = [[] for _ in jobs]
+    for _ in range(rounds):
+        for times, job in zip(found, jobs, strict=True):
+            times.append(trained_step_s(job))
+            if tell is not None:
+                tell()
+    return [ProbeTime(job, statistics.median(times)) for job, times in zip(jobs, found, strict=True)]
