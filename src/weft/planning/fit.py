@@ -42,6 +42,8 @@ class ProbeTime:
     """What was trained; its plan is spelled out."""
     seconds: float
     """Time of one step."""
+    others: float = 0.0
+    """Share of the processors that other programs took meanwhile; `seconds` is without it."""
 
 
 def times_of(site: SiteSpec, job: JobSpec) -> StepTimes:

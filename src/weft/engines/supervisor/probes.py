@@ -2,16 +2,18 @@
 
 Each is mostly one thing: the software of a step, of a micro-batch or of a block; products; attention; the loss; what is
 done for each parameter; a pipeline; matrices cut over ranks; weights gathered for each block. `planning.fit` turns
-their times into a site's figures. They take turns, so that other work on the machine meets all of them.
+their times into a site's figures. They take turns, so that other work on the machine meets all of them, and what other
+programs take of the processors is taken off.
 """
 
 import statistics
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from weft.engines.supervisor.others import Ticks, others_share, ticks
 from weft.engines.supervisor.supervisor import Supervisor
 from weft.planning.fit import ProbeTime
 from weft.specs import JobSpec, load_job
@@ -73,20 +75,34 @@ def _job(name: str, probe: _Probe, plan: dict[str, int]) -> JobSpec:
     return JobSpec.model_validate(table)
 
 
-def trained_step_s(job: JobSpec) -> float:
-    """Return the middle step time of a training in a folder that is thrown away."""
+def trained(job: JobSpec) -> ProbeTime:
+    """Return the middle step time of a training in a folder that is thrown away, less what other programs took."""
+    marks: list[Ticks] = []
+
+    def tell(line: Mapping[str, Any]) -> None:
+        now = ticks()
+        if "seconds" in line and now is not None:
+            marks.append(now)
+
     with tempfile.TemporaryDirectory() as folder:
-        Supervisor(job, Path(folder)).run()
+        Supervisor(job, Path(folder), on_line=tell).run()
         steps = records(Path(folder))[-1].steps()
-    return statistics.median(sum(line["seconds"].values()) for line in steps[_WARM_STEPS:-1])
+    others = others_share(marks[_WARM_STEPS - 1 : -1])
+    middle_s = statistics.median(sum(line["seconds"].values()) for line in steps[_WARM_STEPS:-1])
+    return ProbeTime(job, middle_s * (1 - others), others)
 
 
-def middle_times(jobs: Sequence[JobSpec], rounds: int, tell: Callable[[], None] | None = None) -> list[ProbeTime]:
-    """Train every job in each of `rounds` rounds and return the middle of their step times; `tell` after each."""
-    found: list[list[float]] = [[] for _ in jobs]
+def in_turns(jobs: Sequence[JobSpec], rounds: int, tell: Callable[[], None] | None = None) -> list[ProbeTime]:
+    """Train every job in each of `rounds` rounds and return the middle of its times; `tell` is called after each."""
+    found: list[list[ProbeTime]] = [[] for _ in jobs]
     for _ in range(rounds):
         for times, job in zip(found, jobs, strict=True):
-            times.append(trained_step_s(job))
+            times.append(trained(job))
             if tell is not None:
                 tell()
-    return [ProbeTime(job, statistics.median(times)) for job, times in zip(jobs, found, strict=True)]
+    return [
+        ProbeTime(
+            times[0].job, *(statistics.median(getattr(one, what) for one in times) for what in ("seconds", "others"))
+        )
+        for times in found
+    ]
