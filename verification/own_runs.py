@@ -34,8 +34,8 @@ JOBS: dict[str, dict[str, Any]] = {
         "model": {"layers": 3, "width": 144, "ffn": 384, "vocabulary": 1500},
     },
     "many micro-batches, dp 2 x pp 2": {"batch": {"sequences": 32, "micro": 1, "length": 64}},
-    "tiny-gpt, dp 2 x tp 2": {"plan": {"dp": 2, "tp": 2}, "steps": 8},
-    "tiny-gpt, ZeRO 3 over dp 4": {"plan": {"dp": 4, "shard": 4}, "steps": 10},
+    "tiny-gpt, dp 2 x tp 2": {"plan": {"dp": 2, "tp": 2}, "steps": 10},
+    "tiny-gpt, ZeRO 3 over dp 4": {"plan": {"dp": 4, "shard": 4}, "steps": 12},
 }
 STEPS = 14
 
