@@ -19,6 +19,7 @@ from weft.specs import JobSpec, ScenarioSpec, SiteSpec, load_job, load_scenario,
 if TYPE_CHECKING:
     from weft.netsim.engine.checkpoint import Keep
     from weft.netsim.results import Report as SimulationReport
+    from weft.netsim.series_file import SeriesFile
     from weft.netsim.simulate import Files, Watch
     from weft.planning.report import Report
 
@@ -80,6 +81,7 @@ def simulate(
     traces: Path | None = None,
     fast: bool | None = None,
     keep: "Keep | None" = None,
+    series: "SeriesFile | None" = None,
     watch: "Watch | None" = None,
     say: Callable[[str], None] | None = None,
 ) -> "tuple[SimulationReport, ...]":
@@ -88,8 +90,8 @@ def simulate(
     `scenario` is a built-in name, a path or a loaded scenario. `engine` is the compiled one where that is installed,
     and gives the same reports; `files` are htsim's, in place of the scenario's traffic and fabric; `traces` is the
     prefix of Chakra traces, in place of its traffic. `fast` compiles the protocol's rules for the reference (decided by
-    the size of the traffic where absent). `keep` says where a long run is kept, to be taken up again; `watch` is told
-    of progress, `say` what takes long.
+    the size of the traffic where absent). `keep` says where a long run is kept, to be taken up again; `series` is a
+    file that grows by a line for each bin; `watch` is told of progress, `say` what takes long.
     """
     from weft.netsim.simulate import run, set_up, set_up_files, set_up_traces, transports_of
 
@@ -103,9 +105,22 @@ def simulate(
     else:
         setup = set_up(spec, site, seed, job)
     reports: list[SimulationReport] = []
-    for transport in transports_of(setup, tuple(transports)):
+    chosen = transports_of(setup, tuple(transports))
+    if keep is not None and len(chosen) > 1:
+        raise UsageError(f"one run can be kept, not {len(chosen)}; name one transport")
+    for transport in chosen:
         reports.append(
-            run(setup, transport, engine=engine, threads=threads, fast=fast, keep=keep, watch=watch, say=say)
+            run(
+                setup,
+                transport,
+                engine=engine,
+                threads=threads,
+                fast=fast,
+                keep=keep,
+                series=series,
+                watch=watch,
+                say=say,
+            )
         )
         if reports[-1].interrupted:
             break

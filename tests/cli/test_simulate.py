@@ -89,6 +89,23 @@ def test_flows_and_pictures_are_written(tmp_path: Path, capsys: pytest.CaptureFi
     assert picture.read_text().startswith("<?xml")
 
 
+def test_a_series_grows_by_a_line_for_each_bin(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    file = tmp_path / "bins.jsonl"
+    documents = found(capsys, written(tmp_path), "--transport", "mrc,uet", "--series", str(file))
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    for document in documents:
+        mine = [line for line in lines if line["transport"] == document["transport"]]
+        times = [line["time_us"] for line in mine]
+        assert times == sorted(set(times))
+        assert mine[-1]["received_bytes"] == 8 * 64 * 1024
+        for name in ("packet_hops", "trimmed", "marked", "dropped", "lost"):
+            assert mine[-1][name] == document[name]
+        assert max(line["queue_peak_bytes"] for line in mine)[0] <= document["queue_peak_bytes"][0]
+        spans_us = [after - before for before, after in zip([0, *times], times, strict=False)]
+        carried = sum(line["rate_bps"] * span for line, span in zip(mine, spans_us, strict=True)) / 8e6
+        assert carried == pytest.approx(mine[-1]["received_bytes"], rel=1e-6)
+
+
 BAD = {
     "absent switch": ('[[faults]]\nkind = "switch-down"\ntarget = "t1-p0-i999"\n', "i999 does not exist"),
     "a link where a switch is wanted": (
@@ -138,6 +155,14 @@ def test_three_terabytes_work_where_time_is_limited(tmp_path: Path, capsys: pyte
     [
         (("--transport", "tcp"), "there are mrc, uet, random"),
         (("--flows", "x.xls"), ".parquet or .csv"),
+        (("--series", "x.csv"), "ends in .jsonl"),
+        (("--keep", "x", "--transport", "mrc,uet"), "name one transport"),
+        (("--keep", "x", "--engine", "reference"), "only the engine keeps"),
+        (("--keep", __file__, "--engine", "engine"), "is no kept run"),
+        (("--keep", str(Path(__file__).parent), "--engine", "engine"), "is no kept run"),
+        (("--keep", f"{__file__}/x", "--engine", "engine"), "Not a directory"),
+        (("--threads", "0"), "from 1 to 256"),
+        (("--threads", "-3", "--engine", "engine"), "from 1 to 256"),
         (("--seed", "-1"), "seed"),
     ],
 )

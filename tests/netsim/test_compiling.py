@@ -1,9 +1,15 @@
 """Compiled rules are kept under a digest of everything they are made from."""
 
+import os
+import stat
+import tempfile
 from pathlib import Path
 
+import pytest
+
 import weft
-from weft.netsim.compiling import RULES
+from weft.netsim import compiling
+from weft.netsim.compiling import RULES, prepare
 
 
 def test_every_file_with_a_rule_of_the_simulator_is_in_the_digest() -> None:
@@ -16,3 +22,43 @@ def test_every_file_with_a_rule_of_the_simulator_is_in_the_digest() -> None:
     ]
     assert with_rules
     assert [file for file in with_rules if file not in RULES and file.partition("/")[0] not in RULES] == []
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """Watch which folder is chosen, with no home and with temporary files in a folder of the test's own."""
+    chosen: list[str] = []
+    monkeypatch.setattr(compiling, "keep_compiled", chosen.append)
+    monkeypatch.setenv("HOME", str(tmp_path / "file" / "home"))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    (tmp_path / "file").write_text("no folder can be made below a file")
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    return chosen
+
+
+def test_a_user_without_a_home_gets_a_private_folder(kept: list[str], tmp_path: Path) -> None:
+    said: list[str] = []
+    prepare(say=said.append)
+    private = tmp_path / "tmp" / f"weft-{os.getuid()}"
+    assert [Path(home).parent for home in kept] == [private]
+    assert stat.S_IMODE(private.stat().st_mode) == 0o700
+    assert said == ["compiling the protocol's rules; this takes about a minute, once"]
+
+
+def test_code_is_not_loaded_from_a_folder_that_others_can_write(kept: list[str], tmp_path: Path) -> None:
+    private = tmp_path / "tmp" / f"weft-{os.getuid()}"
+    private.mkdir()
+    private.chmod(0o777)
+    said: list[str] = []
+    prepare(say=said.append)
+    assert kept == []
+    assert "every time: no folder can be written" in said[0]
+
+
+def test_the_cache_that_the_environment_names_comes_first(
+    kept: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    prepare()
+    assert [Path(home).parent for home in kept] == [tmp_path / "caches" / "weft"]

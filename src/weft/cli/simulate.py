@@ -3,7 +3,7 @@
 import csv
 import resource
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +17,7 @@ from weft.core.errors import FailedError, UsageError
 from weft.core.quantity import RATE, SIZE, TIME, significant
 from weft.netsim.engine.checkpoint import Keep
 from weft.netsim.results import Report
+from weft.netsim.series_file import SeriesFile
 from weft.netsim.simulate import Watch
 from weft.specs import ScenarioSpec
 
@@ -59,6 +60,11 @@ KeepFolder = Annotated[
     Path | None, Parameter(help="Folder in which a long run is kept; the same command takes it up again.")
 ]
 
+SeriesName = Annotated[
+    Path | None,
+    Parameter(name="--series", help="Write FILE (.jsonl) while it runs, a line for each bin of simulated time."),
+]
+
 
 def simulate(
     scenario: str | None = None,
@@ -79,6 +85,7 @@ def simulate(
     keep: KeepFolder = None,
     out: Annotated[Path | None, Parameter(help="Sweep: the Parquet file of its results.")] = None,
     flows: FlowsFile = None,
+    series: SeriesName = None,
     json: JsonFlag = False,
     plot: PlotFile = None,
 ) -> None:
@@ -109,11 +116,11 @@ def simulate(
         return
     chosen = scenario if chakra is None else _traced(scenario, chakra, site, matrix)
     files = _files(chosen, sweep, matrix, topology)
-    _check_name(flows)
-    with _progress() as (watch, say):
+    _check_names(flows, series)
+    with _progress() as (watch, say), nullcontext() if series is None else SeriesFile(series) as bins:
         reports = api.simulate(
             chosen or "htsim-permutation", names, seed, engine=engine, threads=threads, files=files, traces=chakra,
-            keep=None if keep is None else Keep(keep), watch=watch, say=say,
+            keep=None if keep is None else Keep(keep), series=bins, watch=watch, say=say,
         )  # fmt: skip
     if flows is not None:
         _write_flows(flows, reports)
@@ -126,6 +133,8 @@ def simulate(
         print_json(documents[0] if len(documents) == 1 else documents)
     else:
         _print(reports)
+    if keep is not None and reports[-1].interrupted:
+        sys.stderr.write(f"kept in {keep}; the same command goes on from {TIME.about(reports[-1].end_ps)}\n")
     _end(reports)
 
 
@@ -155,9 +164,9 @@ def _files(
 
 @contextmanager
 def _progress() -> "Iterator[tuple[Watch | None, Any]]":
-    """Give what shows progress on a terminal; a pipe gets none."""
+    """Give what shows progress on a terminal; a file gets a line for what takes long."""
     if not sys.stderr.isatty():
-        yield None, None
+        yield None, lambda text: sys.stderr.write(f"{text}\n")
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -184,8 +193,10 @@ def _end(reports: tuple[Report, ...]) -> None:
         raise FailedError(f"{failed} flows failed; --flows FILE.csv names each with its error")
 
 
-def _check_name(flows: Path | None) -> None:
-    """Refuse a name that says no format before anything runs."""
+def _check_names(flows: Path | None, series: Path | None) -> None:
+    """Refuse a name that says no format, or another one, before anything runs."""
+    if series is not None and series.suffix != ".jsonl":
+        raise UsageError(f"--series {series}: write a name that ends in .jsonl")
     if flows is not None and flows.suffix not in (".parquet", ".csv"):
         raise UsageError(f"--flows {flows}: write a name that ends in .parquet or .csv")
 

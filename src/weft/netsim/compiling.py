@@ -2,7 +2,9 @@
 
 import hashlib
 import os
-from collections.abc import Callable
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +27,7 @@ RULES = (
 )
 """What rules are made of, below the package: their own files, and every constant that they freeze."""
 _DIGITS = 16
+_PRIVATE = 0o700
 
 
 def sources_digest() -> str:
@@ -68,25 +71,44 @@ class Fixed:
         return found
 
 
-def _home(folder: Path | None) -> Path:
-    root = Path.home() / ".cache" / "weft" if folder is None else folder
-    return root / f"rules-{sources_digest()}"
+def _homes(folder: Path | None) -> Iterator[Path]:
+    """Give the places where compiled rules may be kept, the best first.
+
+    Code is loaded from there, so a place that others can write to is none: the one among temporary files is our own.
+    """
+    name = f"rules-{sources_digest()}"
+    if folder is not None:
+        yield folder / name
+        return
+    caches = os.environ.get("XDG_CACHE_HOME")
+    yield (Path(caches) if caches else Path.home() / ".cache") / "weft" / name
+    private = Path(tempfile.gettempdir()) / f"weft-{os.getuid()}"
+    with suppress(OSError):
+        private.mkdir(mode=0o700, exist_ok=True)
+        found = private.lstat()
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and stat.S_IMODE(found.st_mode) == _PRIVATE:
+            yield private / name
 
 
 def is_compiled(folder: Path | None = None) -> bool:
-    """Return whether compiled rules are kept below `folder` already."""
-    return can_compile() and any(_home(folder).rglob("*.nbc"))
+    """Return whether compiled rules are kept already, below `folder` or where they are by default."""
+    return can_compile() and any(any(home.rglob("*.nbc")) for home in _homes(folder))
 
 
 def prepare(folder: Path | None = None, say: Callable[[str], None] | None = None) -> None:
-    """Make ready to compile: keep compiled rules below `folder` where it can be written; `say` when that is new."""
+    """Make ready to compile: keep compiled rules where that is possible; `say` when there are none yet."""
     if not can_compile():
         raise UsageError("compiled rules need numba; install weft[sim], or leave them plain")
-    home = _home(folder)
     known = is_compiled(folder)
-    with suppress(OSError):
-        home.mkdir(parents=True, exist_ok=True)
-    if os.access(home, os.W_OK):
-        keep_compiled(str(home))
-    if say is not None and not known:
-        say("compiling the protocol's rules; this takes about a minute, once")
+    kept = False
+    for home in _homes(folder):
+        with suppress(OSError):
+            home.mkdir(parents=True, exist_ok=True)
+        kept = os.access(home, os.W_OK)
+        if kept:
+            keep_compiled(str(home))
+            break
+    if say is None or (known and kept):
+        return
+    again = "once" if kept else "every time: no folder can be written to keep them; XDG_CACHE_HOME names another one"
+    say(f"compiling the protocol's rules; this takes about a minute, {again}")

@@ -44,6 +44,9 @@ def foresee_nic(h: Any, nic: int) -> None:
     for k in range(first, min(h.first[nic + 1], first + _HALVES)):
         half = h.of_nic[k]
         i = half >> 1
+        prefetch(h.deadline, half, 0)
+        prefetch(h.nic, half ^ 1, 0)
+        prefetch(h.goal, i, 0)
         if half & 1:
             for byte in range(0, _HEARD_BYTES, _LINE):
                 prefetch(h.r.qp, i, byte)

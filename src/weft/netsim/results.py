@@ -113,6 +113,8 @@ class Series:
     """Deepest data queue of every stage in each bin, bytes (bins x stages)."""
     lost: Any
     """Data packets that faults had taken by the end of each bin."""
+    counts: Any
+    """Packet-hops, trimmed, marked, dropped and lost packets by the end of each bin (bins x 5)."""
 
     def rates_bps(self, pairs: slice | list[int] | None = None) -> Any:
         """Return the rate of new payload in each bin, over all queue pairs or those numbered in `pairs`."""

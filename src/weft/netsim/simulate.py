@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.errors import UsageError
-from weft.core.provenance import provenance
+from weft.core.provenance import Provenance, digest, provenance
 from weft.core.seeds import Seed
 from weft.core.units import PICOSECONDS_PER_SECOND
 from weft.fabric.shape import shape_of
@@ -28,8 +29,10 @@ from weft.netsim.memory import check_memory, free_memory, planned_bytes
 from weft.netsim.network import Network, Timing
 from weft.netsim.pausing import PauseRecord
 from weft.netsim.reference.flows import FlowBoard, Progress
+from weft.netsim.reference.records import Counts
 from weft.netsim.reference.world import World
 from weft.netsim.results import FaultResult, FlowResult, PauseResult, Report, Series
+from weft.netsim.series_file import SeriesFile
 from weft.netsim.switching import PLAIN
 from weft.netsim.traffic import cut, flows_of, with_background
 from weft.netsim.transports import transport_named
@@ -51,6 +54,7 @@ MOST_LINKS = 200_000
 COMPILE_FROM = 20_000
 """Data packets from which compiling the protocol's rules pays."""
 _FEWEST_RANKS = 2
+_MOST_THREADS = 256
 
 AnyWorld = World | EngineWorld
 Files = tuple[Path, Path]
@@ -181,6 +185,7 @@ def run(
     fast: bool | None = None,
     cache: Path | None = None,
     keep: Keep | None = None,
+    series: SeriesFile | None = None,
     watch: Watch | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Report:
@@ -190,7 +195,8 @@ def run(
     """
     packets = sum(-(-flow.size // setup.fabric.packet) for flow in setup.flows)
     pays = compiling.can_compile() and (packets > COMPILE_FROM or compiling.is_compiled(cache))
-    engine = engine or ("engine" if fast is None and pays else "reference")
+    engine = engine or ("engine" if fast is None and (pays or keep is not None) else "reference")
+    _check_options(engine, threads, keep)
     world: AnyWorld
     if engine == "engine":
         network, world = prepare_engine(setup, transport, threads=threads, cache=cache, say=say)
@@ -198,24 +204,41 @@ def run(
         network, world = prepare(setup, transport, fast=pays if fast is None else fast, cache=cache, say=say)
     total = sum(flow.size for flow in setup.flows if flow.counted)
 
-    if isinstance(world, EngineWorld) and keep is not None:
-        keep.take_up(world)
+    kept = keep if isinstance(world, EngineWorld) else None
+    if isinstance(world, EngineWorld) and kept is not None:
+        world.asked = f"{_provenance(setup, transport)} {digest([repr(flow) for flow in setup.flows])}"
+        kept.take_up(world)
 
     def seen(world: AnyWorld) -> None:
-        if isinstance(world, EngineWorld) and keep is not None:
-            keep.now_and_then(world)
+        if isinstance(world, EngineWorld) and kept is not None:
+            kept.now_and_then(world)
+        if series is not None:
+            series.note(transport.name, world.records)
         if watch is not None:
             watch(transport.name, int(world.endpoints.received().sum()), total)
 
     interrupted = False
     wall, processor = time.perf_counter(), time.process_time()
     try:
-        world.run(seen)
+        with nullcontext() if kept is None else kept.through_interrupts():
+            world.run(seen)
     except KeyboardInterrupt:
         interrupted = True
     took = time.perf_counter() - wall, time.process_time() - processor
     world.finish()
+    if series is not None:
+        series.note(transport.name, world.records)
     return _report(setup, network, transport, world, interrupted=interrupted, took=took)
+
+
+def _check_options(engine: str, threads: int | None, keep: Keep | None) -> None:
+    """Raise where a run was asked for that there is not."""
+    if threads is not None and not 1 <= threads <= _MOST_THREADS:
+        raise UsageError(f"--threads {threads}: from 1 to {_MOST_THREADS} threads can be used")
+    if keep is not None:
+        if engine != "engine":
+            raise UsageError("only the engine keeps its runs; leave out --keep, or name --engine engine")
+        keep.check()
 
 
 def prepare(
@@ -312,6 +335,12 @@ def transports_of(setup: Setup, names: Sequence[str] = ()) -> tuple[Transport, .
     return tuple(transport_named(name, setup.scenario.transport, denied) for name in wanted)
 
 
+def _provenance(setup: Setup, transport: Transport) -> Provenance:
+    """Return the name of a run."""
+    asked = {"scenario": setup.scenario.as_written(), "fabric": setup.fabric.as_written(), "transport": transport.name}
+    return provenance(asked, setup.seed.root)
+
+
 def _report(
     setup: Setup,
     network: Network,
@@ -355,13 +384,11 @@ def _report(
             np.array(records.received).reshape(-1, len(board.pairs)),
             np.array(records.queue_peaks).reshape(-1, records.stages),
             np.array(records.lost_by, np.int64),
+            np.array(records.counts, np.int64).reshape(-1, len(Counts._fields)),
         ),
         trace=records.trace,
         end_ps=world.slot * world.slot_ps,
-        provenance=provenance(
-            {"scenario": setup.scenario.as_written(), "fabric": setup.fabric.as_written(), "transport": transport.name},
-            setup.seed.root,
-        ),
+        provenance=_provenance(setup, transport),
         pausing=None if world.pauses is None else _pausing(network, world.pauses.record),
         chained=any(flow.after for flow in setup.flows if flow.counted),
         waits=tuple(result for result in ways if result.size == 0),

@@ -1,5 +1,10 @@
 """A run that is kept and taken up again ends like one that was never cut off."""
 
+import json
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -28,7 +33,7 @@ def ends(world):
     world.run()
     world.finish()
     times = [(each.began_ps, each.arrived_ps, each.acknowledged_ps) for each in world.board.progress]
-    return times, world.records.trace, world.records.hops, world.slot, world.records.faults
+    return times, world.records.trace, world.records.hops, world.slot, world.records.faults, world.records.counts
 
 
 class EnoughError(Exception):
@@ -55,7 +60,63 @@ def test_a_run_taken_up_again_ends_the_same(tmp_path: Path):
     assert ends(again) == whole
 
 
+def test_room_that_was_never_used_takes_none_on_disk(tmp_path: Path):
+    world = worlds()
+    save(world, tmp_path / "kept")
+    files = [file.stat() for file in (tmp_path / "kept").iterdir()]
+    assert sum(file.st_blocks * 512 for file in files) < sum(file.st_size for file in files) / 2
+
+
 def test_another_scenario_is_refused(tmp_path: Path):
     save(worlds(), tmp_path / "kept")
     with pytest.raises(UsageError, match="another scenario"):
         load(worlds(hosts=8), tmp_path / "kept")
+
+
+PERMUTATION = """
+name = "kept"
+site = "gb200-8x100g-131k"
+gpus = 64
+[traffic]
+pattern = "permutation"
+size = "4 MiB"
+"""
+
+
+def simulated(*arguments: str, cut: bool = False) -> tuple[int, str, str]:
+    """Run `weft simulate` in a process of its own, and interrupt it once it has begun where `cut` is set."""
+    program = "from weft.cli.main import run; run()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program, "simulate", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        if cut:
+            series = Path(arguments[-1])
+            while process.poll() is None and not (series.exists() and series.read_text()):
+                time.sleep(0.01)
+            process.send_signal(signal.SIGINT)
+        out, errors = process.communicate()
+        return process.returncode, out, errors
+
+
+def test_an_interrupted_command_goes_on_where_it_was(tmp_path: Path):
+    file, series = tmp_path / "kept.toml", tmp_path / "bins.jsonl"
+    file.write_text(PERMUTATION)
+    plain = (str(file), "--engine", "engine", "--json", "--series", str(series))
+    kept = (str(file), "--engine", "engine", "--keep", str(tmp_path / "kept"), "--json", "--series", str(series))
+    code, out, _ = simulated(*plain)
+    assert code == 0
+    whole, bins = json.loads(out), series.read_text()
+    series.unlink()
+    code, out, errors = simulated(*kept, cut=True)
+    assert (code, json.loads(out)["interrupted"]) == (130, True)
+    assert "the same command goes on from" in errors
+    assert bins.startswith(series.read_text())
+    code, _, errors = simulated(*kept, "--seed", "9")
+    assert (code, "another scenario, seed" in errors) == (2, True)
+    code, out, _ = simulated(*kept)
+    assert code == 0
+    assert json.loads(out)["hash"] == whole["hash"]
+    assert series.read_text() == bins

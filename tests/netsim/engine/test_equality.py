@@ -29,6 +29,7 @@ def assert_equal(spec, site=None, transport: str = "mrc", seed: int = 0, threads
     assert engine.end_ps == reference.end_ps
     assert np.array_equal(engine.series.received, reference.series.received)
     assert np.array_equal(engine.series.queue_peaks, reference.series.queue_peaks)
+    assert np.array_equal(engine.series.counts, reference.series.counts)
 
 
 def incast(size: int = 200 * KB, senders: int = 6) -> TrafficSpec:

@@ -189,14 +189,12 @@ class Engine:
         """Put changed nodes into the book; new ones need a new book."""
         nodes, health = self.world.nodes.items, self.world.health.items
         known = self.book.pool.count
-        # What is known of the health of other pools' nodes is none of our business.
-        changed = {name for name in changed if name in nodes or name in self.roll.numbers}
-        for name in sorted(changed):
-            self.roll.number(name)
+        ours = self.roll.enrol(changed, nodes)
+        for name in ours:
             (self._silent.discard if self._heard(name) else self._silent.add)(name)
         grown = len(self.roll.names) > known
         records = list(self.book.pool.nodes)
-        for name in self.roll.names[known:] + [one for one in changed if self.roll.numbers[one] < known]:
+        for name in self.roll.names[known:] + [one for one in ours if self.roll.numbers[one] < known]:
             number = self.roll.numbers[name]
             before = records[number] if number < known else None
             record = self.roll.record(name, nodes.get(name), health.get(name), before, now_ms)

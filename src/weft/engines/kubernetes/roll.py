@@ -4,7 +4,7 @@ A number stays with its name as long as the engine runs; after a restart the rec
 NodeHealth objects. Healthy nodes have no NodeHealth: 7,500 of them cost nothing. Nothing here decides.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
@@ -37,6 +37,16 @@ class Roll:
             self.numbers[name] = len(self.names)
             self.names.append(name)
         return self.numbers[name]
+
+    def enrol(self, changed: Iterable[str], nodes: Container[str]) -> list[str]:
+        """Give those of `changed` a number that are nodes of this pool, now or once, and return them.
+
+        Reports are about nodes of any pool; those of others are none of our business.
+        """
+        ours = sorted(name for name in changed if name in nodes or name in self.numbers)
+        for name in ours:
+            self.number(name)
+        return ours
 
     def place(self, seen: SeenNode) -> Place:
         """Return where a node stands, as its labels say."""

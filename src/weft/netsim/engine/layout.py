@@ -10,6 +10,9 @@ read together lies together; nothing else in memory belongs to it.
 - `STATE`: PSN, kind, flags, hops so far, and one number (length of data, offset of a SACK, id of a probe).
 - `EXTRA`: the bitmap of a SACK, the reason of a NACK, a port status; of data in a queue, the port that it came over.
 - `GOAL`: destination NIC, uplink of the T0, uplink of the T1, and the offset of a SACK's bitmap.
+
+A row of a queue has two words more, `AFTER` for the row that follows and `BYTES` for the packet's size on the wire: a
+whole line of the cache, so that a packet that has waited is one access.
 """
 
 from typing import Any, NamedTuple
@@ -18,6 +21,8 @@ from weft.mrc.compiled import rule
 
 WORDS = 6
 UID, PLACE, NAME, STATE, EXTRA, GOAL = range(WORDS)
+QUEUE_WORDS = 8
+AFTER, BYTES = 6, 7
 
 PLACE_BITS = 40
 PLACE_MASK = (1 << PLACE_BITS) - 1
@@ -155,9 +160,9 @@ class Queues(NamedTuple):
     """Packets that wait in ports."""
 
     rows: Any
-    """Packets."""
+    """Packets, each with the row that follows in its queue and with its size."""
     after: Any
-    """Next packet of the same queue."""
+    """Next free row: apart from the rows, so that those which were never used are never touched."""
     free: Any
     """Of every part: its first free row, the first one that was never used, where those end, and how many it has."""
 

@@ -57,7 +57,7 @@ from weft.netsim.engine.layout import (
     VERDICT_SHIFT,
     WATCHING,
 )
-from weft.netsim.engine.queues import append, take_queue_row, transmit
+from weft.netsim.engine.queues import append, give_queue_row, send_at_once, take_queue_row, transmit
 from weft.netsim.engine.switches import in_order, release_arrivals, take_arrivals
 from weft.netsim.engine.wires import OUT_OF_LOG
 from weft.netsim.foresight import foresee_data, foresee_nic, foresee_path, foresee_windows
@@ -151,8 +151,11 @@ def _goal(f: Any, h: Any, t: Any, half: int, plane: int, route: int) -> int:
 
 
 @rule
-def launch(f: Any, q: Any, h: Any, t: Any, busy: Any, d: Any, part: int, number: int, nic: int, start_ps: int) -> None:
-    """Put what a NIC sends in the slot that begins at `start_ps` into the queues of its ports."""
+def launch(
+    f: Any, w: Any, q: Any, h: Any, t: Any, busy: Any, d: Any, part: int, number: int, nic: int, slot: int
+) -> None:
+    """Send what a NIC wants to send in a slot, or put it into the queues of its ports."""
+    start_ps = slot * f.figures[SLOT_PS]
     node = f.nodes[number]
     sheet = d.sheet
     word = node[FIRST_WORD] + nic - node[FIRST_NIC]
@@ -170,8 +173,12 @@ def launch(f: Any, q: Any, h: Any, t: Any, busy: Any, d: Any, part: int, number:
         goal = _goal(f, h, t, 2 * out[PAIR] + out[HALF], plane, out[ROUTE])
         packet[GOAL] = goal | (head["sack_offset"] << OFFSET_SHIFT) if kind == SACK else goal
         f.sent[nic] += 1
-        append(q, d, f.ports[first_port + plane], row, kind != DATA, out[SIZE])
-        busy[word] |= 1 << plane
+        port = f.ports[first_port + plane]
+        if send_at_once(f, w, d, part, port, packet, out[SIZE], slot):
+            give_queue_row(q, part, row)
+        else:
+            append(q, d, port, row, kind != DATA, out[SIZE])
+            busy[word] |= 1 << plane
         give_row(sheet, out[ROW])
     d.count[INJECTED] += sheet.count[0]
     sheet.count[0] = 0
@@ -218,7 +225,18 @@ def _note_seen(f: Any, h: Any, d: Any, pair: int, psn: int, time_ps: int) -> Non
 
 @rule
 def _send(
-    f: Any, q: Any, h: Any, t: Any, busy: Any, d: Any, part: int, number: int, nic: int, start_ps: int, phase_ps: int
+    f: Any,
+    w: Any,
+    q: Any,
+    h: Any,
+    t: Any,
+    busy: Any,
+    d: Any,
+    part: int,
+    number: int,
+    nic: int,
+    slot: int,
+    phase_ps: int,
 ) -> int:
     """Let a NIC send data while its ports have room; return how many packets."""
     node = f.nodes[number]
@@ -226,8 +244,8 @@ def _send(
     first_port = node[FIRST_PORT] + (nic - node[FIRST_NIC]) * planes
     for plane in range(planes):
         d.room[plane] = f.figures[FULL] - f.ports[first_port + plane, DATA_BYTES]
-    sent = send_data(h, d.sheet, nic, start_ps + phase_ps, d.room)
-    launch(f, q, h, t, busy, d, part, number, nic, start_ps)
+    sent = send_data(h, d.sheet, nic, slot * f.figures[SLOT_PS] + phase_ps, d.room)
+    launch(f, w, q, h, t, busy, d, part, number, nic, slot)
     return sent
 
 
@@ -250,13 +268,11 @@ def _foresee_nics(h: Any, nic: int, left: int) -> None:
 
 
 @rule
-def _transmit_all(
-    f: Any, w: Any, q: Any, h: Any, busy: Any, d: Any, part: int, first_port: int, word: int, slot: int
-) -> None:
+def _transmit_all(f: Any, w: Any, q: Any, busy: Any, d: Any, part: int, first_port: int, word: int, slot: int) -> None:
     """Let the ports of a NIC send what they may in a slot."""
     for plane in range(f.figures[PLANES]):
         port = f.ports[first_port + plane]
-        if busy[word] >> plane & 1 and not transmit(f, w, q, h, d, part, port, slot):
+        if busy[word] >> plane & 1 and not transmit(f, w, q, d, part, port, slot):
             busy[word] &= ~(1 << plane)
     d.count[BUSY] += 1 if busy[word] else 0
 
@@ -278,18 +294,18 @@ def nic_step(f: Any, w: Any, q: Any, h: Any, t: Any, busy: Any, d: Any, part: in
         phase_ps = 0
         if d.first[local] >= 0:
             phase_ps = take_in_nic(f, w, h, t, d, local, slot)
-            launch(f, q, h, t, busy, d, part, number, nic, start_ps)
+            launch(f, w, q, h, t, busy, d, part, number, nic, slot)
         if h.due[nic] <= start_ps:
             send_control(h, d.sheet, nic, start_ps)
-            launch(f, q, h, t, busy, d, part, number, nic, start_ps)
+            launch(f, w, q, h, t, busy, d, part, number, nic, slot)
         if h.awake[nic]:
             if f.last_sent[nic] == slot - 1:
                 phase_ps = 0
-            if _send(f, q, h, t, busy, d, part, number, nic, start_ps, phase_ps):
+            if _send(f, w, q, h, t, busy, d, part, number, nic, slot, phase_ps):
                 f.last_sent[nic] = slot
                 foresee_data(h, nic)
         if busy[word]:
-            _transmit_all(f, w, q, h, busy, d, part, node[FIRST_PORT] + local * f.figures[PLANES], word, slot)
+            _transmit_all(f, w, q, busy, d, part, node[FIRST_PORT] + local * f.figures[PLANES], word, slot)
         due_ps = min(due_ps, h.due[nic])
         awake |= h.awake[nic]
     f.due[number] = due_ps

@@ -42,8 +42,7 @@ class EnginePauses:
         queues = np.flatnonzero((ports[:, layout.NUMBER] >= 0) & (ports[:, layout.DATA_FIRST] >= 0))
         most = len(queues) * int(world.fabric.nodes[:, layout.PORTS].max())
         found = np.empty((most, 3), np.int64)
-        header = world.network.frames.header
-        count = self._held_behind(ports, world.queues.rows, world.queues.after, header, queues, self._sums, found)
+        count = self._held_behind(ports, world.queues.rows, queues, self._sums, found)
         waits: dict[int, dict[int, int]] = {}
         for number, at, size in found[:count].tolist():
             if number in paused:
@@ -77,7 +76,7 @@ class EnginePauses:
         at = int(self._world.fabric.ports[row, layout.DATA_FIRST])
         while at >= 0:
             yield queues.rows[at]
-            at = int(queues.after[at])
+            at = int(queues.rows[at, layout.AFTER])
 
     def _innocent(self, root: int, members: "Sequence[int]") -> int:
         ways: set[tuple[int, int, int]] = set()

@@ -10,9 +10,11 @@ from weft.mrc.columns import DATA, NEVER
 from weft.mrc.compiled import prefetch, rule
 from weft.mrc.numbers import mix64
 from weft.netsim.engine.layout import (
+    AFTER,
     ASKED,
     ASKS_SENT,
     BPS,
+    BYTES,
     CHANGES,
     CONTROL,
     CONTROL_BYTES,
@@ -121,22 +123,30 @@ def take_queue_row(q: Any, d: Any, part: int) -> int:
 
 
 @rule
+def give_queue_row(q: Any, part: int, row: int) -> None:
+    """Give a row of a part's queues back."""
+    q.after[row] = q.free[part, 0]
+    q.free[part, 0] = row
+
+
+@rule
 def append(q: Any, d: Any, port: Any, row: int, control: bool, size: int) -> None:
     """Put the packet in `row` at the end of a port's control or data queue."""
-    q.after[row] = -1
+    q.rows[row, AFTER] = -1
+    q.rows[row, BYTES] = size
     d.count[QUEUED] += 1
     if control:
         if port[CONTROL_FIRST] < 0:
             port[CONTROL_FIRST] = row
         else:
-            q.after[port[CONTROL_LAST]] = row
+            q.rows[port[CONTROL_LAST], AFTER] = row
         port[CONTROL_LAST] = row
         port[CONTROL_BYTES] += size
     else:
         if port[DATA_FIRST] < 0:
             port[DATA_FIRST] = row
         else:
-            q.after[port[DATA_LAST]] = row
+            q.rows[port[DATA_LAST], AFTER] = row
         port[DATA_LAST] = row
         port[DATA_BYTES] += size
 
@@ -181,47 +191,58 @@ def admit(f: Any, q: Any, h: Any, d: Any, part: int, port: Any, packet: Any, key
 
 
 @rule
-def catch_up(f: Any, port: Any, slot: int) -> None:
-    """Bring a port's credit to the end of the slot before: what it owed has shrunk, and it saved nothing."""
-    if port[CREDITED] < slot - 1:
-        if port[CREDIT] < 0:
-            rate = port[RATE]
-            since = granted(f, rate, slot - 1) - granted(f, rate, port[CREDITED])
-            port[CREDIT] = min(0, port[CREDIT] + since)
-        port[CREDITED] = slot - 1
+def credit_of(f: Any, d: Any, port: Any, slot: int) -> int:
+    """Return what a port may still send in a slot, in bytes; when first asked in a slot it is granted that slot's.
+
+    What it owed has shrunk since it was last asked, and it saved nothing.
+    """
+    if port[CREDITED] < slot:
+        credit = min(0, port[CREDIT])
+        rate = port[RATE]
+        if credit < 0 and port[CREDITED] < slot - 1:
+            credit = min(0, credit + granted(f, rate, slot - 1) - granted(f, rate, port[CREDITED]))
+        port[CREDIT] = credit + d.grant[slot & (GRANT_SLOTS - 1), rate]
+        port[CREDITED] = slot
+    return port[CREDIT]
 
 
 @rule
 def cross(f: Any, w: Any, h: Any, d: Any, part: int, port: Any, packet: Any, slot: int) -> bool:
-    """Send a packet that comes alone to an empty port straight on; return whether it could go.
+    """Send a packet that comes alone to an empty port of a switch straight on; return whether it could go.
 
     The same as `admit` and `transmit` would do, without a stop in a queue.
     """
-    if port[DATA_FIRST] >= 0 or port[CONTROL_FIRST] >= 0 or f.figures[PAUSING] != 0:
-        return False
-    catch_up(f, port, slot)
-    credit = port[CREDIT] + d.grant[slot & (GRANT_SLOTS - 1), port[RATE]]
     grade = f.grades[port[GRADE]]
     state = packet[STATE]
     size = size_of(h.sizes, state)
     control = state & CONTROL != 0
-    if credit <= 0 or size > grade[CONTROL_LIMIT if control else DATA_LIMIT]:
+    if size > grade[CONTROL_LIMIT if control else DATA_LIMIT] or not send_at_once(
+        f, w, d, part, port, packet, size, slot
+    ):
         return False
     if not control and size > d.peaks[grade[STAGE]]:
         d.peaks[grade[STAGE]] = size
-    port[CREDITED] = slot
-    port[CREDIT] = min(0, credit - size)
-    if port[HARM] == 0 or not _is_lost(f, d, port, packet, slot):
-        _launch(f, w, d, part, port, packet, size, grade[DELAY], slot)
     return True
 
 
 @rule
-def transmit(f: Any, w: Any, q: Any, h: Any, d: Any, part: int, port: Any, slot: int) -> bool:
+def send_at_once(f: Any, w: Any, d: Any, part: int, port: Any, packet: Any, size: int, slot: int) -> bool:
+    """Send a packet over a port where nothing waits and that may send; return whether it could go."""
+    if port[DATA_FIRST] >= 0 or port[CONTROL_FIRST] >= 0 or f.figures[PAUSING] != 0:
+        return False
+    credit = credit_of(f, d, port, slot)
+    if credit <= 0:
+        return False
+    port[CREDIT] = credit - size
+    if port[HARM] == 0 or not _is_lost(f, d, port, packet, slot):
+        _launch(f, w, d, part, port, packet, size, f.grades[port[GRADE], DELAY], slot)
+    return True
+
+
+@rule
+def transmit(f: Any, w: Any, q: Any, d: Any, part: int, port: Any, slot: int) -> bool:
     """Let a port send what it may in a slot; return whether anything still waits."""
-    catch_up(f, port, slot)
-    credit = port[CREDIT] + d.grant[slot & (GRANT_SLOTS - 1), port[RATE]]
-    port[CREDITED] = slot
+    credit = credit_of(f, d, port, slot)
     grade = f.grades[port[GRADE]]
     pausing = f.figures[PAUSING] != 0
     stopped = pausing and is_stopped(f, port, slot)
@@ -229,17 +250,16 @@ def transmit(f: Any, w: Any, q: Any, h: Any, d: Any, part: int, port: Any, slot:
         row = port[CONTROL_FIRST]
         if row >= 0:
             packet = q.rows[row]
-            size = size_of(h.sizes, packet[STATE])
-            port[CONTROL_FIRST] = q.after[row]
+            size = packet[BYTES]
+            port[CONTROL_FIRST] = packet[AFTER]
             port[CONTROL_BYTES] -= size
         else:
             row = port[DATA_FIRST]
             if row < 0 or stopped:
-                credit = min(0, credit)
                 break
             packet = q.rows[row]
-            size = size_of(h.sizes, packet[STATE])
-            port[DATA_FIRST] = q.after[row]
+            size = packet[BYTES]
+            port[DATA_FIRST] = packet[AFTER]
             port[DATA_BYTES] -= size
             if pausing and (packet[STATE] >> HOP_SHIFT) & HOP_MASK:
                 f.holds[packet[EXTRA], HELD] -= size
@@ -248,15 +268,12 @@ def transmit(f: Any, w: Any, q: Any, h: Any, d: Any, part: int, port: Any, slot:
         credit -= size
         if port[HARM] == 0 or not _is_lost(f, d, port, packet, slot):
             _launch(f, w, d, part, port, packet, size, grade[DELAY], slot)
-        q.after[row] = q.free[part, 0]
-        q.free[part, 0] = row
+        give_queue_row(q, part, row)
         d.count[QUEUED] -= 1
     port[CREDIT] = credit
     following = port[CONTROL_FIRST] if port[CONTROL_FIRST] >= 0 else port[DATA_FIRST]
     if following >= 0:
-        # A row may lie across two lines.
         prefetch(q.rows, following, UID)
-        prefetch(q.rows, following, GOAL)
     return following >= 0
 
 
@@ -296,7 +313,7 @@ def decide_pause(f: Any, d: Any, number: int, slot: int) -> None:
 
 
 @rule
-def held_behind(ports: Any, rows: Any, after: Any, header: int, queues: Any, sums: Any, found: Any) -> int:
+def held_behind(ports: Any, rows: Any, queues: Any, sums: Any, found: Any) -> int:
     """Add up what came over each port and waits in the data queues of the switch ports in `queues`.
 
     Fills `found` with the port that it came over, the one that it waits at and the bytes, and returns how many there
@@ -314,8 +331,8 @@ def held_behind(ports: Any, rows: Any, after: Any, header: int, queues: Any, sum
                     found[count, 0] = came_over
                     found[count, 1] = ports[queues[k], NUMBER]
                     count += 1
-                sums[came_over] += header + ((state >> NUMBER_SHIFT) & NUMBER_MASK)
-            at = after[at]
+                sums[came_over] += rows[at, BYTES]
+            at = rows[at, AFTER]
         for place in range(begin, count):
             found[place, 2] = sums[found[place, 0]]
             sums[found[place, 0]] = 0

@@ -73,7 +73,7 @@ def make_queues(packets: int, in_round: int, parts: int) -> layout.Queues:
     free[:, 1] = np.arange(parts) * each
     free[:, 2] = free[:, 1] + each
     free[:, 3] = each
-    return layout.Queues(aligned((parts * each, layout.WORDS), np.int64), np.empty(parts * each, np.int32), free)
+    return layout.Queues(aligned((parts * each, layout.QUEUE_WORDS), np.int64), np.empty(parts * each, np.int32), free)
 
 
 def grown_wires(wires: layout.Wires) -> layout.Wires:
@@ -102,7 +102,7 @@ def grown_queues(queues: layout.Queues) -> layout.Queues:
     free[:, 1] = had + np.arange(parts) * each
     free[:, 2] = free[:, 1] + each
     free[:, 3] += each
-    rows = aligned((len(after), layout.WORDS), np.int64)
+    rows = aligned((len(after), layout.QUEUE_WORDS), np.int64)
     _copy_touched(queues.rows, rows)
     return layout.Queues(rows, after, free)
 

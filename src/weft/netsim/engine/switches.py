@@ -226,7 +226,6 @@ def _foresee_ports(f: Any, q: Any, busy: Any, node: Any) -> None:
                     prefetch(f.ports, at, GRADE)
                 elif f.ports[at, DATA_FIRST] >= 0:
                     prefetch(q.rows, f.ports[at, DATA_FIRST], UID)
-                    prefetch(q.rows, f.ports[at, DATA_FIRST], GOAL)
 
 
 @rule
@@ -275,7 +274,7 @@ def _port_step(
         for k in range(in_order(w, d, local, by_time)):
             each = d.order[k]
             admit(f, q, h, d, part, port, w.rows[d.at[each]], d.key[each])
-    return transmit(f, w, q, h, d, part, port, slot)
+    return transmit(f, w, q, d, part, port, slot)
 
 
 @rule

@@ -21,7 +21,7 @@ from weft.netsim.engine.threads import Crew
 from weft.netsim.faults import Change, Reconvergence
 from weft.netsim.network import Network
 from weft.netsim.reference.flows import FlowBoard
-from weft.netsim.reference.records import FaultRecord, Miss, Records
+from weft.netsim.reference.records import Counts, FaultRecord, Miss, Records
 from weft.netsim.transports.base import Event, in_order
 from weft.netsim.transports.nics import ColumnEndpoints
 
@@ -30,6 +30,8 @@ _MOST_SLOTS = 2**31 - 2
 _PORT_SLOTS_AT_ONCE = 4_000_000
 _MOST_SLOTS_AT_ONCE = 256
 _PARTS_PER_THREAD = 4
+_COUNTED = (layout.HOPS, layout.TRIMMED, layout.MARKS, layout.DROPPED, layout.LOST)
+"""Counters of a part in the order of `Counts`."""
 
 
 class EngineWorld:
@@ -50,6 +52,8 @@ class EngineWorld:
     ) -> None:
         self.network, self.endpoints, self.board = network, endpoints, board
         self.slot, self.slot_ps = 0, int(network.slot_ps)
+        self.asked = ""
+        """What was asked for, by which a kept run is known again."""
         self.stop = 0
         """The slot before which nothing has to be done from outside, as far as that is known."""
         self.bin_ps, self.until_ps = bin_ps, until_ps
@@ -243,7 +247,7 @@ class EngineWorld:
         for desk in self.desks:
             found = int(desk.sheet.count[1])
             if found:
-                events += [Event(*row) for row in desk.sheet.events[:found].tolist()]
+                events += map(Event._make, desk.sheet.events[:found].tolist())
                 desk.sheet.count[1] = 0
         if events:
             self.board.on_events(in_order(events), self)
@@ -292,7 +296,7 @@ class EngineWorld:
             self.records.peaks = np.max([desk.peaks for desk in self.desks], axis=0).tolist()
             for desk in self.desks:
                 desk.peaks[:] = 0
-            self.records.close_bin(self._bin_end_ps, self.endpoints.received())
+            self.records.close_bin(self._bin_end_ps, self.endpoints.received(), self._counts())
             self._bin_end_ps += self.bin_ps
 
     # What is kept of a run besides its columns.
@@ -312,7 +316,7 @@ class EngineWorld:
         """Return everything that is no column."""
         sizes = [len(desk.at) for desk in self.desks]
         return {
-            "of": (self.network.fabric.as_written(), len(self.endpoints.pairs), len(self.desks)),
+            "of": (self.asked, self.network.fabric.as_written(), len(self.endpoints.pairs), len(self.desks)),
             "slot": (self.slot, self._changed, self._bin_end_ps, self._misses),
             "board": self.board.state(),
             "records": self.records,
@@ -323,7 +327,9 @@ class EngineWorld:
     def make_like(self, small: dict[str, Any]) -> None:
         """Make the columns as large as those that were kept."""
         if small["of"] != self.small_state()["of"]:
-            raise UsageError("the folder keeps another scenario, or one with other threads; name an empty one")
+            raise UsageError(
+                "the folder keeps another scenario, seed or transport, or one with other threads; name an empty one"
+            )
         wires, queues, sizes = small["stores"]
         while len(self.wires.after) < wires:
             self.wires = stores.grown_wires(self.wires)
@@ -344,6 +350,10 @@ class EngineWorld:
         total = self._totals()
         gone = total[layout.DELIVERED] + total[layout.DROPPED] + total[layout.LOST]
         return int(total[layout.INJECTED] - gone)
+
+    def _counts(self) -> Counts:
+        total = self._totals()
+        return Counts(*(int(total[place]) for place in _COUNTED))
 
     def _totals(self) -> Any:
         with np.errstate(over="ignore"):

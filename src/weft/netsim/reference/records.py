@@ -45,6 +45,21 @@ class Miss(NamedTuple):
     """When."""
 
 
+class Counts(NamedTuple):
+    """Packets counted up to the end of a bin."""
+
+    packet_hops: int
+    """Ports crossed."""
+    trimmed: int
+    """Cut to their header."""
+    marked: int
+    """Data that arrived with a mark."""
+    dropped: int
+    """Refused by a full queue."""
+    lost: int
+    """Taken by faults, of any kind."""
+
+
 @dataclass
 class Records:
     """Everything that a run keeps besides the counters of its endpoints."""
@@ -77,6 +92,8 @@ class Records:
     """Deepest data queue of every stage in each bin, in bytes."""
     lost_by: list[int] = field(default_factory=list)
     """Data packets lost to faults up to the end of each bin."""
+    counts: list[Counts] = field(default_factory=list)
+    """What had been counted at the end of each bin."""
     peaks: list[int] = field(default_factory=list)
     """The deepest queues in the bin that is open."""
 
@@ -84,8 +101,9 @@ class Records:
         """Open the first bin."""
         self.peaks = [0] * self.stages
 
-    def close_bin(self, end_ps: int, received: Any) -> None:
+    def close_bin(self, end_ps: int, received: Any, counts: Counts) -> None:
         """Close a bin."""
+        self.counts.append(counts)
         self.bin_ends_ps.append(end_ps)
         self.received.append(received)
         self.queue_peaks.append(self.peaks)

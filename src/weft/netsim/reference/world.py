@@ -19,7 +19,7 @@ from weft.netsim.reference.flows import FlowBoard
 from weft.netsim.reference.packets import Packet
 from weft.netsim.reference.pauses import Pauses
 from weft.netsim.reference.ports import DROPPED, QUEUED, Port
-from weft.netsim.reference.records import FaultRecord, Miss, Records
+from weft.netsim.reference.records import Counts, FaultRecord, Miss, Records
 from weft.netsim.reference.uplinks import Uplinks
 from weft.netsim.transports.base import Endpoints, Event, Outcome, in_order
 
@@ -352,7 +352,9 @@ class World:
         if self.pauses is not None and self._marks_end <= now_ps:
             self.pauses.look(self.ports, self._marks_end)
         while self._marks_end <= now_ps:
-            self.records.close_bin(self._marks_end, self.endpoints.received())
+            found = self.records
+            counts = Counts(found.hops, found.trimmed, found.marked, found.dropped, found.lost)
+            found.close_bin(self._marks_end, self.endpoints.received(), counts)
             self._marks_end += self.bin_ps
             self._peaks = self.records.peaks
 
