@@ -22,9 +22,9 @@ from weft.specs.site import SiteSpec
 _ROUNDS = 4
 _SWEEPS = 1000
 _FASTEST = 0.02
-_RATES = {"flops": 0.1, "attention": 0.1, "elementwise": 0.1, "update": 0.02, "network": 0.05}
+_RATES = {"flops": 0.05, "attention": 0.05, "elementwise": 0.02, "update": 0.02, "network": 0.05}
 """What is fitted as how many times longer it takes than was measured alone, and how much that weighs against a step:
-little for the update, which was not."""
+least for what was hardly measured."""
 _TIMES = {
     "message_us": 1e2, "block_us": 1e3, "tensor_us": 1e4, "shard_us": 1e4, "micro_us": 1e3, "step_us": 1e4,
 }  # fmt: skip
