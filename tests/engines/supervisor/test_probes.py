@@ -2,7 +2,8 @@
 
 import pytest
 
-from weft.engines.supervisor.probes import in_turns, probe_jobs
+from weft.engines.supervisor.probes import in_turns, middle, probe_jobs
+from weft.planning.fit import ProbeTime
 from weft.specs import JobSpec
 
 RANKS = 2
@@ -29,3 +30,14 @@ def test_every_probe_has_all_ranks(ranks: int):
 def test_a_rank_without_a_partner_has_no_probes_of_pairs():
     assert {job.plan.pp for job in probe_jobs(3) if job.plan != "auto"} == {1}
     assert len(probe_jobs(4)) > len(probe_jobs(3)) > len(probe_jobs(1))
+
+
+def test_rounds_that_others_disturbed_do_not_count():
+    (job,) = jobs("step")
+    times = [ProbeTime(job, seconds, others) for seconds, others in ((1.0, 0.0), (9.0, 0.4), (1.2, 0.01), (1.1, 0.02))]
+    assert middle(times) == ProbeTime(job, 1.1, 0.01)
+
+
+def test_where_all_rounds_were_disturbed_the_middle_counts():
+    (job,) = jobs("step")
+    assert middle([ProbeTime(job, seconds, 0.3) for seconds in (3.0, 1.0, 2.0)]) == ProbeTime(job, 2.0, 0.3)

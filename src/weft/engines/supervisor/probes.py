@@ -20,6 +20,7 @@ from weft.specs import JobSpec, load_job
 from weft.training.runs import records
 
 _WARM_STEPS = 2
+_CALM = 0.03
 
 
 @dataclass(frozen=True)
@@ -101,9 +102,13 @@ def in_turns(jobs: Sequence[JobSpec], rounds: int, tell: Callable[[], None] | No
             times.append(trained(job))
             if tell is not None:
                 tell()
-    return [
-        ProbeTime(
-            times[0].job, *(statistics.median(getattr(one, what) for one in times) for what in ("seconds", "others"))
-        )
-        for times in found
-    ]
+    return [middle(times) for times in found]
+
+
+def middle(times: Sequence[ProbeTime]) -> ProbeTime:
+    """Return the middle of a job's times, of those rounds in which other programs took about as little as ever."""
+    least = min(one.others for one in times)
+    calm = [one for one in times if one.others <= least + _CALM]
+    return ProbeTime(
+        calm[0].job, statistics.median(one.seconds for one in calm), statistics.median(one.others for one in calm)
+    )
