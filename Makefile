@@ -40,7 +40,7 @@ demo: $(STAMP)  ## Design a 131,072-GPU fabric; train a small GPT, kill, corrupt
 	@$(BIN)/weft runs incidents tiny-gpt-2 --folder build/demo
 	@$(BIN)/weft runs compare tiny-gpt-1 tiny-gpt-2 --folder build/demo
 	@echo "demo: what this machine was expected to do, beside what it did"
-	@$(BIN)/weft site measure build/demo/here.toml --ranks 4 --seconds 0.1
+	@$(BIN)/weft site measure build/demo/here.toml --ranks 4 --seconds 0.1 --rounds 1
 	@$(BIN)/weft rehearse build/demo/here.toml tiny-gpt --folder build/demo --html build/demo/here.html
 	@echo "demo: the same job on 131,072 GPUs"
 	@$(BIN)/weft rehearse gb200-8x100g-131k tiny-gpt --html build/demo/131k.html

@@ -2,13 +2,14 @@
 
 import itertools
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.planning.machine import FabricTable, Machine, machine_of, usual_machine
+from weft.planning.machine import FabricTable, Machine, machine_of, usual_machine, with_efficiency
 from weft.planning.plans import Dimensions, Plans, Practice, dimensions_of, one_plan
 from weft.planning.step import StepTimes, Workload, stage_parameters, step_times
 from weft.planning.timeline import timeline
@@ -159,3 +160,48 @@ def test_a_table_of_the_fabric_replaces_the_constant_share():
     sizes = np.array([2.0**10, 2.0**20, 2.0**30])
     rising = replace(H100, table=FabricTable((2.0**10, 2.0**30), (0.1, 0.9), "test"))
     assert rising.far_rate(sizes) * constant / H100.nic_rate == pytest.approx([0.1, 0.5, 0.9])
+
+
+def crowded(ranks_per_core: float) -> Machine:
+    return with_efficiency(H100, ranks_per_core=ranks_per_core, overlaps=False)
+
+
+@given(plans())
+@settings(max_examples=40, deadline=None)
+def test_a_processor_that_does_both_hides_no_communication(plan: Plans):
+    alone = with_efficiency(H100, overlaps=False)
+    assert seconds(plan, machine=alone) >= seconds(plan) * (1 - 1e-12)
+
+
+@given(plans(), st.floats(1.5, 8))
+@settings(max_examples=40, deadline=None)
+def test_ranks_that_share_processors_fill_each_others_bubbles(plan: Plans, crowd: float):
+    times, alone = (step_times(WORK, plan, crowded(each), Practice()) for each in (crowd, 1.0))
+    assert float(times.bubble_s[0]) <= float(alone.bubble_s[0]) * (1 + 1e-12)
+    assert float(times.step_s[0]) <= float(alone.step_s[0]) * (1 + 1e-12)
+
+
+def test_a_long_pipeline_of_few_micro_batches_still_waits_on_shared_processors():
+    few = Workload(MODEL, 1, 4096)
+    assert float(step_times(few, one_plan(pp=8), crowded(2.0), Practice()).bubble_s[0]) > 0
+    assert float(step_times(few, one_plan(pp=8), crowded(8.0), Practice()).bubble_s[0]) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "plan"),
+    [
+        ("tensor_us", {"tp": 2}),
+        ("shard_us", {"dp": 2, "zero": 3}),
+        ("block_us", {}),
+        ("micro_us", {}),
+        ("step_us", {}),
+    ],
+)
+def test_the_softwares_own_time_counts_once_for_what_it_is(name: str, plan: dict[str, Any]):
+    counts = {"micro_us": 256 // plan.get("dp", 1), "step_us": 1}
+    expected = 1e-3 * counts.get(name, MODEL.layers * 256 // plan.get("dp", 1))
+    slower = with_efficiency(crowded(2.0), **{name: getattr(H100.efficiency, name) + 1e3})
+    longer = seconds(one_plan(**plan), machine=slower) - seconds(one_plan(**plan), machine=crowded(2.0))
+    assert longer == pytest.approx(expected)
+    if plan:
+        assert seconds(one_plan(), machine=slower) == seconds(one_plan(), machine=crowded(2.0))

@@ -1,9 +1,9 @@
 """From times measured on a machine to the figures that the planner knows it by.
 
 Few constants, each from the measurement that shows it: the speed of products and how it falls with their shortest side
-from products; the software's own time from a block, and from a step of training, too small to compute anything; the
-memory's rate from a plain addition, and the share of it that blocks reach from what an ordinary one takes besides its
-products and attention; latency and rate of messages from all-reduces of two sizes.
+from products; the software's own time from a block too small to compute anything; the memory's rate from a plain
+addition, and the share of it that blocks reach from what an ordinary one takes besides its products and attention;
+latency and rate of messages from all-reduces of two sizes. What only a whole step of training shows is `fit`'s matter.
 """
 
 from collections.abc import Sequence
@@ -22,6 +22,8 @@ from weft.specs.site import SiteSpec
 
 _MICROSECONDS = 1e6
 _LEAST = 1e-3
+_SUMS_BYTES = 20
+"""Of a parameter and a micro-batch: its gradient copied into a bucket (8), and added to another one's (12)."""
 _PAYLOAD = 4096 / (4096 + HEADER_BYTES)
 
 
@@ -105,8 +107,6 @@ class Calibration:
     """Rate of a plain addition."""
     network_bytes_per_s: float
     """Rate of one rank in a collective of all."""
-    message_s: float
-    """One small message."""
     efficiency: EfficiencySpec
     """The rest, as a site file holds it."""
 
@@ -147,13 +147,13 @@ def calibrate(times: MachineTimes, cores: int) -> Calibration:
         matmul=1.0, small=round(small, 2), attention=round(attention, 4), memory=1.0, link=1.0, nic=1.0,
         message_us=round(message_s * _MICROSECONDS, 1), kernel_us=0.0,
         block_us=round(software_s * _MICROSECONDS, 1), ranks_per_core=max(1.0, times.ranks / cores),
+        overlaps=times.device != "cpu", sums_bytes=_SUMS_BYTES if times.device == "cpu" else 0.0,
         usable=0.9, source=f"measured with {times.ranks} busy ranks on {times.device}",
     )  # fmt: skip
     return Calibration(
         flops=flops,
         memory_bytes_per_s=times.copy_bytes_per_s,
         network_bytes_per_s=network,
-        message_s=message_s,
         efficiency=share.model_copy(update={"elementwise": round(_elementwise(times, flops, share), 4)}),
     )
 
@@ -218,13 +218,6 @@ def measured_site(base: SiteSpec, found: Calibration, *, name: str, ranks: int, 
         }
     )
     return SiteSpec.model_validate(table.as_written())
-
-
-def with_step(site: SiteSpec, predicted_s: float, measured_s: float) -> SiteSpec:
-    """Return a measured site that knows the software's own time: what a step with nothing to compute took beyond it."""
-    assert site.efficiency is not None, "the site was measured"
-    more = {"step_us": round(max(0.0, measured_s - predicted_s) * _MICROSECONDS, 1)}
-    return site.model_copy(update={"efficiency": site.efficiency.model_copy(update=more)})
 
 
 def _rated(base: SiteSpec) -> list[tuple[str, Any]]:

@@ -6,7 +6,7 @@ the fabric; ranks are placed with the tensor axis innermost, then context, data 
 compute is taken off; what is left is exposed. Memory is `memory`'s matter, and faults `goodput`'s.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -127,6 +127,10 @@ class _Roofline:
         """Return the time that `amount` bytes take to or from memory."""
         return amount / self.machine.memory_rate
 
+    def parameters(self, amount: Column) -> Column:
+        """Return the time of `amount` bytes that are moved for each parameter, not for each token."""
+        return self.traffic(amount / self.machine.efficiency.update)
+
     def narrow(self, amount: Column) -> Column:
         """Return the time of what would be `amount` bytes with values of two bytes."""
         return self.traffic(amount * (self.value_bytes / 2) / self.machine.efficiency.elementwise)
@@ -134,13 +138,15 @@ class _Roofline:
 
 def step_times(work: Workload, plans: Plans, machine: Machine, practice: Practice) -> StepTimes:
     """Return where the time of a step goes, for every plan."""
+    share = machine.efficiency
+    practice = practice if share.overlaps else _nothing_beside(practice)
     roof = _Roofline(machine, practice)
     layer = _layer(work, plans, roof, practice)
     head = _head(work, plans, roof)
     middle, last = stage_layers(work.model.layers, plans)
     rounds = work.sequences / (plans.dp * plans.micro)
 
-    software = machine.efficiency.block_us * 1e-6
+    software = _software(plans, machine)
     forward = layer.forward + software / 3
     backward = layer.backward + 2 * software / 3
     again = _again(layer, plans, practice)
@@ -151,17 +157,22 @@ def step_times(work: Workload, plans: Plans, machine: Machine, practice: Practic
     # The slowest stage sets the pace: a middle one, or the last with the output matrix.
     heavy = np.where(middle * whole >= last * whole + head, middle, last)
     extra = np.where(heavy == middle, np.where(last == middle, head, 0.0), head)
-    passes = rounds * heavy
 
     pipeline = _pipeline(work, plans, machine, practice, rounds)
     bubble = _bubble(plans, middle * whole, middle * (layer.products + layer.elementwise))
     data = _data(work, plans, machine, practice, behind=middle * whole, rounds=rounds)
-    parameters = stage_parameters(work.model, plans)
-    optimizer = roof.traffic(_OPTIMIZER_BYTES * parameters / np.where(plans.zero >= 1, plans.shard, 1.0))
-    tail = practice.straggler * np.sqrt(2 * np.log(np.maximum(plans.ranks, 1.0)))
-    compute = passes * (forward + backward) + rounds * extra
-    bubble = _filled(bubble, compute + passes * again + optimizer, machine)
+    sums = roof.parameters(share.sums_bytes * stage_parameters(work.model, plans))
+    each = share.micro_us * 1e-6 + sums
+    optimizer = _optimizer(work, plans, roof)
+    if share.ranks_per_core > 1:
+        # Stages share processors: what counts is the work of all, and a bubble is what nobody fills.
+        slowest = rounds * (heavy * whole + extra + each) + bubble
+        heavy, extra = work.model.layers / plans.pp, head / plans.pp
+        bubble = np.maximum(0.0, slowest / share.ranks_per_core - rounds * (heavy * whole + extra + each))
+    passes = rounds * heavy
+    compute = passes * (forward + backward) + rounds * (extra + each)
     busy = compute + passes * (again + tensor + context + expert) + bubble
+    tail = practice.straggler * np.sqrt(2 * np.log(np.maximum(plans.ranks, 1.0)))
     return StepTimes(
         compute_s=compute,
         recompute_s=passes * again,
@@ -171,11 +182,33 @@ def step_times(work: Workload, plans: Plans, machine: Machine, practice: Practic
         pipeline_s=pipeline,
         bubble_s=bubble,
         data_s=data,
-        optimizer_s=optimizer + machine.efficiency.step_us * 1e-6,
+        optimizer_s=optimizer + share.step_us * 1e-6,
         straggler_s=tail * busy,
         forward_s=middle * (forward + tensor / 3 + context / 3 + expert / 2),
         backward_s=middle * (backward + again + 2 * tensor / 3 + 2 * context / 3 + expert / 2),
     )
+
+
+def _nothing_beside(practice: Practice) -> Practice:
+    """Return the habits where communication takes the processor from compute: there is nothing to hide behind."""
+    return replace(
+        practice, overlap_tensor=False, overlap_tensor_backward=False, overlap_context=False, overlap_data=False,
+        overlap_pipeline=False,
+    )  # fmt: skip
+
+
+def _software(plans: Plans, machine: Machine) -> Column:
+    """Return the software's own time for one block and micro-batch."""
+    share = machine.efficiency
+    tensor = np.where(plans.tp > 1, share.tensor_us, 0.0)
+    shard = np.where(plans.zero > _SHARD_GRADIENTS, share.shard_us, 0.0)
+    return (share.block_us + tensor + shard) * 1e-6
+
+
+def _optimizer(work: Workload, plans: Plans, roof: _Roofline) -> Column:
+    """Return the time of the update."""
+    parameters = stage_parameters(work.model, plans)
+    return roof.parameters(_OPTIMIZER_BYTES * parameters / np.where(plans.zero >= 1, plans.shard, 1.0))
 
 
 def block_times(work: Workload, plans: Plans, machine: Machine, practice: Practice) -> BlockTimes:
@@ -270,7 +303,8 @@ def _head(work: Workload, plans: Plans, roof: _Roofline) -> Column:
     tokens = plans.micro * work.length / plans.cp
     columns = work.model.vocabulary / plans.tp
     width = np.full_like(tokens, float(work.model.width))
-    return 3 * roof.product(tokens, columns, width, usual=True) + roof.traffic(_LOSS_BYTES * tokens * columns)
+    loss = roof.traffic(_LOSS_BYTES * tokens * columns / roof.machine.efficiency.elementwise)
+    return 3 * roof.product(tokens, columns, width, usual=True) + loss
 
 
 def _again(layer: BlockTimes, plans: Plans, practice: Practice) -> Column:
@@ -360,12 +394,6 @@ def _bubble(plans: Plans, whole: Column, weights: Column) -> Column:
     h1 = (plans.pp - 1) * np.maximum(0.0, whole - 2 * weights)
     v_shape = (plans.pp - 1) * np.maximum(0.0, whole - 3 * weights) / 2
     return np.choose(plans.schedule.astype(np.int64), [plain, plain, h1, v_shape])
-
-
-def _filled(bubble: Column, work: Column, machine: Machine) -> Column:
-    """Return what is left of a bubble where ranks share processors: while one waits, another computes."""
-    crowd = machine.efficiency.ranks_per_core
-    return np.maximum(0.0, (work + bubble) / crowd - work) if crowd > 1 else bubble
 
 
 def _data(

@@ -7,6 +7,8 @@ from pydantic import Field
 from weft.core.spec import Spec
 
 Share = Annotated[float, Field(gt=0, le=1)]
+Ratio = Annotated[float, Field(gt=0)]
+Microseconds = Annotated[float, Field(ge=0)]
 
 
 class EfficiencySpec(Spec):
@@ -20,20 +22,34 @@ class EfficiencySpec(Spec):
     """Share of the bf16 matrix speed that a fused attention kernel reaches."""
     memory: Share
     """Share of the memory bandwidth that element-wise kernels reach."""
-    elementwise: Share = 1.0
-    """Share of that which a block's element-wise work reaches, where kernels are not fused."""
+    elementwise: Ratio = 1.0
+    """Speed of a block's element-wise work and of the loss as a ratio of that: below 1 where kernels are not fused,
+    above where caches hold what they work on."""
+    update: Ratio = 1.0
+    """Speed of what is done for each parameter, the update and sums of gradients, as a ratio of the same."""
+    sums_bytes: Annotated[float, Field(ge=0)] = 0.0
+    """Memory traffic for one parameter with which the gradient of each micro-batch is taken and added, where the
+    products do not do it themselves."""
     link: Share
     """Share of the scale-up bandwidth that a collective reaches."""
     nic: Share
     """Share of the NIC's payload rate that a collective reaches."""
-    message_us: Annotated[float, Field(ge=0)]
-    """Software and NIC time of one small message between nodes, besides the way, in microseconds."""
-    kernel_us: Annotated[float, Field(ge=0)]
-    """Time of the smallest kernel in microseconds."""
-    block_us: Annotated[float, Field(ge=0)] = 0.0
+    message_us: Microseconds
+    """Software and NIC time of one small message between nodes, besides the way."""
+    kernel_us: Microseconds
+    """Time of the smallest kernel."""
+    block_us: Microseconds = 0.0
     """Time of the software itself for one block and micro-batch, both passes, where compute does not hide it."""
-    step_us: Annotated[float, Field(ge=0)] = 0.0
-    """Time of the software itself for one step besides its blocks: input, loss, exchange, update, guards."""
+    tensor_us: Microseconds = 0.0
+    """The same, more, where a block's matrices are cut over tensor-parallel ranks."""
+    shard_us: Microseconds = 0.0
+    """The same, more, where a block's weights are gathered and its gradients scattered for each micro-batch."""
+    micro_us: Microseconds = 0.0
+    """Time of the software itself for one micro-batch besides its blocks: input, embedding, loss."""
+    step_us: Microseconds = 0.0
+    """Time of the software itself for one step besides its micro-batches: small exchanges, update, metrics."""
+    overlaps: bool = True
+    """Whether communication runs beside compute; not where a processor does both."""
     ranks_per_core: Annotated[float, Field(ge=1)] = 1.0
     """Ranks that share one processor, each measured while all are busy; a rank that waits then leaves it to others."""
     usable: Share

@@ -1,0 +1,114 @@
+"""Probes: short trainings of a fixed family whose whole steps show what this machine reaches.
+
+Each is mostly one thing: the software of a step, of a micro-batch or of a block; products; attention; the loss; what is
+done for each parameter; a pipeline; matrices cut over ranks; weights gathered for each block. `planning.fit` turns
+their times into a site's figures. They take turns, so that other work on the machine meets all of them, and what other
+programs take of the processors is taken off.
+"""
+
+import statistics
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from weft.engines.supervisor.others import Ticks, others_share, ticks
+from weft.engines.supervisor.supervisor import Supervisor
+from weft.planning.fit import ProbeTime
+from weft.specs import JobSpec, load_job
+from weft.training.runs import records
+
+_WARM_STEPS = 2
+_CALM = 0.03
+
+
+@dataclass(frozen=True)
+class _Probe:
+    """One training of the family."""
+
+    model: tuple[int, int, int, int, int, int]
+    """Blocks, width, heads, heads of keys and values, inner width, vocabulary."""
+    batch: tuple[int, int, int]
+    """Micro-batches of each replica, sequences of one, tokens of a sequence."""
+    steps: int
+    """As many as take a second or two."""
+    axis: str = "dp"
+    """What ranks do besides being replicas: "pp" and "tp" in pairs, "shard" all together."""
+
+
+_PROBES = {
+    "step": _Probe((1, 16, 2, 2, 32, 256), (1, 1, 4), 40),
+    "micro": _Probe((1, 16, 2, 2, 32, 256), (16, 1, 4), 20),
+    "blocks": _Probe((12, 32, 2, 1, 96, 256), (4, 1, 16), 14),
+    "products": _Probe((2, 384, 6, 6, 1024, 256), (1, 2, 80), 14),
+    "ordinary": _Probe((3, 192, 6, 3, 512, 256), (1, 4, 96), 14),
+    "narrow": _Probe((6, 80, 4, 2, 224, 256), (1, 3, 112), 14),
+    "attention": _Probe((2, 96, 3, 3, 192, 256), (1, 1, 768), 14),
+    "loss": _Probe((1, 64, 2, 2, 128, 4096), (1, 2, 128), 20),
+    "update": _Probe((2, 384, 6, 6, 1024, 256), (1, 1, 8), 14),
+    "sums": _Probe((2, 384, 6, 6, 1024, 256), (6, 1, 8), 10),
+    "pipeline": _Probe((6, 160, 5, 5, 448, 256), (3, 2, 96), 12, "pp"),
+    "sends": _Probe((2, 32, 2, 1, 64, 256), (16, 1, 16), 14, "pp"),
+    "tensor": _Probe((2, 160, 4, 2, 448, 256), (4, 2, 96), 10, "tp"),
+    "shards": _Probe((3, 96, 4, 2, 256, 256), (2, 1, 64), 12, "shard"),
+}
+
+
+def probe_jobs(ranks: int) -> tuple[JobSpec, ...]:
+    """Return the probes of a machine with `ranks` ranks; those of pairs only where all of them have a partner."""
+    plans = {"dp": {"dp": ranks}}
+    if ranks > 1:
+        plans["shard"] = {"dp": ranks, "shard": ranks}
+    if ranks % 2 == 0:
+        plans |= {axis: {"dp": ranks // 2, axis: 2} for axis in ("pp", "tp")}
+    return tuple(_job(name, probe, plans[probe.axis]) for name, probe in _PROBES.items() if probe.axis in plans)
+
+
+def _job(name: str, probe: _Probe, plan: dict[str, int]) -> JobSpec:
+    """Return a probe as a job without pauses for checkpoints and evaluation."""
+    table: dict[str, Any] = load_job("tiny-gpt").as_written()
+    names = ("layers", "width", "heads", "kv_heads", "ffn", "vocabulary")
+    table["model"] |= dict(zip(names, probe.model, strict=True))
+    rounds, micro, length = probe.batch
+    table["batch"] |= {"sequences": plan["dp"] * rounds * micro, "micro": micro, "length": length}
+    table |= {"name": f"probe-{name}", "plan": plan, "steps": probe.steps}
+    table |= {"checkpoint": {"every": 0}, "evaluation": {"every": 0}}
+    return JobSpec.model_validate(table)
+
+
+def trained(job: JobSpec) -> ProbeTime:
+    """Return the middle step time of a training in a folder that is thrown away, less what other programs took."""
+    marks: list[Ticks] = []
+
+    def tell(line: Mapping[str, Any]) -> None:
+        now = ticks()
+        if "seconds" in line and now is not None:
+            marks.append(now)
+
+    with tempfile.TemporaryDirectory() as folder:
+        Supervisor(job, Path(folder), on_line=tell).run()
+        steps = records(Path(folder))[-1].steps()
+    others = others_share(marks[_WARM_STEPS - 1 : -1])
+    middle_s = statistics.median(sum(line["seconds"].values()) for line in steps[_WARM_STEPS:-1])
+    return ProbeTime(job, middle_s * (1 - others), others)
+
+
+def in_turns(jobs: Sequence[JobSpec], rounds: int, tell: Callable[[], None] | None = None) -> list[ProbeTime]:
+    """Train every job in each of `rounds` rounds and return the middle of its times; `tell` is called after each."""
+    found: list[list[ProbeTime]] = [[] for _ in jobs]
+    for _ in range(rounds):
+        for times, job in zip(found, jobs, strict=True):
+            times.append(trained(job))
+            if tell is not None:
+                tell()
+    return [middle(times) for times in found]
+
+
+def middle(times: Sequence[ProbeTime]) -> ProbeTime:
+    """Return the middle of a job's times, of those rounds in which other programs took about as little as ever."""
+    least = min(one.others for one in times)
+    calm = [one for one in times if one.others <= least + _CALM]
+    return ProbeTime(
+        calm[0].job, statistics.median(one.seconds for one in calm), statistics.median(one.others for one in calm)
+    )
