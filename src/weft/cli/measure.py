@@ -40,7 +40,7 @@ def measure(
     """Measure what this machine reaches and write it to FILE as a site, for `weft plan` and `weft rehearse`.
 
     On processors it also trains a few small models, each mostly one thing, because a whole step takes longer than its
-    kernels do alone: about a minute and a half in all with four ranks on two cores.
+    kernels do alone: under two minutes in all with four ranks on two cores.
 
     Parameters
     ----------
