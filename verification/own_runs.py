@@ -36,6 +36,16 @@ JOBS: dict[str, dict[str, Any]] = {
     "many micro-batches, dp 2 x pp 2": {"batch": {"sequences": 32, "micro": 1, "length": 64}},
     "tiny-gpt, dp 2 x tp 2": {"plan": {"dp": 2, "tp": 2}, "steps": 10},
     "tiny-gpt, ZeRO 3 over dp 4": {"plan": {"dp": 4, "shard": 4}, "steps": 12},
+    "wider, dp 2 x tp 2": {
+        "plan": {"dp": 2, "tp": 2},
+        "model": {"layers": 3, "width": 192, "heads": 6, "kv_heads": 2, "ffn": 512},
+        "steps": 10,
+    },
+    "longer, ZeRO 3 over dp 4": {
+        "plan": {"dp": 4, "shard": 4},
+        "batch": {"sequences": 8, "micro": 1, "length": 256},
+        "steps": 12,
+    },
 }
 STEPS = 14
 
