@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _PROC = Path("/proc")
-_GROUP, _USER, _SYSTEM = 2, 11, 12
-"""Places in /proc/PID/stat after the name: proc(5) counts them from 3."""
+_GROUP, _TIMES = 2, slice(11, 15)
+"""Places in /proc/PID/stat after the name, which proc(5) counts from 3: the group; user and system time, of the process
+and of those children that have ended."""
 _IDLE = (3, 4, 5, 6)
 """Places in /proc/stat: nothing ran, or an interrupt did, which on loopback is ours."""
 _REAL = 8
@@ -45,7 +46,7 @@ def _ours(process: Path) -> int:
     with contextlib.suppress(OSError, ValueError, IndexError):
         words = (process / "stat").read_text().rpartition(")")[2].split()
         if int(words[_GROUP]) == os.getpgrp():
-            return int(words[_USER]) + int(words[_SYSTEM])
+            return sum(int(word) for word in words[_TIMES])
     return 0
 
 
