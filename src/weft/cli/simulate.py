@@ -117,10 +117,11 @@ def simulate(
     chosen = scenario if chakra is None else _traced(scenario, chakra, site, matrix)
     files = _files(chosen, sweep, matrix, topology)
     _check_names(flows, series)
+    kept = None if keep is None else Keep(keep)
     with _progress() as (watch, say), nullcontext() if series is None else SeriesFile(series) as bins:
         reports = api.simulate(
             chosen or "htsim-permutation", names, seed, engine=engine, threads=threads, files=files, traces=chakra,
-            keep=None if keep is None else Keep(keep), series=bins, watch=watch, say=say,
+            keep=kept, series=bins, watch=watch, say=say,
         )  # fmt: skip
     if flows is not None:
         _write_flows(flows, reports)
@@ -133,8 +134,9 @@ def simulate(
         print_json(documents[0] if len(documents) == 1 else documents)
     else:
         _print(reports)
-    if keep is not None and reports[-1].interrupted:
-        sys.stderr.write(f"kept in {keep}; the same command goes on from {TIME.about(reports[-1].end_ps)}\n")
+    if kept is not None and (kept.trouble or reports[-1].interrupted):
+        on = f"kept in {keep}; the same command goes on from {TIME.about(reports[-1].end_ps)}"
+        sys.stderr.write(f"{kept.trouble or on}\n")
     _end(reports)
 
 

@@ -68,9 +68,11 @@ def _other_way(s: Any, k: int, r: Any, i: int, room: int) -> int:
 @rule
 def _way_it_came(s: Any, k: int, value: int, room: int) -> int:
     """Return the EV of sender `k` with the bits by which a packet came, or -1 where it has none or may not use it."""
+    if value < 0:
+        return -1
     for e in range(s.params[0]["evs"]):
         ev = s.evs[k, e]
-        if ev["value"] == value >= 0 and ev["state"] != DENIED and usable(s, k, ev["plane"], room):
+        if ev["value"] == value and ev["state"] != DENIED and usable(s, k, ev["plane"], room):
             return e
     return -1
 

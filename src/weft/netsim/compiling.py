@@ -71,7 +71,7 @@ class Fixed:
         return found
 
 
-def _homes(folder: Path | None) -> Iterator[Path]:
+def _homes(folder: Path | None, *, make: bool = False) -> Iterator[Path]:
     """Give the places where compiled rules may be kept, the best first.
 
     Code is loaded from there, so a place that others can write to is none: the one among temporary files is our own.
@@ -84,7 +84,8 @@ def _homes(folder: Path | None) -> Iterator[Path]:
     yield (Path(caches) if caches else Path.home() / ".cache") / "weft" / name
     private = Path(tempfile.gettempdir()) / f"weft-{os.getuid()}"
     with suppress(OSError):
-        private.mkdir(mode=0o700, exist_ok=True)
+        if make:
+            private.mkdir(mode=_PRIVATE, exist_ok=True)
         found = private.lstat()
         if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and stat.S_IMODE(found.st_mode) == _PRIVATE:
             yield private / name
@@ -101,7 +102,7 @@ def prepare(folder: Path | None = None, say: Callable[[str], None] | None = None
         raise UsageError("compiled rules need numba; install weft[sim], or leave them plain")
     known = is_compiled(folder)
     kept = False
-    for home in _homes(folder):
+    for home in _homes(folder, make=True):
         with suppress(OSError):
             home.mkdir(parents=True, exist_ok=True)
         kept = os.access(home, os.W_OK)

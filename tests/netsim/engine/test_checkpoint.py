@@ -1,6 +1,7 @@
 """A run that is kept and taken up again ends like one that was never cut off."""
 
 import json
+import resource
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 from tests.netsim.worlds import fault, scenario, small_site
 
 from weft.core.errors import UsageError
-from weft.netsim.engine.checkpoint import load, save
+from weft.netsim.engine.checkpoint import Keep, load, save
 from weft.netsim.simulate import prepare_engine, set_up, transports_of
 from weft.specs.scenario import TrafficSpec
 
@@ -65,6 +66,32 @@ def test_room_that_was_never_used_takes_none_on_disk(tmp_path: Path):
     save(world, tmp_path / "kept")
     files = [file.stat() for file in (tmp_path / "kept").iterdir()]
     assert sum(file.st_blocks * 512 for file in files) < sum(file.st_size for file in files) / 2
+
+
+def test_a_damaged_run_is_named(tmp_path: Path):
+    world = worlds()
+    for name, content in (("small.pickle", b"garbage\n"), ("busy.npy", b"")):
+        save(world, tmp_path / "kept")
+        (tmp_path / "kept" / name).write_bytes(content)
+        with pytest.raises(UsageError, match="damaged"):
+            load(worlds(), tmp_path / "kept")
+
+
+def test_a_full_disk_costs_the_copy_and_not_the_run(tmp_path: Path):
+    world, keep = worlds(), Keep(tmp_path / "kept", every_s=0)
+    keep.now_and_then(world)
+    before = {file.name: file.read_bytes() for file in (tmp_path / "kept").iterdir()}
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        keep.now_and_then(world)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "nothing could be kept" in keep.trouble
+    assert {file.name: file.read_bytes() for file in (tmp_path / "kept").iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+    keep.now_and_then(world)
+    assert keep.trouble == ""
 
 
 def test_another_scenario_is_refused(tmp_path: Path):

@@ -5,6 +5,7 @@ a run that is cut off while writing keeps the checkpoint before it. It belongs t
 another one is refused.
 """
 
+import os
 import pickle
 import shutil
 import signal
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 _EVERY_S = 120.0
 _SMALL = "small.pickle"
 _BLOCK_BYTES = 1 << 20
+_DAMAGE = (OSError, EOFError, ValueError, TypeError, LookupError, AttributeError, ImportError, pickle.UnpicklingError)
+"""What reading a file that was cut or written over may raise."""
 
 
 class Keep:
@@ -35,11 +38,19 @@ class Keep:
         self.folder, self.every_s = folder, every_s
         self._last_s = time.monotonic()
         self._stopping = False
+        self.trouble = ""
+        """Why the last attempt kept nothing."""
 
     def now_and_then(self, world: "EngineWorld") -> None:
         """Keep the run where the last time is long enough ago; keep and end it where it was interrupted."""
         if self._stopping or time.monotonic() - self._last_s >= self.every_s:
-            save(world, self.folder)
+            self.trouble = ""
+            try:
+                save(world, self.folder)
+            except OSError as error:
+                # The run is worth more than its copy, and the copy before this one is still there.
+                shutil.rmtree(_part_of(self.folder), ignore_errors=True)
+                self.trouble = f"nothing could be kept in {self.folder}: {error.strerror}"
             self._last_s = time.monotonic()
         if self._stopping:
             raise KeyboardInterrupt
@@ -138,14 +149,16 @@ def _has_any(block: Any) -> bool:
 
 def _write(path: Path, column: Any) -> None:
     """Write a column; what is nothing but zeros, most of what is reserved, becomes a hole in the file."""
-    if not column.nbytes:
-        np.save(path, column)
-        return
-    target = np.lib.format.open_memmap(path, mode="w+", dtype=column.dtype, shape=column.shape)
-    for piece in _blocks(column):
-        if _has_any(column[piece]):
-            target[piece] = column[piece]
-    target.flush()
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(column))
+        for piece in _blocks(column):
+            block = column[piece]
+            if _has_any(block):
+                file.write(np.ascontiguousarray(block).tobytes())
+            else:
+                file.seek(block.nbytes, os.SEEK_CUR)
+        # A hole at the end is no part of a file until its length says so.
+        file.truncate()
 
 
 def _read(kept: Any, column: Any) -> None:
@@ -157,12 +170,15 @@ def _read(kept: Any, column: Any) -> None:
 
 def load(world: "EngineWorld", folder: Path) -> None:
     """Bring a world that was made from the same scenario to where the kept one stopped."""
-    with (folder / _SMALL).open("rb") as file:
-        small = pickle.load(file)  # noqa: S301  written by `save`, below a folder that the user names
-    world.make_like(small)
-    for name, column in _columns(world).items():
-        kept = np.load(folder / f"{name}.npy", mmap_mode="r")
-        if kept.dtype != column.dtype or kept.shape[1:] != column.shape[1:] or len(kept) > len(column):
-            raise UsageError(f"{folder} keeps another scenario; name an empty folder, or remove it")
-        _read(kept, column)
-    world.set_small_state(small)
+    try:
+        with (folder / _SMALL).open("rb") as file:
+            small = pickle.load(file)  # noqa: S301  written by `save`, below a folder that the user names
+        world.make_like(small)
+        for name, column in _columns(world).items():
+            kept = np.load(folder / f"{name}.npy", mmap_mode="r")
+            if kept.dtype != column.dtype or kept.shape[1:] != column.shape[1:] or len(kept) > len(column):
+                raise UsageError(f"{folder} keeps another scenario; name an empty folder, or remove it")
+            _read(kept, column)
+        world.set_small_state(small)
+    except _DAMAGE as error:
+        raise UsageError(f"the run kept in {folder} is damaged ({error}); remove it, or name a new folder") from None
