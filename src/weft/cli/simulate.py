@@ -134,10 +134,7 @@ def simulate(
         print_json(documents[0] if len(documents) == 1 else documents)
     else:
         _print(reports)
-    if kept is not None and (kept.trouble or reports[-1].interrupted):
-        on = f"kept in {keep}; the same command goes on from {TIME.about(reports[-1].end_ps)}"
-        sys.stderr.write(f"{kept.trouble or on}\n")
-    _end(reports)
+    _end(reports, kept)
 
 
 def _traced(scenario: str | None, prefix: Path, site: str | None, matrix: Path | None) -> str | ScenarioSpec:
@@ -186,8 +183,11 @@ def _progress() -> "Iterator[tuple[Watch | None, Any]]":
         yield watch, lambda text: errors.print(f"[dim]{text}[/]")
 
 
-def _end(reports: tuple[Report, ...]) -> None:
-    """End as the runs did: interrupted, or with flows that failed."""
+def _end(reports: tuple[Report, ...], kept: Keep | None) -> None:
+    """End as the runs did: interrupted, or with flows that failed; say first what is kept of them."""
+    if kept is not None and (kept.trouble or reports[-1].interrupted):
+        on = f"kept in {kept.folder}; the same command goes on from {TIME.about(reports[-1].end_ps)}"
+        sys.stderr.write(f"{kept.trouble or on}\n")
     if any(report.interrupted for report in reports):
         raise KeyboardInterrupt
     failed = sum(report.as_json()["failed"] for report in reports)
