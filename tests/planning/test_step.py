@@ -198,7 +198,7 @@ def test_a_long_pipeline_of_few_micro_batches_still_waits_on_shared_processors()
     ],
 )
 def test_the_softwares_own_time_counts_once_for_what_it_is(name: str, plan: dict[str, Any]):
-    counts = {"micro_us": 256 // plan.get("dp", 1), "step_us": 1}
+    counts = {"micro_us": 256 // plan.get("dp", 1), "step_us": 1, "tensor_us": (MODEL.layers + 1) * 256}
     expected = 1e-3 * counts.get(name, MODEL.layers * 256 // plan.get("dp", 1))
     slower = with_efficiency(crowded(2.0), **{name: getattr(H100.efficiency, name) + 1e3})
     longer = seconds(one_plan(**plan), machine=slower) - seconds(one_plan(**plan), machine=crowded(2.0))

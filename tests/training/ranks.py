@@ -112,6 +112,12 @@ def train_slowly(job: JobSpec, folder: str, *, resume: bool, reporter: Reporter)
     return result | {"moved": runs[-1] < runs[0]}
 
 
+def processors(reporter: Reporter) -> set[int]:
+    """Return where this rank may run."""
+    del reporter
+    return os.sched_getaffinity(0)
+
+
 def pid(reporter: Reporter) -> None:
     """Say which process this is."""
     reporter.send("pid", os.getpid())

@@ -4,7 +4,7 @@ import signal
 import pytest
 
 from weft.core.errors import FailedError, UsageError
-from weft.training.launch import Ranks
+from weft.training.launch import Ranks, Setting, keep_to_one
 
 
 def test_ranks_join_speak_and_return():
@@ -16,6 +16,34 @@ def test_ranks_join_speak_and_return():
 
 def test_one_rank_is_enough():
     assert Ranks("tests.training.ranks:total", 1, {"add": 5}).run() == [5]
+
+
+def test_ranks_that_share_all_processors_evenly_keep_to_one_each():
+    ours = sorted(os.sched_getaffinity(0))[:2]
+    assert [_kept(ours, rank, 4) for rank in range(4)] == [{ours[rank % len(ours)]} for rank in range(4)]
+
+
+def test_ranks_that_would_share_processors_unevenly_are_left_to_the_scheduler():
+    ours = sorted(os.sched_getaffinity(0))[:2]
+    if len(ours) > 1:
+        assert _kept(ours, 0, 3) == _kept(ours, 0, 1) == set(ours)
+
+
+def test_a_rank_has_its_processor_when_it_works():
+    found = Ranks("tests.training.ranks:processors", 2 * len(os.sched_getaffinity(0)), {}).run()
+    assert {len(one) for one in found} == {1}
+    assert set().union(*found) == os.sched_getaffinity(0)
+
+
+def _kept(processors: list[int], rank: int, ranks: int) -> set[int]:
+    """Return where a rank may run that was started on `processors`."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, processors)
+    try:
+        keep_to_one(Setting(rank, ranks, 0))
+        return os.sched_getaffinity(0)
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def step_times(work: Workload, plans: Plans, machine: Machine, practice: Practic
     practice = practice if share.overlaps else _nothing_beside(practice)
     roof = _Roofline(machine, practice)
     layer = _layer(work, plans, roof, practice)
-    head = _head(work, plans, roof)
+    head = _head(work, plans, roof) + _cut(plans, machine)
     middle, last = stage_layers(work.model.layers, plans)
     rounds = work.sequences / (plans.dp * plans.micro)
 
@@ -161,8 +161,8 @@ def step_times(work: Workload, plans: Plans, machine: Machine, practice: Practic
     pipeline = _pipeline(work, plans, machine, practice, rounds)
     bubble = _bubble(plans, middle * whole, middle * (layer.products + layer.elementwise))
     data = _data(work, plans, machine, practice, behind=middle * whole, rounds=rounds)
-    sums = roof.parameters(share.sums_bytes * stage_parameters(work.model, plans))
-    each = share.micro_us * 1e-6 + sums
+    moved = share.sums_bytes + np.where(plans.zero > _SHARD_GRADIENTS, share.shard_bytes, 0.0)
+    each = share.micro_us * 1e-6 + roof.parameters(moved * stage_parameters(work.model, plans))
     optimizer = _optimizer(work, plans, roof)
     if share.ranks_per_core > 1:
         # Stages share processors: what counts is the work of all, and a bubble is what nobody fills.
@@ -200,9 +200,13 @@ def _nothing_beside(practice: Practice) -> Practice:
 def _software(plans: Plans, machine: Machine) -> Column:
     """Return the software's own time for one block and micro-batch."""
     share = machine.efficiency
-    tensor = np.where(plans.tp > 1, share.tensor_us, 0.0)
     shard = np.where(plans.zero > _SHARD_GRADIENTS, share.shard_us, 0.0)
-    return (share.block_us + tensor + shard) * 1e-6
+    return (share.block_us + shard) * 1e-6 + _cut(plans, machine)
+
+
+def _cut(plans: Plans, machine: Machine) -> Column:
+    """Return what the software takes longer for cut matrices: of one block, or of the embedding and the head."""
+    return np.where(plans.tp > 1, machine.efficiency.tensor_us, 0.0) * 1e-6
 
 
 def _optimizer(work: Workload, plans: Plans, roof: _Roofline) -> Column:

@@ -41,9 +41,12 @@ class EfficiencySpec(Spec):
     block_us: Microseconds = 0.0
     """Time of the software itself for one block and micro-batch, both passes, where compute does not hide it."""
     tensor_us: Microseconds = 0.0
-    """The same, more, where a block's matrices are cut over tensor-parallel ranks."""
+    """The same, more, where a block's matrices are cut over tensor-parallel ranks; embedding and head take it once."""
     shard_us: Microseconds = 0.0
     """The same, more, where a block's weights are gathered and its gradients scattered for each micro-batch."""
+    shard_bytes: Annotated[float, Field(ge=0)] = 0.0
+    """Memory traffic for one parameter with which its weights are gathered and its gradient is scattered for each
+    micro-batch, besides the exchange itself: copies into buffers and out of them, and sums."""
     micro_us: Microseconds = 0.0
     """Time of the software itself for one micro-batch besides its blocks: input, embedding, loss."""
     step_us: Microseconds = 0.0
