@@ -144,7 +144,7 @@ def exchange_gbps(
 
 def s5() -> Experiment:
     """Everybody to everybody."""
-    names, seeds = ("mrc", "roce:1", "roce:2", "roce:8"), range(3)
+    names, seeds = ("mrc", "roce:1", "roce:2", "roce:8", "roce:16"), range(3)
     runs = {
         name: {label: [exchange_gbps(name, label, seed) for seed in seeds] for label in EXCHANGES} for name in names
     }
@@ -178,9 +178,9 @@ def s5() -> Experiment:
 
 
 S5_REMARK = (
-    "Every uplink is full here, and what differs is how evenly packets are spread over them. Skipping marked EVs does not help "
-    "MRC in this: one of 56 queue pairs of a NIC sends a packet every 5 us, its EV's next turn comes when the mark is old, and "
-    "many leave the same uplink at once. A queue pair carries data both ways, so that data proves the ways back and nobody has "
+    "Every uplink is full here, and what differs is how evenly packets are spread over them. One of 56 queue pairs of a NIC "
+    "sends a packet every 5 us: when an EV's turn comes its mark is old, so it skips nothing (docs/protocol.md). "
+    "A queue pair carries data both ways, so that data proves the ways back and nobody has "
     "to probe them; MRC's acknowledgements take 0.8 % of a link, RoCE's 0.5 %. Where the 7 neighbours of a server use their "
     "NICs too, uplinks have a ninth to spare, 8 queue pairs fill every link as spraying does, and RoCE's shorter headers (82 "
     "bytes over IPv4 against 126) put it ahead, after its first milliseconds. A queue pair of RoCE costs a NIC nothing here: 448 "

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.mrc import columns, evs, skipping
-from weft.mrc.columns import SKIP
+from weft.mrc.columns import GOOD, SKIP
 from weft.mrc.sender import start_sender
 from weft.mrc.settings import settings
 from weft.specs.transport import MrcSpec
@@ -109,3 +109,27 @@ def test_a_late_arrival_is_no_mark() -> None:
     before = int(s.evs[0, 0]["patience"])
     assert evs.ev_event(s, 0, 0, evs.ARRIVED) == SKIP
     assert s.evs[0, 0]["patience"] == before
+
+
+@pytest.mark.parametrize(("inflight", "skipped"), [(0, False), (15, False), (16, True), (64, True)])
+def test_a_mark_skips_only_where_the_turn_of_its_ev_comes_within_a_round_trip(inflight: int, skipped: bool) -> None:
+    s = made(16)
+    s.qp[0]["inflight"] = inflight
+    evs.ev_marked(s, 0, 0)
+    assert (s.evs[0, 0]["state"] == SKIP) == skipped
+    assert s.evs[0, 0]["patience"] == 2
+
+
+def test_a_path_that_is_marked_again_and_again_is_skipped_however_late_its_turn_comes() -> None:
+    s = made(16)
+    states = []
+    for _ in range(3):
+        evs.ev_marked(s, 0, 0)
+        states.append(int(s.evs[0, 0]["state"]))
+    assert states == [GOOD, GOOD, SKIP]
+
+
+def test_where_nothing_is_skipped_marks_leave_no_trace() -> None:
+    s = made(16, skip=False)
+    evs.ev_marked(s, 0, 0)
+    assert (int(s.evs[0, 0]["state"]), int(s.qp[0]["mark_share"])) == (GOOD, 0)

@@ -17,7 +17,7 @@ from weft.core.errors import FailedError, UsageError
 from weft.core.provenance import provenance
 from weft.core.toml import written
 from weft.planning.calibrate import Calibration, MachineTimes, calibrate, measured_site
-from weft.planning.fit import fitted
+from weft.planning.fit import fitted, with_step
 from weft.specs import SiteSpec, load_site
 from weft.specs.efficiency import EfficiencySpec
 from weft.specs.gpus import GPUS, gpu_type_named
@@ -34,13 +34,13 @@ def measure(
     *,
     ranks: Annotated[int | None, Parameter(help="Ranks that are busy at once; as many as cores or GPUs.")] = None,
     seconds: Annotated[float, Parameter(help="Time for each kernel.")] = 0.2,
-    rounds: Annotated[int, Parameter(help="Times that each probe is trained, on processors; 0 for kernels alone.")] = 2,
+    rounds: Annotated[int, Parameter(help="Times that each probe is trained; 0 for kernels alone.")] = 2,
     json: JsonFlag = False,
 ) -> None:
     """Measure what this machine reaches and write it to FILE as a site, for `weft plan` and `weft rehearse`.
 
-    On processors it also trains a few small models, each mostly one thing, because a whole step takes longer than its
-    kernels do alone: under two minutes in all with four ranks on two cores.
+    It also trains small models, each mostly one thing, because a whole step takes longer than its kernels do alone: on
+    processors many, two and a half minutes in all with four ranks on two cores, on a GPU one.
 
     Parameters
     ----------
@@ -68,9 +68,8 @@ def measure(
         measured_site, _base(times), name=name, ranks=wanted, memory_bytes=memory // (1 if count else wanted)
     )
     found = calibrate(times, cores)
-    # A GPU works while the software prepares what comes next; a processor does one after the other.
-    if times.device == "cpu" and rounds:
-        found = _trained(found, make, wanted, rounds)
+    if rounds:
+        found = _trained(found, make, wanted, rounds, device=times.device)
     site = make(found)
     try:
         file.write_text(f"# Measured by `weft site measure`.\n{written(site.as_written())}", encoding="utf-8")
@@ -82,18 +81,24 @@ def measure(
     _print(site, times, file)
 
 
-def _trained(found: Calibration, make: Callable[[Calibration], SiteSpec], ranks: int, rounds: int) -> Calibration:
-    """Return the calibration that tells whole steps of the probes."""
+def _trained(
+    found: Calibration, make: Callable[[Calibration], SiteSpec], ranks: int, rounds: int, *, device: str
+) -> Calibration:
+    """Return the calibration that tells whole steps of the probes.
+
+    A GPU works while the software prepares what comes next, so that all it needs of them is the step that computes
+    nothing; a processor does one after the other.
+    """
     from weft.engines.supervisor.probes import in_turns, probe_jobs
 
-    jobs = probe_jobs(ranks)
+    jobs = probe_jobs(ranks) if device == "cpu" else probe_jobs(ranks)[:1]
     with _progress(len(jobs) * rounds) as tell:
         probes = in_turns(jobs, rounds, tell)
     others = statistics.median(probe.others for probe in probes)
     if others > _MANY_OTHERS:
         note = f"note: other programs took {100 * others:.0f} % of the processors; measure again when they rest"
         sys.stderr.write(note + "\n")
-    return fitted(found, make, probes)
+    return fitted(found, make, probes) if device == "cpu" else with_step(found, probes[0].seconds)
 
 
 @contextlib.contextmanager

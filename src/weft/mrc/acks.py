@@ -10,7 +10,7 @@ from typing import Any
 from weft.mrc.columns import ACKED, ERROR_PEER, ERROR_RETRIES, FREE, IN_FLIGHT, LOST, RETURNED
 from weft.mrc.compiled import rule
 from weft.mrc.congestion import cc_ack, cc_penalty, cc_trim
-from weft.mrc.evs import ALWAYS_SKIP, MARK, TRIM, ev_delivers, ev_event, note_fate
+from weft.mrc.evs import ALWAYS_SKIP, TRIM, ev_delivers, ev_event, ev_marked, note_fate
 from weft.mrc.numbers import LOW32, lowest_bit, seq_near
 from weft.mrc.recovery import (
     count_retry,
@@ -102,7 +102,7 @@ def _cause(s: Any, i: int, seq: int, value: int, verdict: int, now_ps: int) -> i
     ev_delivers(s, i, e)
     if verdict == VERDICT_SKIP_ONCE:
         q["marks"] += 1
-        ev_event(s, i, e, MARK)
+        ev_marked(s, i, e)
     elif verdict == VERDICT_ALWAYS_SKIP:
         ev_event(s, i, e, ALWAYS_SKIP)
     elif current:

@@ -10,8 +10,8 @@ leave open is chosen here:
   ports in step, and what is left is as uneven as chance: queues then grow as under random spraying.
 - A SKIP EV that the cursor meets turns GOOD and the packet moves on; one packet revives at most one EV, and the others
   that it meets stay in SKIP.
-- A mark skips an EV once; for how long one is passed over that is marked again and again, or has too much under way, is
-  decided in `skipping`.
+- A mark skips an EV once; whether it does at all, and for how long one is passed over that is marked again and again
+  or has too much under way, is decided in `skipping`.
 - A retired EV whose plane has no spare leaves a gap, unless `min_active` would be undercut: then it stays, in SKIP. A
   pair with few paths has few EVs, and its floor is the same share of them.
 - Where switches do not trim, an EV is blamed for as many losses in a row as chance alone would hardly bring: where one
@@ -30,7 +30,7 @@ import numpy as np
 from weft.mrc.columns import ACTIVE, ASSUMED_BAD, DENIED, GOOD, OUT, SKIP, SPARE
 from weft.mrc.compiled import rule
 from weft.mrc.numbers import draw
-from weft.mrc.skipping import is_held, most_held, note_mark, pace, rounds_of
+from weft.mrc.skipping import is_held, mark_ages, most_held, note_mark, pace, rounds_of
 
 MARK, TRIM, UNBLAMED, SILENCE, ALWAYS_SKIP, PASSED, PROBED_CLEAR, PROBED_MARKED, DENY, ALLOW, ARRIVED = range(11)
 """What can happen to an EV: an ECN mark, a trimmed packet, a loss that is not its fault, silence, the peer's wish never
@@ -280,6 +280,16 @@ def _event(s: Any, i: int, e: int, event: int) -> int:
         s.qp[i]["bad"] -= 1
     ev["state"] = new
     return new
+
+
+@rule
+def ev_marked(s: Any, i: int, e: int) -> None:
+    """Take in a mark on EV `e`: it loses its next turn, unless the mark would be old by then."""
+    ev = s.evs[i, e]
+    if ev["state"] == GOOD and mark_ages(s.params[0], s.qp[i], ev):
+        note_mark(s.params[0], s.qp[i], ev)
+    else:
+        ev_event(s, i, e, MARK)
 
 
 @rule

@@ -15,6 +15,9 @@ A mark skips an EV once (facts section 4.2). What goes beyond is chosen here; `e
 - An EV with more packets under way than its share of a bandwidth-delay product loses its turn: what is above that share
   waits in a queue, and this is known a round trip before a mark could tell. A path twice as slow then carries half as
   much. A few EVs at most are passed over so for one packet, lest a round end before everybody had a turn.
+- A mark tells of a queue about a round trip ago, and what it says is old after another. An EV's turn comes again after
+  about as many packets as there are EVs: where fewer than that are under way its first two marks in a row skip nothing,
+  for its queue has changed by then, and leaving it is as uneven as chance. So it is with many queue pairs at a NIC.
 - The last half round of what was posted leaves out EVs whose latest packet was marked: a message ends with its slowest
   packet, and no later round is left in which to even out.
 """
@@ -26,6 +29,8 @@ from weft.mrc.compiled import rule
 
 _PATIENCE_SHIFT = 3
 """Marks in a row, doublings of `patience`, that only skip an EV once each; those after them double the rounds."""
+_OLD_MARKS = 2
+"""Patience with an EV up to which one more mark skips nothing where it would be old by the EV's turn."""
 _MOST_HELD = 8
 """EVs that are not in SKIP and that one packet passes over at most, and not more than a quarter of all."""
 _QUARTER_SHIFT = 2
@@ -63,6 +68,13 @@ def note_mark(params: Any, q: Any, ev: Any) -> None:
         ev["patience"] = min(2 * max(ev["patience"], 1), params["most_skips"] << _PATIENCE_SHIFT)
     else:
         ev["patience"] = max(ev["patience"], 2)
+
+
+@rule
+def mark_ages(params: Any, q: Any, ev: Any) -> bool:
+    """Return whether a mark will be old when the turn of its EV comes, and is not one of many."""
+    paced = params["skip"] != 0 and params["paced"] != 0
+    return paced and q["inflight"] < q["active"] and ev["patience"] <= _OLD_MARKS
 
 
 @rule

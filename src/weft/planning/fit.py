@@ -76,6 +76,11 @@ def fitted(found: Calibration, make: Make, probes: Sequence[ProbeTime]) -> Calib
     return _with(found, now * units)
 
 
+def with_step(found: Calibration, seconds: float) -> Calibration:
+    """Return the calibration of a GPU with the time of a step that computes next to nothing: nothing hides it."""
+    return replace(found, efficiency=found.efficiency.model_copy(update={"step_us": round(seconds * 1e6, 1)}))
+
+
 def least_squares(table: Column, goals: Column) -> Column:
     """Return the figures, none below nothing, with which `table` comes nearest to `goals`: one at a time, in turns."""
     inner, outer = table.T @ table, table.T @ goals

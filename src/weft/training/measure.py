@@ -1,7 +1,9 @@
 """What this machine reaches: products, attention, a whole block and messages, timed on every rank at once.
 
 Ranks of a machine share its caches, memory and cores, so each figure is taken while all of them do the same. The raw
-times go to `planning.calibrate`, which turns them into the planner's figures; nothing is decided here.
+times go to `planning.calibrate`, which turns them into the planner's figures; nothing is decided here. Single kernels
+of a GPU are recorded once and replayed, so that a slow or busy processor that launches them does not count: in a step
+it is far ahead.
 """
 
 import os
@@ -25,6 +27,8 @@ _MESSAGES = (64, 1 << 20, 1 << 22)
 _TINY = ModelSpec(layers=1, width=16, heads=2, ffn=32)
 _TINY_LENGTH = 4
 _REPEATS = 3
+_REPLAYED = 16
+"""Launches of one kernel that are recorded together."""
 
 
 def measure(ranks: int, seconds: float = 0.3) -> MachineTimes:
@@ -46,9 +50,10 @@ def measure_rank(reporter: Reporter, seconds: float) -> MachineTimes:
         left, right = (
             torch.randn(size, dtype=bench.kind, device=device) for size in ((4 * side, side), (side, 4 * side))
         )
-        products.append(ProductTime(4 * side, 4 * side, side, bench.time(lambda a=left, b=right: torch.mm(a, b))))
+        products.append(ProductTime(4 * side, 4 * side, side, bench.kernel(lambda a=left, b=right: torch.mm(a, b))))
     whole = _ordinary(device)
-    length = 2048 if device.type == "cuda" else 128
+    # So many tokens that what is done for each weight does not count.
+    batch, length = (8, 2048) if device.type == "cuda" else (2, 128)
     return MachineTimes(
         device="cpu" if device.type == "cpu" else torch.cuda.get_device_name(device),
         ranks=dist.get_world_size() if dist.is_initialized() else 1,
@@ -56,7 +61,7 @@ def measure_rank(reporter: Reporter, seconds: float) -> MachineTimes:
         products=tuple(products),
         blocks=(
             _block(_TINY, 1, _TINY_LENGTH, bench),
-            _block(whole, 2, length, bench),
+            _block(whole, batch, length, bench),
             _block(whole, 2, 4 * length, bench),
         ),
         attention=_attention(whole, 2, length, bench),
@@ -84,6 +89,22 @@ class _Bench:
             count = int(agreed)
         rounds = sorted(self._round(call, count) / count for _ in range(_REPEATS))
         return rounds[_REPEATS // 2]
+
+    def kernel(self, call: Callable[[], object]) -> float:
+        """Return the seconds of a call that launches a kernel or two, without those of launching them."""
+        if self.device.type != "cuda":
+            return self.time(call)
+        aside = torch.cuda.Stream(self.device)
+        aside.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(aside):
+            # What a first call sets up must not be recorded.
+            call()
+        torch.cuda.current_stream(self.device).wait_stream(aside)
+        recorded = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(recorded):
+            for _ in range(_REPLAYED):
+                call()
+        return self.time(recorded.replay) / _REPLAYED
 
     def _round(self, call: Callable[[], object], count: int) -> float:
         if dist.is_initialized():
@@ -127,7 +148,7 @@ def _attention(spec: ModelSpec, batch: int, length: int, bench: _Bench) -> Atten
     """Time the attention kernel alone."""
     side = head_width(spec)
     q = torch.randn(batch, spec.heads, length, side, dtype=bench.kind, device=bench.device)
-    seconds = bench.time(lambda: functional.scaled_dot_product_attention(q, q, q, is_causal=True))
+    seconds = bench.kernel(lambda: functional.scaled_dot_product_attention(q, q, q, is_causal=True))
     return AttentionTime(2.0 * batch * spec.heads * side * length * length, seconds)
 
 
@@ -141,7 +162,7 @@ def _copies(bench: _Bench) -> float:
     size = 1 << (26 if bench.device.type == "cuda" else 22)
     left = torch.randn(size, device=bench.device)
     out = torch.empty_like(left)
-    return 2 * 4 * size / bench.time(lambda: torch.add(left, left, out=out))
+    return 2 * 4 * size / bench.kernel(lambda: torch.add(left, left, out=out))
 
 
 def _message(size: int, bench: _Bench) -> MessageTime:

@@ -1,0 +1,56 @@
+"""Our own trainer on one GPU against the planner: measure the GPU as `weft site measure` does, predict, train, compare.
+
+    PYTHONPATH=src python verification/own_gpu_runs.py
+
+The jobs are those of `benchmarks/mfu.py`, not compiled, at three lengths. The program fails where an error is above the
+bar. It takes about three minutes on an H200.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+
+from mfu import job
+from mfu import measure as train
+
+from weft.engines.supervisor.probes import in_turns, probe_jobs
+from weft.planning.calibrate import calibrate, measured_site
+from weft.planning.fit import with_step
+from weft.planning.report import plan_job
+from weft.specs import load_site
+from weft.specs.gpus import gpu_type_named
+from weft.training.measure import devices, measure
+
+BAR = 0.10
+JOBS = ((2048, 16), (4096, 8), (1024, 8))
+"""Tokens of a sequence, sequences of a micro-batch."""
+
+
+def main() -> int:
+    """Compare and print; return 1 where a job is above the bar."""
+    count, memory = devices()
+    if not count:
+        sys.stderr.write("own_gpu_runs: no GPU here\n")
+        return 2
+    times = measure(1, 0.5)
+    found = with_step(calibrate(times, 1), in_turns(probe_jobs(1)[:1], 2)[0].seconds)
+    base = load_site("laptop").model_copy(update={"gpu": gpu_type_named("h200").gpu})
+    site = measured_site(base, found, name="here", ranks=1, memory_bytes=memory)
+    worst = 0.0
+    for length, micro in JOBS:
+        spec = job(length=length, micro=micro, compiled=False)
+        told = float(plan_job(site, spec).chosen.times.step_s[0])
+        seconds = length * micro / float(train(spec, 12)["tokens_per_s"])
+        error = told / seconds - 1
+        worst = max(worst, abs(error))
+        print(
+            f"{micro:3} x {length}: predicted {told:.3f} s  measured {seconds:.3f} s  error {100 * error:+.1f} %",
+            flush=True,
+        )
+    print(f"{times.device}: worst {100 * worst:.1f} %")
+    return int(worst > BAR)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
