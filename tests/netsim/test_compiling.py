@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 import weft
-from weft.netsim import compiling
+from weft.mrc import kept as kept_module
 from weft.netsim.compiling import RULES, prepare
+from weft.wire import compiling as wire
 
 
 def test_every_file_with_a_rule_of_the_simulator_is_in_the_digest() -> None:
@@ -28,7 +29,7 @@ def test_every_file_with_a_rule_of_the_simulator_is_in_the_digest() -> None:
 def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """Watch which folder is chosen, with no home and with temporary files in a folder of the test's own."""
     chosen: list[str] = []
-    monkeypatch.setattr(compiling, "keep_compiled", chosen.append)
+    monkeypatch.setattr(kept_module, "keep_compiled", chosen.append)
     monkeypatch.setenv("HOME", str(tmp_path / "file" / "home"))
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     (tmp_path / "file").write_text("no folder can be made below a file")
@@ -62,3 +63,11 @@ def test_the_cache_that_the_environment_names_comes_first(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
     prepare()
     assert [Path(home).parent for home in kept] == [tmp_path / "caches" / "weft"]
+
+
+def test_the_endpoint_keeps_its_compiled_thread_in_the_same_places(kept: list[str], tmp_path: Path) -> None:
+    private = tmp_path / "tmp" / f"weft-{os.getuid()}"
+    with wire.one_at_a_time():
+        (lock,) = private.glob("wire-*/lock")
+    assert lock.is_file()
+    assert kept == []

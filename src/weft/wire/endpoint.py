@@ -19,6 +19,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -237,7 +238,7 @@ class Endpoint:
         hub["shim_word"] = self.seed.branch("shim").word() & _WORD_MASK
         self._pump: Any = compiled_pump() if fast else pump
         # Compiling, or loading what is compiled, is no part of anybody's waiting for an answer.
-        with one_at_a_time():
+        with one_at_a_time() if fast else nullcontext():
             self._pump(self.wire, 0, 0)
         if not fast:
             at = layout.address_of(self.wire.scratch)
