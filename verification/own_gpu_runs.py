@@ -1,18 +1,15 @@
 """Our own trainer on one GPU against the planner: measure the GPU as `weft site measure` does, predict, train, compare.
 
-    PYTHONPATH=src python verification/own_gpu_runs.py
+    python -m verification.own_gpu_runs
 
 The jobs are those of `benchmarks/mfu.py`, not compiled, at three lengths. The program fails where an error is above the
 bar. It takes about three minutes on an H200.
 """
 
 import sys
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
-
-from mfu import job
-from mfu import measure as train
+from benchmarks.mfu import job
+from benchmarks.mfu import measure as train
 
 from weft.engines.supervisor.probes import in_turns, probe_jobs
 from weft.planning.calibrate import calibrate, measured_site
