@@ -89,9 +89,12 @@ def keep_to_one(setting: Setting) -> None:
     """Keep this rank to one processor where those of this machine share all of its processors evenly.
 
     Left to the scheduler, ranks that wait for each other meet on the same processor now and then: steps of small models
-    then take a tenth longer, and their times vary by a quarter.
+    then take a tenth longer, and their times vary by a quarter. One with a GPU computes elsewhere and needs room for
+    its threads.
     """
-    if setting.host != _HOST or not hasattr(os, "sched_setaffinity"):
+    import torch
+
+    if setting.host != _HOST or not hasattr(os, "sched_setaffinity") or torch.cuda.is_available():
         return
     processors = sorted(os.sched_getaffinity(0))
     if setting.ranks % len(processors) == 0:
