@@ -1,4 +1,4 @@
-"""Our own trainer on one GPU against the planner: measure the GPU as `weft site measure` does, predict, train, compare.
+"""Our own trainer on one H200 against the planner: measure the GPU as `weft site measure` does, predict, train, compare.
 
     python -m verification.own_gpu_runs
 
@@ -28,9 +28,12 @@ def main() -> int:
     """Compare and print; return 1 where a job is above the bar."""
     count, memory = devices()
     if not count:
-        sys.stderr.write("own_gpu_runs: no GPU here\n")
+        sys.stderr.write("own_gpu_runs: no GPU here; it needs an H200\n")
         return 2
     times = measure(1, 0.5)
+    if "H200" not in times.device:
+        sys.stderr.write(f"own_gpu_runs: this is an {times.device}; it needs an H200, whose data sheet it takes\n")
+        return 2
     found = with_step(calibrate(times, 1), in_turns(probe_jobs(1)[:1], 2)[0].seconds)
     base = load_site("laptop").model_copy(update={"gpu": gpu_type_named("h200").gpu})
     site = measured_site(base, found, name="here", ranks=1, memory_bytes=memory)

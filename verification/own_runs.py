@@ -1,6 +1,6 @@
 """Our own trainer on this machine against the planner: measure the machine, predict, train, compare.
 
-    python verification/own_runs.py [--ranks 4] [--rounds 5] [--json]
+    python verification/own_runs.py [--rounds 5] [--json]
 
 The machine is measured as `weft site measure` does it, with probes that are none of the jobs here. Probes and jobs are
 trained in turns, and the two least times of each count, so that other work on the machine meets both. The program fails
@@ -22,6 +22,8 @@ from weft.specs import JobSpec, load_job, load_site
 from weft.training.measure import devices, measure
 
 BAR = 0.10
+RANKS = 4
+"""What the plans of the jobs are written for."""
 PARTS = ("compute_s", "tensor_s", "pipeline_s", "bubble_s", "data_s", "optimizer_s")
 JOBS: dict[str, dict[str, Any]] = {
     "tiny-gpt, dp 2 x pp 2": {},
@@ -77,11 +79,11 @@ def job_named(name: str) -> JobSpec:
     return JobSpec.model_validate(table)
 
 
-def compared(ranks: int, rounds: int) -> list[dict[str, Any]]:
+def compared(rounds: int) -> list[dict[str, Any]]:
     """Return what was predicted and measured of every job."""
-    found = calibrate(measure(ranks, 0.2), os.cpu_count() or 1)
-    make = partial(measured_site, load_site("laptop"), name="here", ranks=ranks, memory_bytes=devices()[1] // ranks)
-    probes, jobs = probe_jobs(ranks), [job_named(name) for name in JOBS]
+    found = calibrate(measure(RANKS, 0.2), os.cpu_count() or 1)
+    make = partial(measured_site, load_site("laptop"), name="here", ranks=RANKS, memory_bytes=devices()[1] // RANKS)
+    probes, jobs = probe_jobs(RANKS), [job_named(name) for name in JOBS]
 
     times = in_turns([*probes, *jobs], rounds)
     site = make(fitted(found, make, times[: len(probes)]))
@@ -102,11 +104,12 @@ def compared(ranks: int, rounds: int) -> list[dict[str, Any]]:
 def main() -> int:
     """Compare and print; return 1 where a job is above the bar."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--ranks", type=int, default=4)
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--json", action="store_true")
     asked = options.parse_args()
-    rows = compared(asked.ranks, asked.rounds)
+    if asked.rounds < 1:
+        options.error(f"--rounds {asked.rounds}: each job is trained at least once; write 1 or more")
+    rows = compared(asked.rounds)
     errors = [abs(row["error"]) for row in rows]
     if asked.json:
         print(json.dumps(rows, indent=2))

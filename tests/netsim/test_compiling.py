@@ -10,7 +10,6 @@ import pytest
 import weft
 from weft.mrc import kept as kept_module
 from weft.netsim.compiling import RULES, prepare
-from weft.wire import compiling as wire
 
 
 def test_every_file_with_a_rule_of_the_simulator_is_in_the_digest() -> None:
@@ -63,11 +62,3 @@ def test_the_cache_that_the_environment_names_comes_first(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
     prepare()
     assert [Path(home).parent for home in kept] == [tmp_path / "caches" / "weft"]
-
-
-def test_the_endpoint_keeps_its_compiled_thread_in_the_same_places(kept: list[str], tmp_path: Path) -> None:
-    private = tmp_path / "tmp" / f"weft-{os.getuid()}"
-    with wire.one_at_a_time():
-        (lock,) = private.glob("wire-*/lock")
-    assert lock.is_file()
-    assert kept == []

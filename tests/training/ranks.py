@@ -92,7 +92,7 @@ def train_and_die(job: JobSpec, folder: str, *, resume: bool, reporter: Reporter
         if run.done == after:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    setattr(Run, "finish", finish_or_die)  # noqa: B010
+    setattr(Run, "finish", finish_or_die)  # noqa: B010 - a method may not be assigned to otherwise
     return train(job, folder, resume=resume, reporter=reporter)
 
 
@@ -107,7 +107,7 @@ def train_slowly(job: JobSpec, folder: str, *, resume: bool, reporter: Reporter)
             time.sleep(0.05)
         open_leaf(step, order)
 
-    setattr(Step, "open_leaf", open_slowly)  # noqa: B010
+    setattr(Step, "open_leaf", open_slowly)  # noqa: B010 - a method may not be assigned to otherwise
     result = train(job, folder, resume=resume, reporter=reporter)
     return result | {"moved": runs[-1] < runs[0]}
 
