@@ -13,6 +13,7 @@ _GIB = 2**30
 _SHOWN_STAGES, _SHOWN_ROUNDS, _SHOWN_STEPS = 8, 16, 3
 _FAR = 10
 """A limit that lies this many times above what is drawn is named, not drawn: it would flatten the rest."""
+_WATTS = {"MW": 1e6, "kW": 1e3}
 _KINDS = {"forward": COLOURS[0], "backward": COLOURS[1], "weights": COLOURS[2]}
 
 
@@ -84,16 +85,18 @@ def _gantt(axes: Axes, found: Report) -> None:
 
 def _power(axes: Axes, found: Report) -> None:
     count = max(2, round(_SHOWN_STEPS * float(found.chosen.step_s[0]) * found.per_second))
-    wave = found.meter.at(found.wave[:count]) / 1e6
+    wave = found.meter.at(found.wave[:count])
+    unit, size = next(((unit, size) for unit, size in _WATTS.items() if wave.max() >= size), ("W", 1.0))
+    wave = wave / size
     axes.plot([number / found.per_second for number in range(len(wave))], wave, color=COLOURS[5], linewidth=1)
     limit = found.site.power.limit
     if limit is not None:
-        _limit(axes, limit / 1e9, float(wave.max()), "contract", "MW")
+        _limit(axes, limit / 1000 / size, float(wave.max()), "contract", unit)
         axes.legend(fontsize=7)
     axes.set_ylim(bottom=0)
     axes.set_xlabel("s")
-    axes.set_ylabel("MW at the meter")
-    axes.set_title(f"power over {_SHOWN_STEPS} steps, swing {found.power.swing_w / 1e6:.3g} MW", fontsize=10)
+    axes.set_ylabel(f"{unit} at the meter")
+    axes.set_title(f"power over {_SHOWN_STEPS} steps, swing {found.power.swing_w / size:.3g} {unit}", fontsize=10)
 
 
 def _goodput(axes: Axes, found: Report) -> None:
@@ -111,11 +114,13 @@ def _goodput(axes: Axes, found: Report) -> None:
             interval = max(float(found.chosen.step_s[0]), daly_interval_s(mttf, good.write_s))
             shares.append(daly_share(mttf, restart, good.write_s, interval))
         axes.plot(rates, shares, color=colour, label=f"restart {restart:.3g} s")
-    axes.plot(
-        [own], [good.share], "o", color="#333333", label=f"this site: {good.mttf_s / HOUR_S:.2g} h between failures"
-    )
+    if own > 0:
+        label = f"this site: {good.mttf_s / HOUR_S:.2g} h between failures"
+        axes.plot([own], [good.share], "o", color="#333333", label=label)
+    else:
+        axes.plot([], [], " ", label="this site: no failures")
     axes.set_xscale("log")
-    axes.set_ylim(0, 1)
+    axes.set_ylim(0, 1.02)
     axes.set_xlabel("failures for 1,000 node-days")
     axes.set_ylabel("share of time that is work")
     axes.set_title("goodput over failure rates", fontsize=10)
