@@ -66,6 +66,18 @@ JOBS: dict[str, dict[str, Any]] = {
         "batch": {"sequences": 16, "micro": 2, "length": 96},
         "steps": 12,
     },
+    "deeper, ZeRO 3 over dp 4": {
+        "plan": {"dp": 4, "shard": 4},
+        "model": {"layers": 5, "width": 160, "heads": 5, "kv_heads": 5, "ffn": 448},
+        "batch": {"sequences": 16, "micro": 1, "length": 64},
+        "steps": 12,
+    },
+    "widest, ZeRO 3 over dp 4": {
+        "plan": {"dp": 4, "shard": 4},
+        "model": {"layers": 2, "width": 288, "heads": 6, "kv_heads": 3, "ffn": 768},
+        "batch": {"sequences": 4, "micro": 1, "length": 128},
+        "steps": 12,
+    },
 }
 STEPS = 14
 

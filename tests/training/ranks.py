@@ -1,6 +1,7 @@
 """Jobs for tests, and functions that ranks run by name."""
 
 import os
+import resource
 import signal
 import time
 from pathlib import Path
@@ -75,6 +76,26 @@ def stumble(reporter: Reporter, how: str) -> None:
             raise ZeroDivisionError("a bug")
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(600)
+
+
+def faults_of_large_blocks(reporter: Reporter) -> int:
+    """Return how many pages the kernel hands out while 16 blocks of 4 MiB are made and freed, once things settled."""
+    del reporter
+
+    def faults() -> int:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        assert all(block[0] for block in [torch.ones(1 << 20) for _ in range(16)])
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    return [faults() for _ in range(10)][-1]
+
+
+def crash(reporter: Reporter, said: str) -> None:
+    """End as native code does that finds its memory damaged; what is said of it goes to a file."""
+    del reporter
+    with Path(said).open("w") as words:
+        os.dup2(words.fileno(), 2)
+    os.abort()
 
 
 def linger(reporter: Reporter) -> None:

@@ -1,5 +1,6 @@
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -33,6 +34,18 @@ def test_a_rank_has_its_processor_when_it_works():
     found = Ranks("tests.training.ranks:processors", 2 * len(os.sched_getaffinity(0)), {}).run()
     assert {len(one) for one in found} == {1}
     assert set().union(*found) == os.sched_getaffinity(0)
+
+
+def test_ranks_keep_the_memory_of_large_blocks_that_they_free():
+    (faults,) = Ranks("tests.training.ranks:faults_of_large_blocks", 1, {}).run()
+    assert faults * os.sysconf("SC_PAGE_SIZE") < 4 << 20
+
+
+def test_a_rank_that_crashes_says_where_it_was(tmp_path: Path):
+    said = tmp_path / "said"
+    with pytest.raises(FailedError, match="SIGABRT"):
+        Ranks("tests.training.ranks:crash", 1, {"said": str(said)}).run()
+    assert "in crash" in said.read_text()
 
 
 def _kept(processors: list[int], rank: int, ranks: int) -> set[int]:
