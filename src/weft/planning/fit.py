@@ -26,10 +26,10 @@ _RATES = {"flops": 0.05, "attention": 0.05, "elementwise": 0.02, "update": 0.02,
 """What is fitted as how many times longer it takes than was measured alone, and how much that weighs against a step:
 least for what was hardly measured."""
 _TIMES = {
-    "message_us": 1e2, "block_us": 1e3, "tensor_us": 1e4, "shard_us": 1e4, "shard_bytes": 1e2,
-    "micro_us": 1e3, "step_us": 1e4,
+    "message_us": 1e2, "block_us": 1e3, "token_us": 1.0, "tensor_us": 1e4, "tensor_bytes": 1e2, "shard_us": 1e4,
+    "shard_bytes": 1e2, "stage_us": 1e3, "crowding": 0.1, "micro_us": 1e3, "update_us": 1e3, "step_us": 1e4,
 }  # fmt: skip
-"""What is fitted as it is, times and bytes, and about how much of it there is."""
+"""What is fitted as it is, times, bytes and a share, and about how much of it there is."""
 
 Make = Callable[[Calibration], SiteSpec]
 """Makes the site of a calibration."""
@@ -103,8 +103,5 @@ def _with(found: Calibration, figures: Column) -> Calibration:
         found,
         flops=found.flops / slower["flops"],
         network_bytes_per_s=found.network_bytes_per_s / slower["network"],
-        efficiency=share.model_copy(
-            update={name: round(value, 4) for name, value in more.items()}
-            | {name: round(value, 1) for name, value in times.items()}
-        ),
+        efficiency=share.model_copy(update={name: round(value, 4) for name, value in (more | times).items()}),
     )

@@ -127,6 +127,10 @@ class _Roofline:
         """Return the time that `amount` bytes take to or from memory."""
         return amount / self.machine.memory_rate
 
+    def rows(self, tokens: Column) -> Column:
+        """Return the time of one pass over a block's rows, besides their bytes."""
+        return tokens * self.machine.efficiency.token_us * 1e-6
+
     def parameters(self, amount: Column) -> Column:
         """Return the time of `amount` bytes that are moved for each parameter, not for each token."""
         return self.traffic(amount / self.machine.efficiency.update)
@@ -142,13 +146,14 @@ def step_times(work: Workload, plans: Plans, machine: Machine, practice: Practic
     practice = practice if share.overlaps else _nothing_beside(practice)
     roof = _Roofline(machine, practice)
     layer = _layer(work, plans, roof, practice)
-    head = _head(work, plans, roof) + _cut(plans, machine)
+    head = _head(work, plans, roof) + _cut(work, plans, roof)
     middle, last = stage_layers(work.model.layers, plans)
     rounds = work.sequences / (plans.dp * plans.micro)
 
-    software = _software(plans, machine)
-    forward = layer.forward + software / 3
-    backward = layer.backward + 2 * software / 3
+    software = _software(work, plans, roof)
+    crowded = 1 + np.where(plans.pp > 1, share.crowding, 0.0)
+    forward = crowded * (layer.forward + software / 3)
+    backward = crowded * (layer.backward + 2 * software / 3)
     again = _again(layer, plans, practice)
     tensor = _tensor(work, plans, machine, practice, layer)
     context = _context(work, plans, machine, practice, layer)
@@ -158,12 +163,12 @@ def step_times(work: Workload, plans: Plans, machine: Machine, practice: Practic
     heavy = np.where(middle * whole >= last * whole + head, middle, last)
     extra = np.where(heavy == middle, np.where(last == middle, head, 0.0), head)
 
-    pipeline = _pipeline(work, plans, machine, practice, rounds)
+    pipeline = _pipeline(work, plans, machine, practice, rounds) + _slots(work, plans, machine, rounds)
     bubble = _bubble(plans, middle * whole, middle * (layer.products + layer.elementwise))
     data = _data(work, plans, machine, practice, behind=middle * whole, rounds=rounds)
     moved = share.sums_bytes + np.where(plans.zero > _SHARD_GRADIENTS, share.shard_bytes, 0.0)
     each = share.micro_us * 1e-6 + roof.parameters(moved * stage_parameters(work.model, plans))
-    optimizer = _optimizer(work, plans, roof)
+    optimizer = _optimizer(work, plans, roof) + (middle * share.update_us + share.step_us) * 1e-6
     if share.ranks_per_core > 1:
         # Stages share processors: what counts is the work of all, and a bubble is what nobody fills.
         slowest = rounds * (heavy * whole + extra + each) + bubble
@@ -182,7 +187,7 @@ def step_times(work: Workload, plans: Plans, machine: Machine, practice: Practic
         pipeline_s=pipeline,
         bubble_s=bubble,
         data_s=data,
-        optimizer_s=optimizer + share.step_us * 1e-6,
+        optimizer_s=optimizer,
         straggler_s=tail * busy,
         forward_s=middle * (forward + tensor / 3 + context / 3 + expert / 2),
         backward_s=middle * (backward + again + 2 * tensor / 3 + 2 * context / 3 + expert / 2),
@@ -197,16 +202,24 @@ def _nothing_beside(practice: Practice) -> Practice:
     )  # fmt: skip
 
 
-def _software(plans: Plans, machine: Machine) -> Column:
+def _software(work: Workload, plans: Plans, roof: _Roofline) -> Column:
     """Return the software's own time for one block and micro-batch."""
-    share = machine.efficiency
+    share = roof.machine.efficiency
     shard = np.where(plans.zero > _SHARD_GRADIENTS, share.shard_us, 0.0)
-    return (share.block_us + shard) * 1e-6 + _cut(plans, machine)
+    return (share.block_us + shard) * 1e-6 + _cut(work, plans, roof)
 
 
-def _cut(plans: Plans, machine: Machine) -> Column:
+def _cut(work: Workload, plans: Plans, roof: _Roofline) -> Column:
     """Return what the software takes longer for cut matrices: of one block, or of the embedding and the head."""
-    return np.where(plans.tp > 1, machine.efficiency.tensor_us, 0.0) * 1e-6
+    share = roof.machine.efficiency
+    values = plans.micro * work.length / plans.cp * work.model.width
+    return np.where(plans.tp > 1, share.tensor_us * 1e-6 + roof.traffic(share.tensor_bytes * values), 0.0)
+
+
+def _slots(work: Workload, plans: Plans, machine: Machine, rounds: Column) -> Column:
+    """Return the software's own time for a pipeline: its slots, and one more where both ends share a matrix."""
+    slots = rounds + plans.pp - 1 + (1 if work.model.tied else 0)
+    return np.where(plans.pp > 1, slots * machine.efficiency.stage_us, 0.0) * 1e-6
 
 
 def _optimizer(work: Workload, plans: Plans, roof: _Roofline) -> Column:
@@ -279,7 +292,7 @@ def _layer(work: Workload, plans: Plans, roof: _Roofline, practice: Practice) ->
     residual = (22 if practice.dropout else 20) * model.width / split
     activation = 2 * ways * inner * model.top_k
     rotary = 4 * (query + keys) if practice.flash else 0.0
-    elementwise = roof.narrow(tokens * (residual + activation + rotary))
+    elementwise = roof.narrow(tokens * (residual + activation + rotary)) + roof.rows(tokens / split)
     return BlockTimes(products, attention, elementwise, attention_backward)
 
 
@@ -308,7 +321,7 @@ def _head(work: Workload, plans: Plans, roof: _Roofline) -> Column:
     columns = work.model.vocabulary / plans.tp
     width = np.full_like(tokens, float(work.model.width))
     loss = roof.traffic(_LOSS_BYTES * tokens * columns / roof.machine.efficiency.elementwise)
-    return 3 * roof.product(tokens, columns, width, usual=True) + loss
+    return 3 * (roof.product(tokens, columns, width, usual=True) + roof.rows(tokens)) + loss
 
 
 def _again(layer: BlockTimes, plans: Plans, practice: Practice) -> Column:

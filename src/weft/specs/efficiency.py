@@ -40,15 +40,29 @@ class EfficiencySpec(Spec):
     """Time of the smallest kernel."""
     block_us: Microseconds = 0.0
     """Time of the software itself for one block and micro-batch, both passes, where compute does not hide it."""
+    token_us: Microseconds = 0.0
+    """Time of one token in one block, one pass, besides its bytes: norms and rotations go by rows, however short they
+    are. Embedding and loss take it once more."""
     tensor_us: Microseconds = 0.0
-    """The same, more, where a block's matrices are cut over tensor-parallel ranks; embedding and head take it once."""
+    """Time of the software, more, for a block whose matrices are cut over tensor-parallel ranks; embedding and head
+    take it once."""
+    tensor_bytes: Annotated[float, Field(ge=0)] = 0.0
+    """Memory traffic there for one value of the residual stream, besides the exchange itself: copies into buffers and
+    out of them."""
     shard_us: Microseconds = 0.0
-    """The same, more, where a block's weights are gathered and its gradients scattered for each micro-batch."""
+    """Time of the software, more, for a block whose weights are gathered and gradients scattered with each micro-batch
+    (ZeRO 3)."""
     shard_bytes: Annotated[float, Field(ge=0)] = 0.0
     """Memory traffic for one parameter with which its weights are gathered and its gradient is scattered for each
     micro-batch, besides the exchange itself: copies into buffers and out of them, and sums."""
+    stage_us: Microseconds = 0.0
+    """Time of the software for one slot of a pipeline's schedule: a micro-batch comes, and another one goes."""
+    crowding: Annotated[float, Field(ge=0)] = 0.0
+    """How much longer blocks take, as a share, where stages of a pipeline take turns on a processor and its caches."""
     micro_us: Microseconds = 0.0
     """Time of the software itself for one micro-batch besides its blocks: input, embedding, loss."""
+    update_us: Microseconds = 0.0
+    """Time of the software itself for one block and step: its tensors are updated, measured and summed one by one."""
     step_us: Microseconds = 0.0
     """Time of the software itself for one step besides its micro-batches: small exchanges, update, metrics."""
     overlaps: bool = True
