@@ -195,13 +195,35 @@ def test_a_long_pipeline_of_few_micro_batches_still_waits_on_shared_processors()
         ("block_us", {}),
         ("micro_us", {}),
         ("step_us", {}),
+        ("update_us", {}),
+        ("token_us", {}),
+        ("stage_us", {"pp": 2}),
     ],
 )
 def test_the_softwares_own_time_counts_once_for_what_it_is(name: str, plan: dict[str, Any]):
-    counts = {"micro_us": 256 // plan.get("dp", 1), "step_us": 1, "tensor_us": (MODEL.layers + 1) * 256}
+    counts = {
+        "micro_us": 256 // plan.get("dp", 1), "step_us": 1, "tensor_us": (MODEL.layers + 1) * 256,
+        "update_us": MODEL.layers, "token_us": 3 * (MODEL.layers + 1) * 256 * 4096, "stage_us": 256 + 1 + MODEL.tied,
+    }  # fmt: skip
     expected = 1e-3 * counts.get(name, MODEL.layers * 256 // plan.get("dp", 1))
     slower = with_efficiency(crowded(2.0), **{name: getattr(H100.efficiency, name) + 1e3})
     longer = seconds(one_plan(**plan), machine=slower) - seconds(one_plan(**plan), machine=crowded(2.0))
     assert longer == pytest.approx(expected)
     if plan:
         assert seconds(one_plan(), machine=slower) == seconds(one_plan(), machine=crowded(2.0))
+
+
+def test_stages_that_displace_each_other_take_longer_by_a_share():
+    slower = with_efficiency(crowded(2.0), crowding=0.1)
+    plain, longer = (step_times(WORK, one_plan(pp=2), machine, Practice()) for machine in (crowded(2.0), slower))
+    blocks = float(plain.forward_s[0] + plain.backward_s[0])
+    assert float(longer.forward_s[0] + longer.backward_s[0]) == pytest.approx(1.1 * blocks)
+    assert seconds(one_plan(), machine=slower) == seconds(one_plan(), machine=crowded(2.0))
+
+
+def test_copies_of_cut_activations_take_as_long_as_their_bytes():
+    slower = with_efficiency(crowded(2.0), tensor_bytes=100.0)
+    longer = seconds(one_plan(tp=2), machine=slower) - seconds(one_plan(tp=2), machine=crowded(2.0))
+    moved = 100.0 * 256 * 4096 * MODEL.width * (MODEL.layers + 1)
+    assert longer == pytest.approx(moved / slower.memory_rate)
+    assert seconds(one_plan(), machine=slower) == seconds(one_plan(), machine=crowded(2.0))
