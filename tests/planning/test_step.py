@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from weft.planning.machine import FabricTable, Machine, machine_of, usual_machine, with_efficiency
 from weft.planning.plans import Dimensions, Plans, Practice, dimensions_of, one_plan
-from weft.planning.step import StepTimes, Workload, stage_parameters, step_times
+from weft.planning.step import StepTimes, Workload, block_times, stage_parameters, step_times
 from weft.planning.timeline import timeline
 from weft.specs import load_job, load_site
 
@@ -213,12 +213,13 @@ def test_the_softwares_own_time_counts_once_for_what_it_is(name: str, plan: dict
         assert seconds(one_plan(), machine=slower) == seconds(one_plan(), machine=crowded(2.0))
 
 
-def test_stages_that_displace_each_other_take_longer_by_a_share():
-    slower = with_efficiency(crowded(2.0), crowding=0.1)
-    plain, longer = (step_times(WORK, one_plan(pp=2), machine, Practice()) for machine in (crowded(2.0), slower))
-    blocks = float(plain.forward_s[0] + plain.backward_s[0])
-    assert float(longer.forward_s[0] + longer.backward_s[0]) == pytest.approx(1.1 * blocks)
-    assert seconds(one_plan(), machine=slower) == seconds(one_plan(), machine=crowded(2.0))
+def test_stages_that_displace_each_other_take_longer_by_a_share_of_what_caches_serve():
+    machine = with_efficiency(crowded(2.0), block_us=1e3)
+    slower = with_efficiency(machine, crowding=0.1)
+    longer = seconds(one_plan(pp=2), machine=slower) - seconds(one_plan(pp=2), machine=machine)
+    each = 3 * float(block_times(WORK, one_plan(pp=2), machine, Practice()).elementwise[0]) + 1e-3
+    assert longer == pytest.approx(0.1 * each * 256 * MODEL.layers / 2)
+    assert seconds(one_plan(), machine=slower) == seconds(one_plan(), machine=machine)
 
 
 def test_copies_of_cut_activations_take_as_long_as_their_bytes():

@@ -151,9 +151,9 @@ def step_times(work: Workload, plans: Plans, machine: Machine, practice: Practic
     rounds = work.sequences / (plans.dp * plans.micro)
 
     software = _software(work, plans, roof)
-    crowded = 1 + np.where(plans.pp > 1, share.crowding, 0.0)
-    forward = crowded * (layer.forward + software / 3)
-    backward = crowded * (layer.backward + 2 * software / 3)
+    crowded = np.where(plans.pp > 1, share.crowding, 0.0) * (software / 3 + layer.elementwise)
+    forward = layer.forward + software / 3 + crowded
+    backward = layer.backward + 2 * (software / 3 + crowded)
     again = _again(layer, plans, practice)
     tensor = _tensor(work, plans, machine, practice, layer)
     context = _context(work, plans, machine, practice, layer)

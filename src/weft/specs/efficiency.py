@@ -58,7 +58,8 @@ class EfficiencySpec(Spec):
     stage_us: Microseconds = 0.0
     """Time of the software for one slot of a pipeline's schedule: a micro-batch comes, and another one goes."""
     crowding: Annotated[float, Field(ge=0)] = 0.0
-    """How much longer blocks take, as a share, where stages of a pipeline take turns on a processor and its caches."""
+    """How much longer a block's software and element-wise work take, as a share, where stages of a pipeline take turns
+    on a processor and its caches."""
     micro_us: Microseconds = 0.0
     """Time of the software itself for one micro-batch besides its blocks: input, embedding, loss."""
     update_us: Microseconds = 0.0
