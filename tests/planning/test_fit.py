@@ -54,7 +54,7 @@ def test_a_job_that_was_no_probe_is_told_as_the_machine_would_run_it(
 ):
     truth = slower(
         flops, elementwise=elementwise, update=update, block_us=block, step_us=step, tensor_us=3e4, shard_us=1e4,
-        micro_us=2e3, token_us=2.0, tensor_bytes=500.0, stage_us=1e3, crowding=0.1, update_us=600.0,
+        micro_us=2e3, token_us=2.0, tensor_bytes=500.0, stage_us=1e3, crowding=0.1, update_us=600.0, spread_us=3e3,
     )  # fmt: skip
     found = fitted(ALONE, site_of, probed(truth))
     assert step_s(found, held_out()) == pytest.approx(step_s(truth, held_out()), rel=0.05)

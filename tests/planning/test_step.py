@@ -198,11 +198,14 @@ def test_a_long_pipeline_of_few_micro_batches_still_waits_on_shared_processors()
         ("update_us", {}),
         ("token_us", {}),
         ("stage_us", {"pp": 2}),
+        ("spread_us", {"tp": 2}),
+        ("spread_us", {"dp": 2, "zero": 3}),
     ],
 )
 def test_the_softwares_own_time_counts_once_for_what_it_is(name: str, plan: dict[str, Any]):
     counts = {
         "micro_us": 256 // plan.get("dp", 1), "step_us": 1, "tensor_us": (MODEL.layers + 1) * 256,
+        "shard_us": (MODEL.layers + 1) * 128, "spread_us": MODEL.layers,
         "update_us": MODEL.layers, "token_us": 3 * (MODEL.layers + 1) * 256 * 4096, "stage_us": 256 + 1 + MODEL.tied,
     }  # fmt: skip
     expected = 1e-3 * counts.get(name, MODEL.layers * 256 // plan.get("dp", 1))

@@ -27,7 +27,8 @@ _RATES = {"flops": 0.05, "attention": 0.05, "elementwise": 0.02, "update": 0.02,
 least for what was hardly measured."""
 _TIMES = {
     "message_us": 1e2, "block_us": 1e3, "token_us": 1.0, "tensor_us": 1e4, "tensor_bytes": 1e2, "shard_us": 1e4,
-    "shard_bytes": 1e2, "stage_us": 1e3, "crowding": 0.1, "micro_us": 1e3, "update_us": 1e3, "step_us": 1e4,
+    "shard_bytes": 1e2, "stage_us": 1e3, "crowding": 0.1, "micro_us": 1e3, "update_us": 1e3, "spread_us": 1e3,
+    "step_us": 1e4,
 }  # fmt: skip
 """What is fitted as it is, times, bytes and a share, and about how much of it there is."""
 

@@ -146,7 +146,7 @@ def step_times(work: Workload, plans: Plans, machine: Machine, practice: Practic
     practice = practice if share.overlaps else _nothing_beside(practice)
     roof = _Roofline(machine, practice)
     layer = _layer(work, plans, roof, practice)
-    head = _head(work, plans, roof) + _cut(work, plans, roof)
+    head = _head(work, plans, roof) + _spread(work, plans, roof)
     middle, last = stage_layers(work.model.layers, plans)
     rounds = work.sequences / (plans.dp * plans.micro)
 
@@ -168,7 +168,7 @@ def step_times(work: Workload, plans: Plans, machine: Machine, practice: Practic
     data = _data(work, plans, machine, practice, behind=middle * whole, rounds=rounds)
     moved = share.sums_bytes + np.where(plans.zero > _SHARD_GRADIENTS, share.shard_bytes, 0.0)
     each = share.micro_us * 1e-6 + roof.parameters(moved * stage_parameters(work.model, plans))
-    optimizer = _optimizer(work, plans, roof) + (middle * share.update_us + share.step_us) * 1e-6
+    optimizer = _optimizer(work, plans, roof) + middle * _updates(plans, machine) + share.step_us * 1e-6
     if share.ranks_per_core > 1:
         # Stages share processors: what counts is the work of all, and a bubble is what nobody fills.
         slowest = rounds * (heavy * whole + extra + each) + bubble
@@ -204,16 +204,22 @@ def _nothing_beside(practice: Practice) -> Practice:
 
 def _software(work: Workload, plans: Plans, roof: _Roofline) -> Column:
     """Return the software's own time for one block and micro-batch."""
-    share = roof.machine.efficiency
-    shard = np.where(plans.zero > _SHARD_GRADIENTS, share.shard_us, 0.0)
-    return (share.block_us + shard) * 1e-6 + _cut(work, plans, roof)
+    return roof.machine.efficiency.block_us * 1e-6 + _spread(work, plans, roof)
 
 
-def _cut(work: Workload, plans: Plans, roof: _Roofline) -> Column:
-    """Return what the software takes longer for cut matrices: of one block, or of the embedding and the head."""
+def _spread(work: Workload, plans: Plans, roof: _Roofline) -> Column:
+    """Return what the software takes longer for cut matrices and shards: of one block, or of embedding and head."""
     share = roof.machine.efficiency
     values = plans.micro * work.length / plans.cp * work.model.width
-    return np.where(plans.tp > 1, share.tensor_us * 1e-6 + roof.traffic(share.tensor_bytes * values), 0.0)
+    cut = np.where(plans.tp > 1, share.tensor_us * 1e-6 + roof.traffic(share.tensor_bytes * values), 0.0)
+    return cut + np.where(plans.zero > _SHARD_GRADIENTS, share.shard_us, 0.0) * 1e-6
+
+
+def _updates(plans: Plans, machine: Machine) -> Column:
+    """Return the software's own time for one block and step."""
+    share = machine.efficiency
+    spread = np.where((plans.tp > 1) | (plans.zero > _SHARD_GRADIENTS), share.spread_us, 0.0)
+    return (share.update_us + spread) * 1e-6
 
 
 def _slots(work: Workload, plans: Plans, machine: Machine, rounds: Column) -> Column:

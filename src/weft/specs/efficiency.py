@@ -51,7 +51,7 @@ class EfficiencySpec(Spec):
     out of them."""
     shard_us: Microseconds = 0.0
     """Time of the software, more, for a block whose weights are gathered and gradients scattered with each micro-batch
-    (ZeRO 3)."""
+    (ZeRO 3); embedding and head take it once."""
     shard_bytes: Annotated[float, Field(ge=0)] = 0.0
     """Memory traffic for one parameter with which its weights are gathered and its gradient is scattered for each
     micro-batch, besides the exchange itself: copies into buffers and out of them, and sums."""
@@ -64,6 +64,8 @@ class EfficiencySpec(Spec):
     """Time of the software itself for one micro-batch besides its blocks: input, embedding, loss."""
     update_us: Microseconds = 0.0
     """Time of the software itself for one block and step: its tensors are updated, measured and summed one by one."""
+    spread_us: Microseconds = 0.0
+    """The same, more, where its tensors are cut or in shards: the software looks up for each how it is spread."""
     step_us: Microseconds = 0.0
     """Time of the software itself for one step besides its micro-batches: small exchanges, update, metrics."""
     overlaps: bool = True
