@@ -1,11 +1,11 @@
 """Probes: short trainings of a fixed family whose whole steps show what this machine reaches.
 
-Each is mostly one thing: the software of a step, of a micro-batch or of a block; products; attention; the loss; what is
-done for each parameter; a pipeline; matrices cut over ranks; weights gathered for each block. `planning.fit` turns
-their times into a site's figures. They take turns, so that other work on the machine meets all of them, and what other
-programs take of the processors is taken off. What slows a machine down for minutes without being seen from inside, such
-as neighbours on the same hardware, only ever adds: so the two least times of some rounds count, which is more than
-one lucky one.
+Each is mostly one thing: the software of a step, of a micro-batch or of a block; updates; products; attention; the
+loss; what is done for each parameter; pipelines; matrices cut over ranks; weights gathered for each block.
+`planning.fit` turns their times into a site's figures. They take turns, so that other work on the machine meets all
+of them, and what other programs take of the processors is taken off. What slows a machine down for minutes without
+being seen from inside, such as neighbours on the same hardware, only ever adds: so the two least times of some rounds
+count, which is more than one lucky one.
 """
 
 import statistics
@@ -59,6 +59,8 @@ _PROBES = {
     "wide tensor": _Probe((2, 288, 4, 4, 768, 256), (1, 2, 64), 9, "tp"),
     "long tensor": _Probe((2, 128, 4, 4, 352, 256), (2, 1, 448), 9, "tp"),
     "shards": _Probe((3, 96, 4, 2, 256, 256), (4, 1, 64), 10, "shard"),
+    "deep shards": _Probe((8, 48, 3, 3, 128, 256), (3, 1, 32), 10, "shard"),
+    "several shards": _Probe((4, 144, 4, 2, 400, 256), (2, 1, 128), 10, "shard"),
     "wide shards": _Probe((2, 320, 5, 5, 832, 256), (1, 1, 32), 12, "shard"),
 }
 
