@@ -114,11 +114,10 @@ def compared(rounds: int) -> list[dict[str, Any]]:
     probes, jobs = probe_jobs(RANKS), [job_named(name) for name in JOBS]
 
     # Probes and jobs stand beside each other in every round: a machine's speed drifts within one.
-    beside = [one for pair in zip_longest(probes, jobs) for one in pair if one is not None]
-    times = dict(zip(map(id, beside), in_turns(beside, rounds), strict=True))
-    site = make(fitted(found, make, [times[id(probe)] for probe in probes]))
+    times = in_turns([one for pair in zip_longest(probes, jobs) for one in pair if one is not None], rounds)
+    site = make(fitted(found, make, [one for one in times if one.job in probes]))
     rows: list[dict[str, Any]] = []
-    for name, one in ((name, times[id(job)]) for name, job in zip(JOBS, jobs, strict=True)):
+    for name, one in zip(JOBS, (one for one in times if one.job in jobs), strict=True):
         told = times_of(site, one.job)
         step_s = float(told.step_s[0])
         rows.append(
