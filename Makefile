@@ -46,9 +46,10 @@ demo: $(STAMP)  ## Design a 131,072-GPU fabric; train a small GPT, kill, corrupt
 	@$(BIN)/weft rehearse gb200-8x100g-131k tiny-gpt --html build/demo/131k.html
 	@echo "demo: the same job once more, by MRC over four planes; one is cut, a worker killed, a bit flipped"
 	@if [ "$$(id -u)" = 0 ] && command -v ip >/dev/null && command -v nft >/dev/null; then \
-	    $(BIN)/weft lab up --name demo && WEFT_LAB=demo $(MRC_RUN) \
-	        && $(BIN)/weft lab bench --name demo --seconds 6 --rival tcp --fault 'cut link0-p0-i0'; \
-	    status=$$?; $(BIN)/weft lab down --name demo; exit $$status; \
+	    lab=d$$(($$$$ % 1000)); $(BIN)/weft lab up --name $$lab || exit; \
+	    trap "$(BIN)/weft lab down --name $$lab" EXIT; trap 'exit 130' INT TERM; \
+	    WEFT_LAB=$$lab $(MRC_RUN) \
+	        && $(BIN)/weft lab bench --name $$lab --seconds 6 --rival tcp --fault 'cut link0-p0-i0'; \
 	else echo "demo: without root, ip and nft there is no lab; its planes are loopback's"; $(MRC_RUN); fi
 	@$(BIN)/weft runs compare tiny-gpt-1 tiny-gpt-3 --folder build/demo
 
