@@ -3,9 +3,9 @@
     python verification/own_runs.py [--rounds 5] [--json]
 
 The machine is measured as `weft site measure` does it, with probes that are none of the jobs here. Probes and jobs are
-trained in turns, and the two least times of each count, so that other work on the machine meets both. The program fails
-where a job's error is above the bar. It takes about fifteen minutes. What other programs take of the processors meanwhile
-is taken off and told; on an idle machine it is nothing.
+trained in turns, and the least tenth of the steps of each counts, so that other work on the machine meets both. The
+program fails where a job's error is above the bar. It takes about fifteen minutes. What other programs take of the
+processors meanwhile is taken off and told; on an idle machine it is nothing.
 """
 
 import argparse

@@ -2,7 +2,7 @@
 
 import pytest
 
-from weft.engines.supervisor.probes import calmest, in_turns, probe_jobs
+from weft.engines.supervisor.probes import Training, in_turns, probe_jobs, undisturbed
 from weft.planning.fit import ProbeTime
 from weft.specs import JobSpec
 
@@ -32,13 +32,24 @@ def test_a_rank_without_a_partner_has_no_probes_of_pairs():
     assert len(probe_jobs(4)) > len(probe_jobs(3)) > len(probe_jobs(1))
 
 
-def test_rounds_that_others_disturbed_do_not_count():
+def test_the_least_tenth_of_all_steps_counts_whichever_rounds_they_are_from():
     (job,) = jobs("step")
-    times = [ProbeTime(job, seconds, others) for seconds, others in ((1.0, 0.0), (9.0, 0.4), (1.2, 0.01), (1.1, 0.02))]
-    assert calmest(times).seconds == pytest.approx(1.05)
-    assert calmest(times[:2]) == times[0]
+    slow, calm = Training((3.0,) * 13 + (1.1,), 0.0), Training((3.0,) * 5 + (0.9,), 0.0)
+    assert undisturbed(job, [slow, calm]).seconds == pytest.approx(1.0)
 
 
-def test_where_all_rounds_were_disturbed_the_two_least_count():
+def test_two_steps_count_at_least():
     (job,) = jobs("step")
-    assert calmest([ProbeTime(job, seconds, 0.3) for seconds in (3.0, 1.0, 2.0)]) == ProbeTime(job, 1.5, 0.3)
+    assert undisturbed(job, [Training((1.0, 1.2, 9.0), 0.0)]).seconds == pytest.approx(1.1)
+
+
+def test_trainings_that_others_disturbed_do_not_count():
+    (job,) = jobs("step")
+    found = undisturbed(job, [Training((1.0, 1.0), 0.0), Training((0.1, 0.1), 0.4), Training((1.0, 1.0), 0.02)])
+    assert found.seconds == pytest.approx(0.98)
+    assert found.others == pytest.approx(0.02)
+
+
+def test_where_all_were_disturbed_alike_what_others_took_is_taken_off():
+    (job,) = jobs("step")
+    assert undisturbed(job, [Training((2.0,) * 4, 0.25)] * 3) == ProbeTime(job, 1.5, 0.25)

@@ -3,9 +3,9 @@
 Each is mostly one thing: the software of a step, of a micro-batch or of a block; updates; products; attention; the
 loss; what is done for each parameter; pipelines; matrices cut over ranks; weights gathered for each block.
 `planning.fit` turns their times into a site's figures. They take turns, so that other work on the machine meets all
-of them, and what other programs take of the processors is taken off. What slows a machine down for minutes without
-being seen from inside, such as neighbours on the same hardware, only ever adds: so the two least times of some rounds
-count, which is more than one lucky one.
+of them, and what other programs take of the processors is taken off. What slows a machine down without being seen from
+inside, such as neighbours on the same hardware, comes and goes within seconds and only ever adds: so the least tenth of
+a probe's steps counts, whichever rounds they are from.
 """
 
 import statistics
@@ -23,6 +23,7 @@ from weft.training.runs import records
 
 _WARM_STEPS = 2
 _CALM = 0.03
+_LEAST_SHARE, _LEAST_STEPS = 0.1, 2
 
 
 @dataclass(frozen=True)
@@ -88,8 +89,18 @@ def _job(name: str, probe: _Probe, plan: dict[str, int]) -> JobSpec:
     return JobSpec.model_validate(table)
 
 
-def trained(job: JobSpec) -> ProbeTime:
-    """Return the middle step time of a training in a folder that is thrown away, less what other programs took."""
+@dataclass(frozen=True)
+class Training:
+    """The steps of one training."""
+
+    steps_s: tuple[float, ...]
+    """How long each took, without the first ones and the last."""
+    others: float
+    """Share of the processors that other programs took meanwhile."""
+
+
+def trained(job: JobSpec) -> Training:
+    """Train a job in a folder that is thrown away."""
     marks: list[Ticks] = []
 
     def tell(line: Mapping[str, Any]) -> None:
@@ -100,26 +111,30 @@ def trained(job: JobSpec) -> ProbeTime:
     with tempfile.TemporaryDirectory() as folder:
         Supervisor(job, Path(folder), on_line=tell).run()
         steps = records(Path(folder))[-1].steps()
-    others = others_share(marks[_WARM_STEPS - 1 : -1])
-    middle_s = statistics.median(sum(line["seconds"].values()) for line in steps[_WARM_STEPS:-1])
-    return ProbeTime(job, middle_s * (1 - others), others)
+    seconds = tuple(sum(line["seconds"].values()) for line in steps[_WARM_STEPS:-1])
+    return Training(seconds, others_share(marks[_WARM_STEPS - 1 : -1]))
 
 
 def in_turns(jobs: Sequence[JobSpec], rounds: int, tell: Callable[[], None] | None = None) -> list[ProbeTime]:
     """Train every job in each of `rounds` rounds and return its time when undisturbed; `tell` is called after each."""
-    found: list[list[ProbeTime]] = [[] for _ in jobs]
+    found: list[list[Training]] = [[] for _ in jobs]
     for _ in range(rounds):
-        for times, job in zip(found, jobs, strict=True):
-            times.append(trained(job))
+        for trainings, job in zip(found, jobs, strict=True):
+            trainings.append(trained(job))
             if tell is not None:
                 tell()
-    return [calmest(times) for times in found]
+    return [undisturbed(job, trainings) for job, trainings in zip(jobs, found, strict=True)]
 
 
-def calmest(times: Sequence[ProbeTime]) -> ProbeTime:
-    """Return the middle of a job's two least times, of rounds in which other programs took about as little as ever."""
-    fewest = min(one.others for one in times)
-    least = sorted((one for one in times if one.others <= fewest + _CALM), key=lambda one: one.seconds)[:2]
+def undisturbed(job: JobSpec, trainings: Sequence[Training]) -> ProbeTime:
+    """Return the mean of the least tenth of a job's steps, two at least, less what other programs took of each.
+
+    Trainings during which other programs took clearly more than during the calmest one are left out.
+    """
+    fewest = min(one.others for one in trainings)
+    calm = [one for one in trainings if one.others <= fewest + _CALM]
+    steps = sorted((step_s * (1 - one.others), one.others) for one in calm for step_s in one.steps_s)
+    least = steps[: max(_LEAST_STEPS, round(_LEAST_SHARE * len(steps)))]
     return ProbeTime(
-        least[0].job, statistics.mean(one.seconds for one in least), statistics.mean(one.others for one in least)
+        job, statistics.mean(step_s for step_s, _ in least), statistics.mean(others for _, others in least)
     )
