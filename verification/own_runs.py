@@ -10,12 +10,12 @@ processors meanwhile is taken off and told; on an idle machine it is nothing.
 
 import argparse
 import json
-import os
 import sys
 from functools import partial
 from itertools import zip_longest
 from typing import Any
 
+from weft.core.processors import processors
 from weft.engines.supervisor.probes import in_turns, probe_jobs
 from weft.planning.calibrate import calibrate, measured_site
 from weft.planning.fit import fitted, times_of
@@ -109,7 +109,7 @@ def job_named(name: str) -> JobSpec:
 
 def compared(rounds: int) -> list[dict[str, Any]]:
     """Return what was predicted and measured of every job."""
-    found = calibrate(measure(RANKS, 0.2), os.cpu_count() or 1)
+    found = calibrate(measure(RANKS, 0.2), processors())
     make = partial(measured_site, load_site("laptop"), name="here", ranks=RANKS, memory_bytes=devices()[1] // RANKS)
     probes, jobs = probe_jobs(RANKS), [job_named(name) for name in JOBS]
 

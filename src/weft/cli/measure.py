@@ -1,7 +1,6 @@
 """`weft site measure`: time this machine with all its ranks busy and write it down as a site."""
 
 import contextlib
-import os
 import statistics
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from cyclopts import Parameter
 from weft.cli.output import JsonFlag, console, print_json, print_table
 from weft.core import quantity
 from weft.core.errors import FailedError, UsageError
+from weft.core.processors import processors
 from weft.core.provenance import provenance
 from weft.core.toml import written
 from weft.planning.calibrate import Calibration, MachineTimes, calibrate, measured_site
@@ -55,7 +55,7 @@ def measure(
     from weft.training.measure import devices, measure
 
     count, memory = devices()
-    cores = count or os.cpu_count() or 1
+    cores = count or processors()
     wanted = cores if ranks is None else ranks
     if not 1 <= wanted <= _MOST_RANKS or not 0 < seconds <= 10 or not 0 <= rounds <= _MOST_ROUNDS:  # noqa: PLR2004 - seconds
         raise UsageError(

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from weft.cli.output import JsonFlag, console, print_json, print_table
 from weft.core import quantity
 from weft.core.errors import UsageError
+from weft.core.processors import processors
 from weft.core.specfile import read_table, validate
 from weft.core.toml import value_of
 from weft.engines.supervisor import Supervisor
@@ -88,7 +89,7 @@ def planned(job: JobSpec, site: str | None = None) -> JobSpec:
     """Return `job` with a plan that fits: its own, or one for this machine where it leaves that open."""
     if job.plan == "auto":
         machine = None if site is None else machine_of(load_site(site))
-        ranks = os.cpu_count() or 1 if machine is None else machine.gpus
+        ranks = processors() if machine is None else machine.gpus
         job = job.model_copy(update={"plan": automatic(job, ranks, machine)})
     assert job.plan != "auto"
     check(job, job.plan)

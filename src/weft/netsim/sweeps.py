@@ -6,7 +6,6 @@ all are there.
 
 import itertools
 import json
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.errors import UsageError
+from weft.core.processors import processors
 from weft.core.seeds import Seed
 from weft.fabric.topology import build
 from weft.netsim.simulate import run, set_up, transports_of
@@ -109,7 +109,7 @@ def rows_of(
     folder.mkdir(parents=True, exist_ok=True)
     missing = [point for point in points if not _row_file(folder, point).is_file()]
     done = len(points) - len(missing)
-    count = min(workers or os.cpu_count() or 1, max(1, len(missing)))
+    count = min(workers or processors(), max(1, len(missing)))
     for point, row in _run_all(spec.scenario, missing, count):
         file = _row_file(folder, point)
         part = file.with_suffix(".part")
