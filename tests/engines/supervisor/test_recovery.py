@@ -118,7 +118,12 @@ def test_when_all_memory_is_lost_the_local_disk_is_gone_too_and_the_checkpoint_s
     job = field.job(steps=12, checkpoint={"every": 4}, recovery={"policy": "wait", "spares": 0, "disk": 1})
     # The save of step 8 has waited for that of step 4, so there is one by now.
     lost = [{"kind": "lose-node", "node": node, "step": 11} for node in (0, 1)]
-    result = field.run(job, *lost, {"kind": "return", "step": 11, "after": "1500 ms"})
+    result = field.run(
+        job, *lost, {"kind": "return", "step": 11, "after": "1500 ms"},
+        # A pause, so that the run is not over before a busy supervisor has heard of the step.
+        {"kind": "slow", "rank": 1, "step": 11, "lasts": 1, "factor": 200},
+        rule=Rule(least_ps=Picoseconds(600 * PICOSECONDS_PER_SECOND)),
+    )  # fmt: skip
     assert result["incidents"][-1]["restored_from"] == "checkpoint"
     assert result["weights_digest"] == undisturbed(12)
 
