@@ -35,3 +35,9 @@ def test_without_rounds_only_kernels_are_timed(tmp_path: Path, capsys: pytest.Ca
 @pytest.mark.parametrize("wrong", [["--rounds", "-1"], ["--ranks", "0"], ["--seconds", "0"]])
 def test_what_can_not_be_measured_is_refused(tmp_path: Path, wrong: list[str]):
     assert main(["site", "measure", str(tmp_path / "here.toml"), *wrong]) == 2
+
+
+def test_a_folder_is_refused_before_anything_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "here.toml").mkdir()
+    assert main(["site", "measure", str(tmp_path / "here.toml")]) == 2
+    assert "is a folder; write the name of a file" in capsys.readouterr().err

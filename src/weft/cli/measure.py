@@ -52,6 +52,8 @@ def measure(
         raise UsageError(f"{file}: write a name that ends in .toml")
     if not file.parent.is_dir():
         raise UsageError(f"{file}: there is no folder {file.parent}")
+    if file.is_dir():
+        raise UsageError(f"{file} is a folder; write the name of a file")
     from weft.training.measure import devices, measure
 
     count, memory = devices()
