@@ -24,6 +24,8 @@ _FLOOR = 1e-9
 _STEPS = 60
 _HALF_WIDTH = 1.92
 """Fall of the log-likelihood at the ends of a 95 % interval (chi-squared with one degree of freedom, halved)."""
+_WORTH_ANOTHER = 3.0
+"""Gain of log-likelihood that makes another explanation better than the first one found."""
 _FEWEST_OF_A_PART = 2
 """Dead links that make a switch or a NIC the simpler explanation."""
 
@@ -161,17 +163,33 @@ class _Judge:
         self.loss: dict[int, float] = {}
 
     def verdicts(self) -> list[Verdict]:
-        # Every round blames one more link, so there are at most as many rounds as links.
-        for _ in range(self.links):
-            if not self._blame_one_more():
-                break
-        self._acquit()
+        self._explain(spared=frozenset())
+        for link in sorted(self.loss):
+            self._try_without(link)
         return [self._verdict(link) for link in range(self.links)]
 
-    def _blame_one_more(self) -> bool:
+    def _explain(self, spared: frozenset[int]) -> None:
+        """Blame link after link, but none of the spared, until all is explained; then let the superfluous go."""
+        # Every round blames one more link, so there are at most as many rounds as links.
+        for _ in range(self.links):
+            if not self._blame_one_more(spared):
+                break
+        self._acquit()
+
+    def _try_without(self, link: int) -> None:
+        """Look for others who explain it better than a link that was taken first, as it explained a bit of much."""
+        if link not in self.loss:
+            return
+        before, least = dict(self.loss), self._total() + _WORTH_ANOTHER
+        del self.loss[link]
+        self._explain(spared=frozenset({link}))
+        if self._total() <= least:
+            self.loss = before
+
+    def _blame_one_more(self, spared: frozenset[int]) -> bool:
         """Blame the link that explains most of what is not explained yet; say whether there was one."""
         open_cases = [one for one in self.seen if not self._explained(one, self.loss)]
-        suspects = {link for one in open_cases for link in one.links} - set(self.loss)
+        suspects = {link for one in open_cases for link in one.links} - set(self.loss) - spared
         best: tuple[float, int] | None = None
         for link in sorted(suspects):
             before = self._likelihood(link, 0.0)
@@ -193,6 +211,10 @@ class _Judge:
             if all(self._explained(one, others) for one in self.through[link]):
                 self.loss = others
 
+    def _total(self) -> float:
+        """Return the log-likelihood of all that was seen, the blamed as they are."""
+        return sum(self._chance(one, self.loss) for one in self.seen)
+
     def _explained(self, one: Observation, loss: Mapping[int, float]) -> bool:
         """Return whether the losses of a path are no more than chance makes of what is known."""
         return _tail(one.lost, one.sent, 1 - self._survival(one, loss)) >= self.alarm
@@ -206,11 +228,12 @@ class _Judge:
     def _likelihood(self, link: int, share: float) -> float:
         """Return the log-likelihood of all that crossed `link` if it lost `share`, the others blamed as they are."""
         loss = {**self.loss, link: share}
-        total = 0.0
-        for one in self.through[link]:
-            survival = min(max(self._survival(one, loss), _FLOOR), 1 - _FLOOR)
-            total += one.came * math.log(survival) + one.lost * math.log1p(-survival)
-        return total
+        return sum(self._chance(one, loss) for one in self.through[link])
+
+    def _chance(self, one: Observation, loss: Mapping[int, float]) -> float:
+        """Return the log-likelihood of what came of one path."""
+        survival = min(max(self._survival(one, loss), _FLOOR), 1 - _FLOOR)
+        return one.came * math.log(survival) + one.lost * math.log1p(-survival)
 
     def _fit(self, link: int) -> float:
         """Return the loss of a link that makes what was seen most likely; the likelihood has a single peak."""
