@@ -9,12 +9,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.nn import functional
 
 from weft.core.errors import UsageError
 from weft.specs import JobSpec
 from weft.training.launch import Ranks, Reporter
 from weft.training.run import Run
 from weft.training.step import Step
+from weft.training.tensor import cut_loss, own_words
 from weft.training.train import train
 
 MIXTURE = {"experts": {"count": 4, "top_k": 2, "ffn": 32}}
@@ -76,6 +78,29 @@ def stumble(reporter: Reporter, how: str) -> None:
             raise ZeroDivisionError("a bug")
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(600)
+
+
+def cut_losses(reporter: Reporter, cases: list[tuple[int, float]]) -> list[tuple[float, float]]:
+    """Return how far loss and gradient over a vocabulary that is cut are from those over the whole one."""
+    del reporter
+    group = dist.group.WORLD
+    assert group is not None
+    found: list[tuple[float, float]] = []
+    for vocabulary, scale in cases:
+        torch.manual_seed(vocabulary)
+        logits = (scale * torch.randn(2, 6, vocabulary)).requires_grad_()
+        targets = torch.randint(vocabulary, (2, 6))
+        whole = functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+        whole.backward()
+        words = own_words(vocabulary, dist.get_world_size(), dist.get_rank())
+        part = logits.detach()[..., words.start : words.stop].clone().requires_grad_()
+        loss = cut_loss(part, targets, words, group)
+        (3 * loss).backward()
+        assert part.grad is not None
+        assert logits.grad is not None
+        off = 3 * logits.grad[..., words.start : words.stop] - part.grad
+        found.append((abs(float((loss - whole).detach())), float(off.abs().sum())))
+    return found
 
 
 def faults_of_large_blocks(reporter: Reporter) -> int:

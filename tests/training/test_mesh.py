@@ -91,6 +91,7 @@ def test_positions_do_not_depend_on_the_number_of_replicas():
         ({"dp": 8, "pp": 2}, {}, "'1f1b' needs at least 2"),
         ({"dp": 2, "pp": 2, "schedule": "dualpipev"}, {"batch": _SHORT}, "dualpipev"),
         ({"pp": 2, "schedule": "zbv", "recompute": "full"}, {}, "recompute"),
+        ({"pp": 2, "schedule": "dualpipev", "compile": True}, {}, "compile = false"),
     ],
 )  # fmt: skip
 def test_a_plan_that_does_not_fit_is_told_what_would(

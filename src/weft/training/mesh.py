@@ -182,6 +182,11 @@ def _joint_problems(plan: PlanSpec) -> list[str]:
             f"schedule {plan.schedule!r} runs backward in two parts, which recompute = {plan.recompute!r} can not;"
             " write recompute = 'none', or schedule = 'interleaved'"
         )
+    if plan.pp > 1 and plan.compile and plan.schedule in _SPLIT:
+        problems.append(
+            f"schedule {plan.schedule!r} runs backward in two parts, which compiled blocks can not; write compile ="
+            " false, or schedule = 'interleaved'"
+        )
     if plan.shard > 1 and plan.ep > 1:
         problems.append(f"shard = {plan.shard} and ep = {plan.ep} do not go together; write one of them as 1")
     return problems

@@ -28,7 +28,7 @@ from weft.training.model import Balance, Decoder, Load, canonical, carry_loss, i
 from weft.training.recompute import recompute_in
 from weft.training.reducer import Family, Reducer, local
 from weft.training.sharding import ShardReducer, spread_shards
-from weft.training.tensor import spread_tensors
+from weft.training.tensor import cut_loss, own_words, spread_tensors
 from weft.training.waiting import waiting
 
 if TYPE_CHECKING:
@@ -94,8 +94,17 @@ class _Parts:
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return this rank's part of the mean loss of a micro-batch."""
+        tokens = targets.shape[0] * self.job.batch.length
+        group = self.mesh.groups["tp"]
+        if group is not None:
+            return cut_loss(logits, targets, self.words, group) / tokens
         summed = _compiled_loss() if self.mesh.plan.compile else _summed_loss
-        return summed(logits, targets) / (targets.shape[0] * self.job.batch.length)
+        return summed(logits, targets) / tokens
+
+    @property
+    def words(self) -> range:
+        """Return the part of the vocabulary whose logits this rank has."""
+        return own_words(self.job.model.vocabulary, self.mesh.plan.tp, self.mesh.place.tp)
 
     def balanced(self, loads: list[Load], weight: float) -> Tensor:
         """Return the balance loss of a micro-batch whose loads may lie on several context-parallel ranks."""
@@ -303,7 +312,7 @@ class Spread:
         narrow = torch.bfloat16 if plan.precision == "bf16" and plan.shard > 1 and not plan.exact else torch.float32
         hidden = torch.empty(job.batch.micro, length // plan.tp, job.model.width, dtype=narrow, device="meta")
         tokens = torch.empty(job.batch.micro, length, dtype=torch.int64, device="meta")
-        logits = torch.empty(job.batch.micro, length, job.model.vocabulary, device="meta")
+        logits = torch.empty(job.batch.micro, length, len(self._parts.words), device="meta")
         entering = tokens if stage.embed is not None else hidden.requires_grad_()
         return entering, logits if stage.head is not None else hidden.clone().requires_grad_()
 
