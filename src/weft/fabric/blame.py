@@ -4,6 +4,7 @@ A probe crosses some links out and the same ones back. A NIC's probe to its T0 c
 first comes back and the second does not, the link between T0 and T1 is at fault (the Clustermapper of arXiv
 2605.04333). Chance is part of it: one lost probe proves nothing, so a path is bad only where its losses are too many
 for a healthy network, and links are blamed by likelihood, the one that explains most first, until all is explained.
+Each of them is then spared for once: where others explain it better, it is they.
 
 Pure: probes are sent elsewhere (`wire.lab.probe`). Directions are not told apart: loss here is that of a round trip.
 """
