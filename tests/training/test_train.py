@@ -119,20 +119,10 @@ def test_every_combination_learns_what_one_process_learns(
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch compiles for processors with it")
-@pytest.mark.parametrize(
-    ("plan", "changes"),
-    [
-        ({"tp": 2}, {}),
-        ({"pp": 2, "tp": 2}, {}),
-        ({"dp": 2, "shard": 2}, {}),
-        ({"pp": 2, "schedule": "interleaved"}, {}),
-        ({"dp": 2, "ep": 2}, {"model": MIXTURE}),
-    ],
-    ids=str,
-)
-def test_compiled_blocks_learn_what_others_do(tmp_path: Path, plan: dict[str, Any], changes: dict[str, Any]):
-    compiled = losses(tmp_path, plan | {"compile": True}, steps=3, **changes)
-    assert compiled == pytest.approx(losses(tmp_path, plan, steps=3, **changes), rel=RELATIVE)
+@pytest.mark.parametrize("plan", [{"tp": 2}, {"pp": 2, "tp": 2}, {"dp": 2, "shard": 2}], ids=str)
+def test_compiled_blocks_learn_what_others_do(tmp_path: Path, plan: dict[str, Any]):
+    compiled = losses(tmp_path, plan | {"compile": True}, steps=3)
+    assert compiled == pytest.approx(losses(tmp_path, plan, steps=3), rel=RELATIVE)
 
 
 @pytest.mark.slow
