@@ -3,10 +3,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.training.ranks import MIXTURE, job_of, trained
 
 from weft.core.errors import FailedError, UsageError
 from weft.training.runs import Record, from_bits
+from weft.training.spread import check_compiler
 
 RELATIVE = 1e-5
 """Tolerance of fp32 sums in another order, over five steps."""
@@ -115,6 +117,13 @@ def test_every_combination_learns_what_one_process_learns(
     tmp_path: Path, plan: dict[str, Any], changes: dict[str, Any]
 ):
     assert losses(tmp_path, plan, **changes) == pytest.approx(losses(tmp_path, {}, **changes), rel=RELATIVE)
+
+
+def test_compiling_without_a_compiler_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    check_compiler(torch.device("cuda"))
+    with pytest.raises(UsageError, match="no no-such-compiler; install it"):
+        check_compiler(torch.device("cpu"))
 
 
 @pytest.mark.slow

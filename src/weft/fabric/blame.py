@@ -214,7 +214,7 @@ class _Judge:
 
     def _total(self) -> float:
         """Return the log-likelihood of all that was seen, the blamed as they are."""
-        return sum(self._chance(one, self.loss) for one in self.seen)
+        return sum(self._log_chance(one, self.loss) for one in self.seen)
 
     def _explained(self, one: Observation, loss: Mapping[int, float]) -> bool:
         """Return whether the losses of a path are no more than chance makes of what is known."""
@@ -229,9 +229,9 @@ class _Judge:
     def _likelihood(self, link: int, share: float) -> float:
         """Return the log-likelihood of all that crossed `link` if it lost `share`, the others blamed as they are."""
         loss = {**self.loss, link: share}
-        return sum(self._chance(one, loss) for one in self.through[link])
+        return sum(self._log_chance(one, loss) for one in self.through[link])
 
-    def _chance(self, one: Observation, loss: Mapping[int, float]) -> float:
+    def _log_chance(self, one: Observation, loss: Mapping[int, float]) -> float:
         """Return the log-likelihood of what came of one path."""
         survival = min(max(self._survival(one, loss), _FLOOR), 1 - _FLOOR)
         return one.came * math.log(survival) + one.lost * math.log1p(-survival)

@@ -6,6 +6,8 @@ pipeline, and says which ranks hold the same parameters. Each axis is written in
 them together.
 """
 
+import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -19,6 +21,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.nn import functional
 from typing_extensions import override
 
+from weft.core.errors import UsageError
 from weft.core.seeds import Seed
 from weft.specs.job import JobSpec
 from weft.training import balance, context, pipeline
@@ -342,10 +345,19 @@ def spread(run: "Run") -> Spread:
     """Return the job's decoder, spread over the run's mesh and set to its starting weights."""
     job, mesh, device = run.job, run.mesh, run.device
     plan = mesh.plan
+    if plan.compile:
+        check_compiler(device)
     cuts = balance.cut(_layer_costs(job, mesh, device), pipeline.stages_of(plan))
     numbers = pipeline.stage_numbers(plan, mesh.place.pp)
     stages = [_stage(job, mesh, device, cuts, number) for number in numbers]
     return Spread(job, mesh, device, stages, numbers)
+
+
+def check_compiler(device: torch.device) -> None:
+    """Raise where torch would find no compiler for what it makes of blocks."""
+    name = os.environ.get("CXX", "g++")
+    if device.type == "cpu" and shutil.which(name) is None:
+        raise UsageError(f"plan.compile needs a C++ compiler here, and there is no {name}; install it, or write false")
 
 
 def _layer_costs(job: JobSpec, mesh: Mesh, device: torch.device) -> list[float]:

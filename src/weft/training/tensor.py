@@ -91,7 +91,10 @@ def cut_loss(logits: Tensor, targets: Tensor, words: range, group: dist.ProcessG
 
 
 class _CutLoss(Function):
-    """Cross-entropy over a vocabulary that is cut over ranks; gradients stay where the logits are."""
+    """Cross-entropy over a vocabulary that is cut over ranks; gradients stay where the logits are.
+
+    Torch's `loss_parallel` wants DTensors and a backward inside its own context, which a pipeline's schedule runs.
+    """
 
     @staticmethod
     @override
