@@ -20,7 +20,8 @@ _RULES: dict[str, FunctionType] = {}
 _COMPILED: dict[tuple[FunctionType, str, bool], Any] = {}
 _KEPT: list[str] = []
 _TWINS: dict[FunctionType, FunctionType] = {}
-_PREFETCHES: list[Any] = []
+_OWN: dict[FunctionType, Any] = {}
+"""What takes the place of `prefetch` and `lowest_set` in compiled code, once it was asked for."""
 
 
 def rule(function: RuleT) -> RuleT:
@@ -42,6 +43,11 @@ def prefetch(column: Any, row: int, place: int) -> None:
 
     A place is an entry of the row, or where a row is one entry, a byte of it.
     """
+
+
+def lowest_set(word: int) -> int:
+    """Return the position of the lowest bit that is set in a word other than 0; compiled, one instruction."""
+    return (int(word) & -int(word)).bit_length() - 1
 
 
 def rules() -> dict[str, FunctionType]:
@@ -112,7 +118,9 @@ def _compiled(function: Callable[..., Any], swap: Swap | None, *, entry: bool) -
     for name in function.__code__.co_names:
         called = names.get(name)
         if called is prefetch:
-            names[name] = _prefetch()
+            names[name] = _OWN.get(prefetch) or _prefetch()
+        elif called is lowest_set:
+            names[name] = _OWN.get(lowest_set) or _lowest_set()
         elif isinstance(called, FunctionType) and _is_rule(called):
             names[name] = _compiled(_TWINS.get(called, called), swap, entry=False)
     return made
@@ -150,8 +158,6 @@ def _take_wide(made: Any) -> None:
 
 def _prefetch() -> Any:
     """Return what takes the place of `prefetch` in compiled code: the processor's own hint."""
-    if _PREFETCHES:
-        return _PREFETCHES[0]
     from llvmlite import ir
     from numba import types
     from numba.core import cgutils
@@ -181,8 +187,28 @@ def _prefetch() -> Any:
 
         return kinds.void(column, row, place), make
 
-    _PREFETCHES.append(hint)
+    _OWN[prefetch] = hint
     return hint
+
+
+def _lowest_set() -> Any:
+    """Return what takes the place of `lowest_set` in compiled code: the processor counts zeros."""
+    from llvmlite import ir
+    from numba import types
+    from numba.extending import intrinsic
+
+    kinds: Any = types
+
+    @intrinsic
+    def count(_context: Any, word: Any) -> Any:
+        def make(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+            wide = context.cast(builder, given[0], signature.args[0], kinds.int64)
+            return builder.cttz(wide, ir.IntType(1)(1))
+
+        return kinds.int64(word), make
+
+    _OWN[lowest_set] = count
+    return count
 
 
 def _count_from_the_front(made: Any) -> None:

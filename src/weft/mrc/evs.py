@@ -353,6 +353,8 @@ def _elsewhere(q: Any, e: int) -> bool:
 @rule
 def note_fate(q: Any, lost: int) -> None:
     """Move the shares of transmissions that are lost, in 1/1024, by one whose fate is known now."""
+    if lost | q["loss_share"] | q["loss_left"] | q["background"] == 0:
+        return
     q["loss_share"] += (lost * _ONE - q["loss_share"]) // _SHARE_OVER
     if not lost:
         q["loss_left"] = max(0, q["loss_left"] - 1)

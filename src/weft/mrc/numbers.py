@@ -5,20 +5,12 @@ the PSN. `seq_near` turns a PSN back into the sequence number closest to one tha
 because a window (at most 255 x 128 packets) is far smaller than half the PSN space.
 """
 
-import numpy as np
-
-from weft.mrc.compiled import rule, twin
+from weft.mrc.compiled import lowest_set, rule, twin
 
 PSN_MASK = 0xFFFFFF
 _PSN_SPACE = 0x1000000
 _PSN_HALF = 0x800000
 LOW32 = 0xFFFFFFFF
-
-# De Bruijn's sequence for 32 bits: the top five bits of a shifted copy name the shift.
-_DE_BRUIJN = 0x077CB531
-_POSITIONS = np.zeros(32, np.int64)
-for _shift in range(32):
-    _POSITIONS[((_DE_BRUIJN << _shift) & LOW32) >> 27] = _shift
 
 
 @rule
@@ -38,9 +30,8 @@ def seq_near(psn: int, near: int) -> int:
 
 @rule
 def lowest_bit(word: int) -> int:
-    """Return the position of the lowest set bit of a 32-bit `word` that is not 0."""
-    single = word & -word
-    return _POSITIONS[((single * _DE_BRUIJN) & LOW32) >> 27]
+    """Return the position of the lowest set bit of a `word` that is not 0."""
+    return lowest_set(word)
 
 
 @rule

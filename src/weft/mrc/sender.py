@@ -235,22 +235,33 @@ def _describe(s: Any, i: int, slot: int, out: Any) -> None:
     ev = s.evs[i, p["ev"]]
     seq = seq_of(s, i, slot)
     last = seq == m["first"] + m["packets"] - 1
-    with_immediate = last and m["immediate"] >= 0
     out["kind"] = DATA
-    out["seq"] = seq
     out["psn"] = psn_of(seq)
-    out["ev"] = p["ev"]
     out["value"] = ev["value"]
     out["plane"] = ev["plane"]
+    out["length"] = p["bytes"] - params["overhead"]
+    out["retransmission"] = 1 if p["tries"] > 1 else 0
+    out["ack_request"] = 1 if last or p["tries"] > 1 else 0
+    describe_write(params, p, m, seq, last, out)
+
+
+@rule
+def describe_write(params: Any, p: Any, m: Any, seq: int, last: bool, out: Any) -> None:
+    """Write what places the bytes of a packet into `out`, and what the sender knows it by."""
+    with_immediate = last and m["immediate"] >= 0
+    out["seq"] = seq
+    out["ev"] = p["ev"]
     out["opcode"] = _opcode(seq == m["first"], last, with_immediate)
     out["address"] = m["address"] + (seq - m["first"]) * params["payload"]
     out["key"] = m["key"]
-    out["length"] = packet_length(params, m, seq)
     out["immediate"] = m["immediate"] if with_immediate else -1
     out["msn"] = m["msn"]
-    out["retransmission"] = 1 if p["tries"] > 1 else 0
-    out["ack_request"] = 1 if last or p["tries"] > 1 else 0
     out["bytes"] = p["bytes"]
+
+
+@rule
+def describe_no_write(params: Any, p: Any, m: Any, seq: int, last: bool, out: Any) -> None:
+    """Take the place of `describe_write` where packets carry no bytes."""
 
 
 @rule

@@ -313,7 +313,7 @@ def send_out(h: Any, sheet: Any, start_ps: int, phase: Any, room: Any) -> None:
     for nic in range(len(h.turn)):
         if h.first[nic + 1] > h.first[nic]:
             send_control(h, sheet, nic, start_ps)
-            send_data(h, sheet, nic, start_ps + phase[nic], room[nic])
+            send_data(h, sheet, nic, start_ps + phase[nic], room[nic], free_planes(room[nic]))
 
 
 @rule
@@ -379,13 +379,17 @@ def _next_control(h: Any, i: int, side: int, now_ps: int, out: Any) -> int:
 
 
 @rule
-def send_data(h: Any, sheet: Any, nic: int, now_ps: int, room: Any) -> int:
-    """Send data of a NIC's halves in turn, a packet each, while its ports have `room`; return how many packets."""
+def send_data(h: Any, sheet: Any, nic: int, now_ps: int, room: Any, free: int) -> int:
+    """Send data of a NIC's halves in turn, a packet each, while its ports have `room`; return how many packets.
+
+    `free` has a bit for every port that has room.
+    """
     if h.awake[nic] == 0:
         return 0
     first = h.first[nic]
     halves = h.first[nic + 1] - first
-    free = _free_planes(h, room)
+    # Where EVs are drawn, trying to send would begin a round; elsewhere nothing changes that is not sent.
+    asks = h.spray[0] >= DRAW
     sent = 0
     at = h.turn[nic]
     # Place of the first half that could send but for its ports; having come round to it, the NIC is done.
@@ -400,12 +404,14 @@ def send_data(h: Any, sheet: Any, nic: int, now_ps: int, room: Any) -> int:
         half = h.of_nic[first + place]
         i = half >> 1
         at = place + 1 if place + 1 < halves else 0
-        if not sendable(h.s, i):
-            h.ready[h.first_word[nic] + (place >> WORD_SHIFT)] &= ~(1 << (place & WORD_MASK))
-            continue
-        free_now = _send_one(h, sheet, i, now_ps, free, room)
+        may = not asks or sendable(h.s, i)
+        free_now = _send_one(h, sheet, i, now_ps, free, room) if may else -1
         if free_now < 0:
-            held = place if held < 0 else held
+            if may and (asks or sendable(h.s, i)):
+                set_deadline(h, 2 * i)
+                held = place if held < 0 else held
+            else:
+                h.ready[h.first_word[nic] + (place >> WORD_SHIFT)] &= ~(1 << (place & WORD_MASK))
             continue
         free = free_now
         held = -1
@@ -415,10 +421,10 @@ def send_data(h: Any, sheet: Any, nic: int, now_ps: int, room: Any) -> int:
 
 
 @rule
-def _free_planes(h: Any, room: Any) -> int:
+def free_planes(room: Any) -> int:
     """Return a bit for every plane whose port has room."""
     free = 0
-    for plane in range(h.s.params[0]["planes"]):
+    for plane in range(len(room)):
         if room[plane] > 0:
             free |= 1 << plane
     return free
@@ -430,7 +436,6 @@ def _send_one(h: Any, sheet: Any, i: int, now_ps: int, free: int, room: Any) -> 
     row = take_row(sheet)
     head = sheet.pool[row]
     if _next_packet(h, i, now_ps, free, head) == NOTHING:
-        set_deadline(h, 2 * i)
         give_row(sheet, row)
         return -1
     keep_deadline(h, i, now_ps)

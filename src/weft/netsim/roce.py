@@ -14,7 +14,7 @@ from weft.mrc.columns import DATA, ERROR_RETRIES, NACK, NEVER, SACK
 from weft.mrc.compiled import rule
 from weft.mrc.numbers import psn_of, seq_near
 from weft.mrc.sender import POST_QUEUE_FULL, POSTED
-from weft.netsim.hosts import ACKNOWLEDGED, ARRIVED, FAILED, emit, give_row, take_row, tell
+from weft.netsim.hosts import ACKNOWLEDGED, ARRIVED, FAILED, emit, free_planes, give_row, take_row, tell
 from weft.netsim.waiting import next_ready, wake
 
 CNP = 9
@@ -314,7 +314,7 @@ def send_out(h: Any, sheet: Any, start_ps: int, phase: Any, room: Any) -> None:
     for nic in range(len(h.turn)):
         if h.first[nic + 1] > h.first[nic]:
             send_control(h, sheet, nic, start_ps)
-            send_data(h, sheet, nic, start_ps + phase[nic], room[nic])
+            send_data(h, sheet, nic, start_ps + phase[nic], room[nic], free_planes(room[nic]))
 
 
 @rule
@@ -356,20 +356,20 @@ def _pass_time(h: Any, sheet: Any, i: int, now_ps: int) -> None:
 
 
 @rule
-def send_data(h: Any, sheet: Any, nic: int, now_ps: int, room: Any) -> int:
-    """Send data of a NIC's queue pairs in turn, a packet each, while their ports have `room`; return how many."""
+def send_data(h: Any, sheet: Any, nic: int, now_ps: int, room: Any, free: int) -> int:
+    """Send data of a NIC's queue pairs in turn, a packet each, while their ports have `room`; return how many.
+
+    `free` has a bit for every port that has room.
+    """
     if h.awake[nic] == 0:
         return 0
     first = h.first[nic]
     halves = h.first[nic + 1] - first
-    free = 0
-    for plane in range(len(room)):
-        free += 1 if room[plane] > 0 else 0
     sent = 0
     at = h.turn[nic]
     # Place of the first half that could send but for its port; having come round to it, the NIC is done.
     held = -1
-    while free > 0:
+    while free != 0:
         place = next_ready(h, nic, at)
         if place < 0:
             h.awake[nic] = 0
@@ -388,7 +388,8 @@ def send_data(h: Any, sheet: Any, nic: int, now_ps: int, room: Any) -> int:
             held = place if held < 0 else held
             continue
         room[plane] -= _send_one(h, sheet, i, now_ps)
-        free -= 1 if room[plane] <= 0 else 0
+        if room[plane] <= 0:
+            free &= ~(1 << plane)
         held = -1
         sent += 1
         h.turn[nic] = at

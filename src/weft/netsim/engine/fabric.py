@@ -20,6 +20,7 @@ Column = NDArray[np.int64]
 _BITS = 8 * 10**12
 _SIGN = 2**63
 _MOST_RATES = 64
+_MOST_PACE = 1 << 20
 _WORD_BITS = 32
 _MOST_NICS = 32
 """NICs of one node: what they work on should stay in the nearer caches while a node is taken through a round."""
@@ -61,6 +62,7 @@ def build_fabric(network: Network, pairs: int, seed: Seed) -> tuple[layout.Fabri
     table[:, layout.BASE] = 1
     for number, rate in enumerate(rates.tolist()):
         table[number] = rate_row(rate, int(network.slot_ps))
+    set_ways(ports, grades, table, ordered=network.switching.ordered)
     figures = np.zeros(layout.FIGURES, np.int64)
     values = {
         layout.SLOT_PS: int(network.slot_ps),
@@ -76,7 +78,7 @@ def build_fabric(network: Network, pairs: int, seed: Seed) -> tuple[layout.Fabri
         layout.SECONDS: max(1, shape.t1_up),
         layout.TIERS: shape.tiers,
         **_manners(network),
-        layout.PER_SLOT: (1 << layout.PER_SLOT_BITS) // int(network.slot_ps),
+        layout.PER_SLOT: -(-(1 << layout.PER_SLOT_BITS) // int(network.slot_ps)),
     }
     for place, value in values.items():
         figures[place] = value
@@ -99,6 +101,16 @@ def build_fabric(network: Network, pairs: int, seed: Seed) -> tuple[layout.Fabri
         _unwatched(pairs),
     )
     return fabric, np.array([len(rates), int(_words(nodes)[-1])], np.int64)
+
+
+def set_ways(ports: Any, grades: Column, rates: Column, *, ordered: bool) -> None:
+    """Note in the rows of ports how long packets take over them, and from where they may mark."""
+    of_grade, of_rate = grades[ports[..., layout.GRADE]], rates[ports[..., layout.RATE]]
+    pace, way, low = of_rate[..., layout.PER_BYTE], of_grade[..., layout.DELAY], of_grade[..., layout.ECN_LOW]
+    simple = (pace > 0) & (pace < _MOST_PACE) & (way < layout.MARKS_NOTHING) & (not ordered)
+    ports[..., layout.PACE] = np.where(simple, pace, 0)
+    ports[..., layout.WAY] = np.where(simple, way, layout.NO_WAY)
+    ports[..., layout.MARK_FROM] = np.where(low < 0, layout.MARKS_NOTHING, np.minimum(low, layout.MARKS_NOTHING))
 
 
 def _manners(network: Network) -> dict[int, int]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from weft.core.errors import LimitReachedError
 from weft.netsim.engine import layout
-from weft.netsim.engine.fabric import rate_row
+from weft.netsim.engine.fabric import rate_row, set_ways
 from weft.netsim.faults import LOSS_ONE, SLOW_ONE, Change
 from weft.netsim.network import grants
 
@@ -105,6 +105,8 @@ class Harms:
             self._check(len(self._rates), len(self._fabric.rates))
             self._fabric.rates[len(self._rates) - 1] = rate_row(rate_bps, self._slot_ps)
         row[layout.RATE] = self._rates.index(rate_bps)
+        fabric = self._fabric
+        set_ways(row, fabric.grades, fabric.rates, ordered=bool(fabric.figures[layout.ORDERED]))
 
     @staticmethod
     def _check(count: int, most: int) -> None:

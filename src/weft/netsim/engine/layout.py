@@ -53,9 +53,12 @@ OFFSET_SHIFT = 48
 
 PORT_COLUMNS = 16
 CREDIT, CREDITED, DATA_BYTES, CONTROL_BYTES, DATA_FIRST, DATA_LAST, CONTROL_FIRST, CONTROL_LAST = range(8)
-GRADE, RATE, FAR, NUMBER, HARM = range(8, 13)
+GRADE, RATE, FAR, NUMBER, HARM, PACE, WAY, MARK_FROM = range(8, 16)
 """Of a port: its grade (a row of `grades`), rate (a row of `rates`), the node at its far end, its number in the
-network, and what is wrong with it (a row of `harms`; 0 for nothing)."""
+network, and what is wrong with it (a row of `harms`; 0 for nothing). Then what most packets need of its rate and grade:
+picoseconds a byte and for the way, `NO_WAY` where that is not so simple, and the bytes from which it may mark."""
+NO_WAY = -(2**31)
+MARKS_NOTHING = 2**31 - 1
 
 GRADE_COLUMNS = 8
 DELAY, ECN_LOW, ECN_HIGH, DATA_LIMIT, CONTROL_LIMIT, STAGE, LAST_HOP, ECN_MOST = range(GRADE_COLUMNS)
@@ -72,17 +75,17 @@ TIER, PLANE, INDEX, FIRST_PORT, PORTS, FIRST_NIC, NICS, FIRST_WORD = range(NODE_
 NICs), and where its words of busy ports begin."""
 AT_NICS = -1
 
-FIGURES = 30
+FIGURES = 31
 SLOT_PS, ORDER_WORD, LOSS_WORD, TRIMMING, HEADER, FULL, PLANES, DOWN, BUNDLE, POD_T0, SECONDS, TIERS, WATCHING = range(
     13
 )
 PAUSING, XOFF, XON, ROOM, ORDERED, ADAPTIVE, UPS, T0S, T1S, POD_T1, FIRST_UPLINK, FIRST_SECOND = range(13, 25)
-PER_SLOT, ROUND_SLOTS, SWITCH_SLOTS, FURTHEST, MOST_SENT = range(25, 30)
+PER_SLOT, ROUND_SLOTS, SWITCH_SLOTS, FURTHEST, MOST_SENT, NEAR = range(25, 31)
 """Whether switches pause, from and to how many bytes, and with how many they drop; whether packets keep their order;
 whether switches choose uplinks, and what they need to name links: counts, and the first link of each
-stage. `PER_SLOT` is 2^32 over the length of a slot, by which dividing is quick. A round has `ROUND_SLOTS`: through
-those NICs can be taken one by one, and switches through `SWITCH_SLOTS`; `FURTHEST` is how far ahead a packet may be put
-on a wire, `MOST_SENT` how many data packets a NIC's port can be given in a slot."""
+stage. `PER_SLOT` is 2^44 over the length of a slot, rounded up, by which dividing times below `NEAR` is quick. A round
+has `ROUND_SLOTS`: through those NICs can be taken one by one, and switches through `SWITCH_SLOTS`; `FURTHEST` is how
+far ahead a packet may be put on a wire, `MOST_SENT` how many data packets a NIC's port can be given in a slot."""
 
 HOLD_COLUMNS = 40
 HELD, ASKED, OVERRUN, LAG, NEXT_READ, NEXT_WRITTEN, PAUSED, PAUSED_SINCE, PAUSED_SLOTS, CHANGES = range(10)
@@ -100,7 +103,7 @@ NIC_NODES, AHEAD = 15, 16
 """Of a part: totals; ports that hold packets; rows of the two logs; what ended it; packets waiting; what it lacks; how
 many of its nodes, the first ones, are NICs; and the slot up to which those have been taken."""
 
-PER_SLOT_BITS = 32
+PER_SLOT_BITS, NEAR_BITS = 44, 24
 DARK = -1
 """What stands in `harms` for a port that loses everything."""
 
@@ -153,7 +156,7 @@ class Wires(NamedTuple):
     """Of every part: its first free chunk, the first one that was never used, where those end, and how many are free
     again."""
     waiting: Any
-    """Packets in each slot of the ring, by part."""
+    """Chunks that were begun for each slot of the ring, by part."""
 
 
 class Queues(NamedTuple):
@@ -207,13 +210,30 @@ GRANT_SLOTS = 32
 
 
 @rule
-def whole_slots(f: Any, time_ps: int) -> int:
-    """Return how many whole slots a time holds: a product, off by one at most, and then put right."""
-    slot_ps = f.figures[SLOT_PS]
-    if time_ps > LOW32:
-        return time_ps // slot_ps
-    slots = (time_ps * f.figures[PER_SLOT]) >> PER_SLOT_BITS
-    return slots + 1 if time_ps - slots * slot_ps >= slot_ps else slots
+def pauses(f: Any) -> bool:
+    """Return whether switches pause what fills them."""
+    return f.figures[PAUSING] != 0
+
+
+@rule
+def keeps_order(f: Any) -> bool:
+    """Return whether nothing overtakes on a link."""
+    return f.figures[ORDERED] != 0
+
+
+@rule
+def chooses(f: Any) -> bool:
+    """Return whether switches choose uplinks."""
+    return f.figures[ADAPTIVE] != 0
+
+
+@rule
+def never(_f: Any) -> bool:
+    """Take the place of those three where switches do none of it: what is never done need not be asked for."""
+    return False
+
+
+PLAINLY = {pauses: never, keeps_order: never, chooses: never}
 
 
 @rule

@@ -242,9 +242,12 @@ def _send(
     node = f.nodes[number]
     planes = f.figures[PLANES]
     first_port = node[FIRST_PORT] + (nic - node[FIRST_NIC]) * planes
+    free = 0
     for plane in range(planes):
-        d.room[plane] = f.figures[FULL] - f.ports[first_port + plane, DATA_BYTES]
-    sent = send_data(h, d.sheet, nic, slot * f.figures[SLOT_PS] + phase_ps, d.room)
+        room = f.figures[FULL] - f.ports[first_port + plane, DATA_BYTES]
+        d.room[plane] = room
+        free |= (1 if room > 0 else 0) << plane
+    sent = send_data(h, d.sheet, nic, slot * f.figures[SLOT_PS] + phase_ps, d.room, free)
     launch(f, w, q, h, t, busy, d, part, number, nic, slot)
     return sent
 

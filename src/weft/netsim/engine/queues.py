@@ -54,21 +54,24 @@ from weft.netsim.engine.layout import (
     LOSSES,
     LOST,
     LOW32,
+    MARK_FROM,
     MARKED,
     MOST_CHANGES,
     NAME,
+    NEAR,
     NEXT_READ,
     NEXT_WRITTEN,
     NUMBER,
     NUMBER_MASK,
     NUMBER_SHIFT,
-    ORDERED,
     OVERRUN,
+    PACE,
     PAUSED,
     PAUSED_SINCE,
     PAUSED_SLOTS,
-    PAUSING,
     PER_BYTE,
+    PER_SLOT,
+    PER_SLOT_BITS,
     PLACE,
     PLACE_BITS,
     PLACE_MASK,
@@ -85,11 +88,13 @@ from weft.netsim.engine.layout import (
     TRIMMED,
     TRIMMING,
     UID,
+    WAY,
     WORDS,
     XOFF,
     XON,
     granted,
-    whole_slots,
+    keeps_order,
+    pauses,
 )
 from weft.netsim.engine.wires import OUT_OF_LOG, OUT_OF_ROWS, place_on_wire
 
@@ -99,12 +104,10 @@ _BITS = 8 * 10**12
 
 @rule
 def size_of(sizes: Any, state: int) -> int:
-    """Return the bytes of a packet on the wire."""
-    kind = (state >> KIND_SHIFT) & KIND_MASK
-    size = sizes[kind]
-    if kind == DATA and state & CONTROL == 0:
-        size += (state >> NUMBER_SHIFT) & NUMBER_MASK
-    return size
+    """Return the bytes of a packet on the wire; data is what is no control packet."""
+    if state & CONTROL == 0:
+        return sizes[DATA] + ((state >> NUMBER_SHIFT) & NUMBER_MASK)
+    return sizes[(state >> KIND_SHIFT) & KIND_MASK]
 
 
 @rule
@@ -152,42 +155,49 @@ def append(q: Any, d: Any, port: Any, row: int, control: bool, size: int) -> Non
 
 
 @rule
-def admit(f: Any, q: Any, h: Any, d: Any, part: int, port: Any, packet: Any, key: int) -> None:
-    """Queue a packet that arrived at a switch, or trim it, or drop it."""
+def admit(f: Any, q: Any, h: Any, d: Any, part: int, port: Any, packet: Any, key: int) -> bool:
+    """Queue a packet that arrived at a switch, or trim it, or drop it; return whether it was queued whole."""
     grade = f.grades[port[GRADE]]
     state = packet[STATE]
+    extra = packet[EXTRA]
     size = size_of(h.sizes, state)
     trimmed = False
-    came_over = (packet[PLACE] >> PLACE_BITS) & PORT_MASK
-    held = f.figures[PAUSING] != 0 and state & CONTROL == 0
-    if held:
-        if f.holds[came_over, OVERRUN]:
-            d.count[DROPPED] += 1
-            return
-        f.holds[came_over, HELD] += size
-    if state & CONTROL == 0 and port[DATA_BYTES] + size > grade[DATA_LIMIT]:
-        if f.figures[TRIMMING] == 0:
-            d.count[DROPPED] += 1
-            return
-        trimmed = True
-        d.count[TRIMMED] += 1
-        state |= CONTROL | ((2 if grade[LAST_HOP] else 1) << TRIM_SHIFT)
-        size = f.figures[HEADER]
+    if state & CONTROL == 0:
+        if pauses(f):
+            extra = (packet[PLACE] >> PLACE_BITS) & PORT_MASK
+            if f.holds[extra, OVERRUN]:
+                d.count[DROPPED] += 1
+                return False
+            f.holds[extra, HELD] += size
+        if port[DATA_BYTES] + size > grade[DATA_LIMIT]:
+            if f.figures[TRIMMING] == 0:
+                d.count[DROPPED] += 1
+                return False
+            trimmed = True
+            d.count[TRIMMED] += 1
+            state |= CONTROL | ((2 if grade[LAST_HOP] else 1) << TRIM_SHIFT)
+            size = f.figures[HEADER]
     control = state & CONTROL != 0
     if control and port[CONTROL_BYTES] + size > grade[CONTROL_LIMIT]:
         d.count[DROPPED] += 1
-        return
+        return False
     row = take_queue_row(q, d, part)
     target = q.rows[row]
     target[UID] = packet[UID]
     target[PLACE] = (packet[PLACE] & PLACE_MASK) | ((key & _DIE_MASK) << PLACE_BITS)
     target[NAME] = packet[NAME]
     target[STATE] = state
-    target[EXTRA] = came_over if held else packet[EXTRA]
+    target[EXTRA] = extra
     target[GOAL] = packet[GOAL]
     append(q, d, port, row, control, size)
-    if not trimmed and port[DATA_BYTES] > d.peaks[grade[STAGE]]:
-        d.peaks[grade[STAGE]] = port[DATA_BYTES]
+    return not trimmed
+
+
+@rule
+def note_peak(f: Any, d: Any, port: Any) -> None:
+    """Note how much data waits at a port that packets were queued at."""
+    stage = f.grades[port[GRADE], STAGE]
+    d.peaks[stage] = max(d.peaks[stage], port[DATA_BYTES])
 
 
 @rule
@@ -228,14 +238,14 @@ def cross(f: Any, w: Any, h: Any, d: Any, part: int, port: Any, packet: Any, slo
 @rule
 def send_at_once(f: Any, w: Any, d: Any, part: int, port: Any, packet: Any, size: int, slot: int) -> bool:
     """Send a packet over a port where nothing waits and that may send; return whether it could go."""
-    if port[DATA_FIRST] >= 0 or port[CONTROL_FIRST] >= 0 or f.figures[PAUSING] != 0:
+    if port[DATA_FIRST] >= 0 or port[CONTROL_FIRST] >= 0 or pauses(f):
         return False
     credit = credit_of(f, d, port, slot)
     if credit <= 0:
         return False
     port[CREDIT] = credit - size
     if port[HARM] == 0 or not _is_lost(f, d, port, packet, slot):
-        _launch(f, w, d, part, port, packet, size, f.grades[port[GRADE], DELAY], slot)
+        _launch(f, w, d, part, port, packet, size, slot)
     return True
 
 
@@ -243,9 +253,7 @@ def send_at_once(f: Any, w: Any, d: Any, part: int, port: Any, packet: Any, size
 def transmit(f: Any, w: Any, q: Any, d: Any, part: int, port: Any, slot: int) -> bool:
     """Let a port send what it may in a slot; return whether anything still waits."""
     credit = credit_of(f, d, port, slot)
-    grade = f.grades[port[GRADE]]
-    pausing = f.figures[PAUSING] != 0
-    stopped = pausing and is_stopped(f, port, slot)
+    stopped = pauses(f) and is_stopped(f, port, slot)
     while credit > 0:
         row = port[CONTROL_FIRST]
         if row >= 0:
@@ -261,13 +269,13 @@ def transmit(f: Any, w: Any, q: Any, d: Any, part: int, port: Any, slot: int) ->
             size = packet[BYTES]
             port[DATA_FIRST] = packet[AFTER]
             port[DATA_BYTES] -= size
-            if pausing and (packet[STATE] >> HOP_SHIFT) & HOP_MASK:
+            if pauses(f) and (packet[STATE] >> HOP_SHIFT) & HOP_MASK:
                 f.holds[packet[EXTRA], HELD] -= size
-            if 0 <= grade[ECN_LOW] < port[DATA_BYTES] and _marks(grade, port, packet):
+            if port[DATA_BYTES] > port[MARK_FROM] and _marks(f.grades[port[GRADE]], port, packet):
                 packet[STATE] |= MARKED
         credit -= size
         if port[HARM] == 0 or not _is_lost(f, d, port, packet, slot):
-            _launch(f, w, d, part, port, packet, size, grade[DELAY], slot)
+            _launch(f, w, d, part, port, packet, size, slot)
         give_queue_row(q, part, row)
         d.count[QUEUED] -= 1
     port[CREDIT] = credit
@@ -350,20 +358,15 @@ def _marks(grade: Any, port: Any, packet: Any) -> bool:
 
 
 @rule
-def _launch(f: Any, w: Any, d: Any, part: int, port: Any, packet: Any, size: int, delay_ps: int, slot: int) -> None:
+def _launch(f: Any, w: Any, d: Any, part: int, port: Any, packet: Any, size: int, slot: int) -> None:
     """Put a packet on the wire; its place within the slot stays what its delays made it."""
     slot_ps = f.figures[SLOT_PS]
-    rate = f.rates[port[RATE]]
-    took_ps = size * rate[PER_BYTE]
-    if took_ps == 0:
-        took_ps = -(-size * _BITS // rate[BPS])
-    place_ps = (packet[PLACE] & PLACE_MASK) + took_ps + delay_ps
-    place_ps = max(place_ps, slot_ps)
-    if f.figures[ORDERED]:
-        # Nothing overtakes on a link, though a short packet behind a long one would in this arithmetic.
-        place_ps = max(place_ps, f.arrives[port[NUMBER]] + 1 - slot * slot_ps)
-        f.arrives[port[NUMBER]] = slot * slot_ps + place_ps
-    slots = min(whole_slots(f, place_ps), f.figures[FURTHEST])
+    place_ps = (packet[PLACE] & PLACE_MASK) + size * port[PACE] + port[WAY]
+    if slot_ps <= place_ps < f.figures[NEAR]:
+        slots = (place_ps * f.figures[PER_SLOT]) >> PER_SLOT_BITS
+    else:
+        place_ps = _far_place(f, port, packet, size, slot)
+        slots = min(place_ps // slot_ps, f.figures[FURTHEST])
     row = place_on_wire(w, d, part, port[FAR], slot + slots)
     target = w.rows[row]
     target[UID] = packet[UID]
@@ -372,6 +375,20 @@ def _launch(f: Any, w: Any, d: Any, part: int, port: Any, packet: Any, size: int
     target[STATE] = packet[STATE] + (1 << HOP_SHIFT)
     target[EXTRA] = packet[EXTRA]
     target[GOAL] = packet[GOAL]
+
+
+@rule
+def _far_place(f: Any, port: Any, packet: Any, size: int, slot: int) -> int:
+    """Return the place on the wire of a packet for which the quick arithmetic does not hold."""
+    slot_ps = f.figures[SLOT_PS]
+    rate = f.rates[port[RATE]]
+    took_ps = size * rate[PER_BYTE] if rate[PER_BYTE] else -(-size * _BITS // rate[BPS])
+    place_ps = max((packet[PLACE] & PLACE_MASK) + took_ps + f.grades[port[GRADE], DELAY], slot_ps)
+    if keeps_order(f):
+        # Nothing overtakes on a link, though a short packet behind a long one would in this arithmetic.
+        place_ps = max(place_ps, f.arrives[port[NUMBER]] + 1 - slot * slot_ps)
+        f.arrives[port[NUMBER]] = slot * slot_ps + place_ps
+    return place_ps
 
 
 @rule

@@ -10,7 +10,6 @@ from weft.mrc.columns import SACK
 from weft.mrc.compiled import prefetch, rule
 from weft.mrc.numbers import lowest_bit, mix64
 from weft.netsim.engine.layout import (
-    ADAPTIVE,
     AT_NICS,
     BUNDLE,
     BUSY,
@@ -31,9 +30,7 @@ from weft.netsim.engine.layout import (
     NUMBER,
     NUMBER_SHIFT,
     ORDER_WORD,
-    ORDERED,
     PAIR_SHIFT,
-    PAUSING,
     PLACE,
     PLACE_BITS,
     PLACE_MASK,
@@ -50,8 +47,11 @@ from weft.netsim.engine.layout import (
     UID,
     UPLINK_MASK,
     UPLINK_SHIFT,
+    chooses,
+    keeps_order,
+    pauses,
 )
-from weft.netsim.engine.queues import admit, cross, decide_pause, forward, transmit
+from weft.netsim.engine.queues import admit, cross, decide_pause, forward, note_peak, transmit
 from weft.netsim.engine.uplinks import with_uplink
 from weft.netsim.engine.wires import clear_list
 from weft.netsim.foresight import foresee_reply
@@ -94,10 +94,13 @@ def take_arrivals(f: Any, w: Any, h: Any, busy: Any, d: Any, part: int, number: 
     """Sort what arrives at a node in a slot by port, or by NIC, and note where it stands; return how many."""
     node = f.nodes[number]
     at_nics = node[TIER] == AT_NICS
+    first_word = node[FIRST_WORD]
     ring = slot & (w.heads.shape[1] - 1)
     slot_ps = f.figures[SLOT_PS]
+    order_word = f.figures[ORDER_WORD]
     base = slot << _SLOT_SHIFT
-    chooses = f.figures[ADAPTIVE] != 0 and not at_nics
+    trace = 0
+    in_one_list = chooses(f) and not at_nics
     count = 0
     for source in range(w.heads.shape[0]):
         left = w.heads[source, ring, number, 1]
@@ -117,10 +120,10 @@ def take_arrivals(f: Any, w: Any, h: Any, busy: Any, d: Any, part: int, number: 
                 if place & PLACE_MASK >= slot_ps:
                     forward(f, w, d, part, number, packet, slot)
                     continue
-                key = mix64(f.figures[ORDER_WORD], packet[UID] + base)
-                d.count[TRACE] += key * (2 * ((place >> PLACE_BITS) & PORT_MASK) + 1)
+                key = mix64(order_word, packet[UID] + base)
+                trace += key * (2 * ((place >> PLACE_BITS) & PORT_MASK) + 1)
                 # A switch that chooses uplinks takes all its arrivals in one order, and so one list.
-                to = 0 if chooses else local_port(f, node, packet[GOAL])
+                to = 0 if in_one_list else local_port(f, node, packet[GOAL])
                 d.key[count] = key
                 d.at[count] = row
                 d.after[count] = d.first[to]
@@ -129,11 +132,12 @@ def take_arrivals(f: Any, w: Any, h: Any, busy: Any, d: Any, part: int, number: 
                     state = packet[STATE]
                     if (state >> KIND_SHIFT) & KIND_MASK == SACK:
                         foresee_reply(h, packet[NAME] >> PAIR_SHIFT, state + (state >> NUMBER_SHIFT))
-                elif not chooses:
-                    busy[node[FIRST_WORD] + (to >> _WORD_SHIFT)] |= 1 << (to & _WORD_MASK)
+                elif not in_one_list:
+                    busy[first_word + (to >> _WORD_SHIFT)] |= 1 << (to & _WORD_MASK)
                 count += 1
             chunk = w.after[chunk]
     d.count[HOPS] += count
+    d.count[TRACE] += trace
     return count
 
 
@@ -159,6 +163,9 @@ def in_order(w: Any, d: Any, to: int, by_time: bool) -> int:
     count = 0
     each = d.first[to]
     d.first[to] = -1
+    if each >= 0 and d.after[each] < 0:
+        d.order[0] = each
+        return 1
     while each >= 0:
         d.order[count] = each
         count += 1
@@ -235,25 +242,24 @@ def switch_step(f: Any, w: Any, q: Any, h: Any, busy: Any, d: Any, part: int, nu
     take_arrivals(f, w, h, busy, d, part, number, slot)
     if slot % f.figures[SWITCH_SLOTS] == 0:
         _foresee_ports(f, q, busy, node)
-    if f.figures[ADAPTIVE]:
+    if chooses(f):
         _admit_by_choice(f, w, q, h, busy, d, part, node)
-    by_time = f.figures[ORDERED] != 0
-    words = (node[PORTS] + WORD_BITS - 1) >> _WORD_SHIFT
+    by_time = keeps_order(f)
+    first_port = node[FIRST_PORT]
+    first_word = node[FIRST_WORD]
     waiting = 0
-    for word in range(words):
-        bits = busy[node[FIRST_WORD] + word]
-        left = bits
+    for word in range((node[PORTS] + WORD_BITS - 1) >> _WORD_SHIFT):
+        left = busy[first_word + word]
+        bits = 0
         while left:
-            bit = lowest_bit(left)
-            left &= left - 1
-            local = (word << _WORD_SHIFT) + bit
-            if _port_step(f, w, q, h, d, part, f.ports[node[FIRST_PORT] + local], local, by_time, slot):
+            local = (word << _WORD_SHIFT) + lowest_bit(left)
+            if _port_step(f, w, q, h, d, part, f.ports[first_port + local], local, by_time, slot):
                 waiting += 1
-            else:
-                bits &= ~(1 << bit)
-        busy[node[FIRST_WORD] + word] = bits
+                bits |= left & -left
+            left &= left - 1
+        busy[first_word + word] = bits
     d.count[BUSY] += waiting
-    if f.figures[PAUSING]:
+    if pauses(f):
         for local in range(node[PORTS]):
             own = f.ports[node[FIRST_PORT] + local, NUMBER]
             if own >= 0:
@@ -271,9 +277,13 @@ def _port_step(
         if d.after[first] < 0 and cross(f, w, h, d, part, port, w.rows[d.at[first]], slot):
             d.first[local] = -1
             return False
+        whole = False
         for k in range(in_order(w, d, local, by_time)):
             each = d.order[k]
-            admit(f, q, h, d, part, port, w.rows[d.at[each]], d.key[each])
+            if admit(f, q, h, d, part, port, w.rows[d.at[each]], d.key[each]):
+                whole = True
+        if whole:
+            note_peak(f, d, port)
     return transmit(f, w, q, d, part, port, slot)
 
 
@@ -285,5 +295,7 @@ def _admit_by_choice(f: Any, w: Any, q: Any, h: Any, busy: Any, d: Any, part: in
         packet = w.rows[d.at[each]]
         packet[GOAL] = with_uplink(f, node, packet[GOAL], d.key[each])
         local = local_port(f, node, packet[GOAL])
-        admit(f, q, h, d, part, f.ports[node[FIRST_PORT] + local], packet, d.key[each])
+        port = f.ports[node[FIRST_PORT] + local]
+        if admit(f, q, h, d, part, port, packet, d.key[each]):
+            note_peak(f, d, port)
         busy[node[FIRST_WORD] + (local >> _WORD_SHIFT)] |= 1 << (local & _WORD_MASK)

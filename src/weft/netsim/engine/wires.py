@@ -40,9 +40,9 @@ def place_on_wire(w: Any, d: Any, part: int, node: int, slot: int) -> int:
         fresh = take_chunk(w, d, part)
         w.after[fresh] = chunk
         w.heads[part, ring, node, 0] = fresh
+        w.waiting[part, ring] += 1
         chunk = fresh
     w.heads[part, ring, node, 1] = count + 1
-    w.waiting[part, ring] += 1
     return chunk * CHUNK + at
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from weft.core.errors import LimitReachedError, UsageError
 from weft.core.seeds import Seed
+from weft.mrc.compiled import Swap
 from weft.mrc.numbers import seq_near
 from weft.netsim.compiling import Fixed
 from weft.netsim.engine import kernel, layout, stores
@@ -32,6 +33,16 @@ _MOST_SLOTS_AT_ONCE = 256
 _PARTS_PER_THREAD = 4
 _COUNTED = (layout.HOPS, layout.TRIMMED, layout.MARKS, layout.DROPPED, layout.LOST)
 """Counters of a part in the order of `Counts`."""
+
+
+def _swap(network: Network, swap: Swap | None) -> Swap | None:
+    """Return which rules take the place of others: those of the transport, and where switches only queue, of those."""
+    switching = network.switching
+    if switching.pause is not None or switching.ordered or switching.adaptive:
+        return swap
+    if swap is None:
+        return Swap("plain", layout.PLAINLY)
+    return Swap(f"{swap.name}_plain", {**swap.instead, **layout.PLAINLY})
 
 
 class EngineWorld:
@@ -61,7 +72,8 @@ class EngineWorld:
         first = {change.fault: change.at_ps for change in reversed(changes)}
         self.records.faults = [FaultRecord(first.get(n, 0)) for n in range(faults)]
         self._bin_end_ps = bin_ps
-        self._crew = Crew(threads, endpoints.swap)
+        self.swap = _swap(network, endpoints.swap)
+        self._crew = Crew(threads, self.swap)
         self._at_once = max(1, min(_MOST_SLOTS_AT_ONCE, _PORT_SLOTS_AT_ONCE // network.ports))
         self._round = board.round_slots(network, endpoints.most_posts)
         self._at_once = -(-self._at_once // self._round) * self._round
@@ -69,7 +81,6 @@ class EngineWorld:
         self._build(seed, 1 if threads == 1 else threads * _PARTS_PER_THREAD)
         self._changes = tuple(changes)
         self._changed = 0
-        self.swap = endpoints.swap
         self._advance = Fixed(kernel.advance, self.swap)
         self.pauses = None if network.switching.pause is None else EnginePauses(self)
         self._news = Reconvergence(network.switching.reconvergence_ps, changes)
@@ -91,6 +102,11 @@ class EngineWorld:
         figures[layout.ROUND_SLOTS] = self._round
         figures[layout.SWITCH_SLOTS] = min(self._round, network.ahead_slots[1])
         figures[layout.FURTHEST] = ring - self._round
+        figures[layout.NEAR] = min(
+            1 << layout.NEAR_BITS,
+            (1 << layout.PER_SLOT_BITS) // self.slot_ps,
+            (ring - self._round + 1) * self.slot_ps,
+        )
         payload, header = network.frames.payload, network.frames.header
         smallest = min((flow.size % payload or payload for flow in self.board.flows), default=payload) + header
         figures[layout.MOST_SENT] = network.frames.full // smallest + 1
