@@ -75,26 +75,28 @@ SENDER = _in_lines(
         *("inflight_bytes", "inflight", "cwnd", "error"),
         # Two lists of slots, oldest transmission and oldest loss first; the number of the next transmission.
         *("oldest", "newest", "lost_first", "order"),
-        # Chance: a word and how often it was drawn from. EVs: place in the round, how many are in rotation and how many
-        # of them in SKIP; planes that have any (bits).
-        *("word", "draws", "cursor", "active", "skipping", "reach"),
-        # Planes that are up here and at the peer; since when nothing could be sent.
-        *("local_up", "peer_up", "stalled_ps"),
-        # Messages: oldest, next to send. When anything was last sent, and how often.
-        *("msg_first", "msg_next", "active_ps", "sent"),
-        # When anything was last heard; what was delivered; the newest transmission known to have arrived.
-        *("heard_ps", "delivered_bytes", "passed_ps", "passed_order"),
-        # The spread in force and when that was last changed; of what was sent lately, the share lost, over few and over
-        # many; for how long the last loss is remembered; whether an EV was ever blamed; the share marked; backoff.
-        *("spread_ps", "spread_at_ps", "loss_share", "background", "loss_left", "lossy", "mark_share", "backoff"),
+        # Chance: a word and how often it was drawn from. EVs: place in the round, how many are in rotation.
+        *("word", "draws", "cursor", "active"),
+        # Planes that have EVs in rotation, and that are up here and at the peer (bits); since when nothing could be
+        # sent; when anything was last heard and sent. Messages: oldest, next to send.
+        *("reach", "local_up", "peer_up", "stalled_ps", "heard_ps", "active_ps", "msg_first", "msg_next"),
+        # What `word` gives next. How often anything was sent; what was delivered; the newest transmission known to have
+        # arrived; the spread in force.
+        *("drawn", "sent", "delivered_bytes", "passed_ps", "passed_order", "spread_ps"),
+        # Of what was sent lately, the share lost, over few and over many; for how long the last loss is remembered;
+        # whether an EV was ever blamed. Timeouts in a row, probes without an answer, retries.
+        *("loss_share", "background", "loss_left", "lossy", "backoff", "probe_misses", "retries"),
+        # EVs that are retired, marks, and how many EVs of the rotation are in SKIP.
+        *("bad", "marks", "skipping"),
         # Congestion control.
         *("cc_inc", "cc_received", "cc_adjusted_ps", "cc_delay_ps", "cc_fast_bytes", "cc_fast", "cc_achieved"),
-        *("cc_adapt_ps", "cc_ignore", "cc_ignored", "cc_trouble", "cc_cut_ps"),
-        # The reliability probe: whether it waits for its answer, time of the last one, how many got none. Retries, and
-        # when the last timeout was.
-        *("probe_open", "probe_sent_ps", "probe_misses", "retries", "expired_ps"),
-        # The EV of the last loss; when the probe of a retired EV, and news about ports, are due; EVs that are retired.
-        *("loss_ev", "ev_probe_sent_ps", "ev_probe_due_ps", "ports_due_ps", "tell_sent_ps", "told", "bad", "marks"),
+        *("cc_ignore", "cc_ignored", "cc_adapt_ps", "cc_trouble", "cc_cut_ps"),
+        # The share marked; when the spread was last changed.
+        *("mark_share", "spread_at_ps"),
+        # The reliability probe: whether it waits for its answer, time of the last one. When the last timeout was.
+        *("probe_open", "probe_sent_ps", "expired_ps"),
+        # The EV of the last loss; when the probe of a retired EV, and news about ports, are due.
+        *("loss_ev", "ev_probe_sent_ps", "ev_probe_due_ps", "ports_due_ps", "tell_sent_ps", "told"),
         # What is looked at now and then: end of the list of losses, how many wait in it; messages that were posted.
         *("lost_last", "waiting", "msg_end", "immediates", "msn", "completed"),
         # The last reliability probe's number and order; the probe of a retired EV; what the peer was told of ports.
@@ -156,14 +158,16 @@ RECEIVER = _in_lines(
             "reverse_at",
             "reverse_turn",
             "reverse_good_ps",
-            "reverse_draws",
             "reverse_probe_ps",
+            "stamp",
+            "marked",
+            "reverse_draws",
             "word",
             "reverse_probe_ev",
             "reverse_probe_id",
             "reverse_replies",
         ),
-        *("probe_id", "immediates", "duplicates", "outside", "trimmed", "marked", "nacks", "stamp"),
+        *("probe_id", "immediates", "duplicates", "outside", "trimmed", "nacks"),
     )
 )
 """One queue pair's receiving half."""

@@ -29,7 +29,7 @@ import numpy as np
 
 from weft.mrc.columns import ACTIVE, ASSUMED_BAD, DENIED, GOOD, OUT, SKIP, SPARE
 from weft.mrc.compiled import rule
-from weft.mrc.numbers import draw
+from weft.mrc.numbers import next_draw
 from weft.mrc.skipping import is_held, mark_ages, most_held, note_mark, pace, rounds_of
 
 MARK, TRIM, UNBLAMED, SILENCE, ALWAYS_SKIP, PASSED, PROBED_CLEAR, PROBED_MARKED, DENY, ALLOW, ARRIVED = range(11)
@@ -107,8 +107,7 @@ def fill_evs(s: Any, i: int, paths: int, stride: int, scratch: Any) -> None:
                 ev["state"] = DENIED
                 ev["role"] = OUT
                 continue
-            j = k + draw(q["word"], q["draws"], paths - k)
-            q["draws"] += 1
+            j = k + next_draw(q, paths - k)
             scratch[k], scratch[j] = scratch[j], scratch[k]
             ev["value"] = plane * stride + scratch[k]
             ev["state"] = GOOD
@@ -176,8 +175,7 @@ def _find_usable(s: Any, i: int, first: int, room: int) -> int:
     if s.params[0]["shuffle"]:
         # Drawing again where the port is busy gives all others the same chance; it ends in a search, for a limit.
         for _ in range(_DRAWS_FOR_A_PLANE * s.params[0]["planes"]):
-            start = draw(q["word"], q["draws"], left)
-            q["draws"] += 1
+            start = next_draw(q, left)
             if usable(s, i, s.evs[i, s.rotation[i, first + start]]["plane"], room):
                 return first + start
     for k in range(left):
@@ -443,8 +441,7 @@ def _find_spare(s: Any, i: int, plane: int) -> int:
     if params["same_plane"] and s.planes[i, plane]["spare"] == 0:
         return -1
     evs = params["evs"]
-    start = draw(q["word"], q["draws"], evs)
-    q["draws"] += 1
+    start = next_draw(q, evs)
     for k in range(evs):
         e = (start + k) % evs
         ev = s.evs[i, e]

@@ -5,6 +5,8 @@ the PSN. `seq_near` turns a PSN back into the sequence number closest to one tha
 because a window (at most 255 x 128 packets) is far smaller than half the PSN space.
 """
 
+from typing import Any
+
 from weft.mrc.compiled import lowest_set, rule, twin
 
 PSN_MASK = 0xFFFFFF
@@ -81,6 +83,15 @@ def _mix32_wrapping(word: int, counter: int) -> int:
 
 
 twin(mix32, _mix32_wrapping)
+
+
+@rule
+def next_draw(q: Any, below: int) -> int:
+    """Return the next of the even draws that a row's `word` gives, and have the one after it ready in `drawn`."""
+    found = (q["drawn"] * below) >> 32
+    q["draws"] += 1
+    q["drawn"] = mix32(q["word"], q["draws"])
+    return found
 
 
 @rule

@@ -10,7 +10,7 @@ from weft.mrc.columns import ACTIVE, DATA, FREE, GOOD, KEPT, NEVER, NOTHING
 from weft.mrc.compiled import rule
 from weft.mrc.congestion import cc_allows, cc_start
 from weft.mrc.evs import fill_evs, pick_ev, reachable, usable
-from weft.mrc.numbers import psn_of
+from weft.mrc.numbers import mix32, psn_of
 from weft.mrc.recovery import link_flying, seq_of, unlink_lost
 from weft.mrc.wire.packets import FIRST, LAST, LAST_IMMEDIATE, MIDDLE, ONLY, ONLY_IMMEDIATE
 
@@ -30,6 +30,7 @@ def start_sender(s: Any, i: int, word: int, first_seq: int, paths: int, stride: 
     q = s.qp[i]
     q["word"] = word
     q["draws"] = 0
+    q["drawn"] = mix32(word, 0)
     q["una"] = first_seq
     q["next"] = first_seq
     q["end"] = first_seq

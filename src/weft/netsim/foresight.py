@@ -3,18 +3,18 @@
 from typing import Any
 
 from weft.mrc.compiled import prefetch, rule
-from weft.mrc.numbers import draw
+from weft.mrc.numbers import LOW32, lowest_bit
 from weft.netsim.halves import DRAW, RECYCLE
 from weft.netsim.waiting import next_ready
 
 _LINE = 64
 _HALVES = 4
 """Halves of a NIC that are named; those of one with more would be named too long before they are looked at."""
-_SENT_BYTES, _HEARD_BYTES = 384, 192
+_SENT_BYTES, _HEARD_BYTES = 448, 192
 """How much of the rows of senders and receivers every packet looks at."""
 _UP_BYTE = 128
-"""Where in a sender's row the planes that are up stand."""
-_WORD_SHIFT = 5
+"""Where in a sender's row the planes that are up stand, and when it last heard anything."""
+_WORD_BITS, _WORD_SHIFT, _WORD_MASK = 32, 5, 31
 _ACKNOWLEDGED = 12
 """Packets of a window, from the oldest on, that are named at the beginning of a round."""
 _LINE_PACKETS, _LINE_EVS = 2, 32
@@ -27,6 +27,7 @@ def foresee_reply(h: Any, pair: int, psn: int) -> None:
     mask = h.s.params[0]["slot_mask"]
     prefetch(h.s.packets, pair, psn & mask)
     prefetch(h.s.packets, pair, (psn - _LINE_PACKETS) & mask)
+    prefetch(h.s.packets, pair, (psn + 1) & mask)
 
 
 @rule
@@ -38,7 +39,29 @@ def foresee_path(h: Any, pair: int, psn: int) -> None:
 
 
 @rule
-def foresee_nic(h: Any, nic: int) -> None:
+def foresee_acked(h: Any, pair: int, base: int, bits: int) -> None:
+    """Say which packets of the 64 from `base` on a SACK with these bits will acknowledge."""
+    mask = h.s.params[0]["slot_mask"]
+    shift = base & _WORD_MASK
+    start = base - shift
+    low = bits & LOW32
+    high = (bits >> _WORD_BITS) & LOW32
+    _foresee_word(h, pair, start & mask, (low << shift) & LOW32)
+    middle = ((low >> (_WORD_BITS - shift)) | (high << shift)) & LOW32
+    _foresee_word(h, pair, (start + _WORD_BITS) & mask, middle)
+
+
+@rule
+def _foresee_word(h: Any, pair: int, start: int, bits: int) -> None:
+    """Name the packets of an aligned word of 32 that have not been acknowledged yet."""
+    fresh = bits & ~h.s.arrived[pair, start >> _WORD_SHIFT] & LOW32
+    while fresh:
+        prefetch(h.s.packets, pair, start + lowest_bit(fresh))
+        fresh &= fresh - 1
+
+
+@rule
+def foresee_nic(h: Any, t: Any, nic: int) -> None:
     """Say that a NIC, of which nothing has been looked at for long, is about to act."""
     first = h.first[nic]
     for k in range(first, min(h.first[nic + 1], first + _HALVES)):
@@ -52,6 +75,9 @@ def foresee_nic(h: Any, nic: int) -> None:
                 prefetch(h.r.qp, i, byte)
             prefetch(h.b.qp, i, _UP_BYTE)
             prefetch(h.b.planes, i, 0)
+            prefetch(h.opposite, i, 0)
+            prefetch(t.first, i, 0)
+            prefetch(t.hashed_as, half, 0)
         else:
             for byte in range(0, _SENT_BYTES, _LINE):
                 prefetch(h.s.qp, i, byte)
@@ -93,7 +119,7 @@ def foresee_data(h: Any, nic: int) -> None:
         prefetch(h.s.evs, i, h.ring[i, h.ring_at[i, 0]])
         return
     first = 0 if h.spray[0] == DRAW or q["cursor"] >= q["active"] else q["cursor"]
-    prefetch(h.s.evs, i, h.s.rotation[i, first + draw(q["word"], q["draws"], q["active"] - first)])
+    prefetch(h.s.evs, i, h.s.rotation[i, first + ((q["drawn"] * (q["active"] - first)) >> _WORD_BITS)])
 
 
 @rule
@@ -102,5 +128,15 @@ def no_reply(h: Any, pair: int, psn: int) -> None:
 
 
 @rule
+def none_acked(h: Any, pair: int, base: int, bits: int) -> None:
+    """Do nothing, too."""
+
+
+@rule
 def no_nic(h: Any, nic: int) -> None:
     """Do nothing: for transports whose columns are others."""
+
+
+@rule
+def no_routed_nic(h: Any, t: Any, nic: int) -> None:
+    """Do nothing, too."""

@@ -45,7 +45,6 @@ from weft.netsim.halves import (  # noqa: F401 - whoever speaks of hosts finds t
     FAILED,
     HALF,
     HEADER,
-    HOST,
     KIND,
     KINDS,
     OUT_COLUMNS,
@@ -87,7 +86,7 @@ def give_row(sheet: Any, row: int) -> None:
 
 
 @rule
-def emit(h: Any, sheet: Any, row: int, i: int, half: int, route: int, size: int, time_ps: int) -> None:
+def emit(sheet: Any, row: int, i: int, half: int, route: int, size: int, time_ps: int) -> None:
     """Put the packet whose header stands in `row` on the wire, on the path that EV bits `route` name."""
     at = sheet.count[0]
     out = sheet.out
@@ -97,7 +96,6 @@ def emit(h: Any, sheet: Any, row: int, i: int, half: int, route: int, size: int,
     out[at, ROUTE] = route
     out[at, SIZE] = size
     out[at, KIND] = sheet.pool[row]["kind"]
-    out[at, HOST] = h.nic[2 * i + half]
     out[at, TIME] = time_ps
     sheet.pool[row]["pair"] = i
     sheet.pool[row]["half"] = half
@@ -134,7 +132,7 @@ def _answer(h: Any, sheet: Any, row: int, i: int, half: int, plane: int, time_ps
     if route < 0:
         give_row(sheet, row)
         return
-    emit(h, sheet, row, i, half, route, h.sizes[sheet.pool[row]["kind"]], time_ps)
+    emit(sheet, row, i, half, route, h.sizes[sheet.pool[row]["kind"]], time_ps)
 
 
 @rule
@@ -237,7 +235,7 @@ def _take_reply(h: Any, sheet: Any, head: Any, time_ps: int) -> None:
         recycles = h.spray[0] == RECYCLE or h.spray[0] == REPS
         if recycles and head["verdict"] == 0 and head["probe_response"] == 0:
             _recycle(h, i, seq_near(head["cack_psn"], q["una"]) + head["ack_psn_offset"], head["value"])
-        silent = q["silent"]
+        silent = q["silent"] if h.spray[0] == REPS else 0
         on_sack(h.s, i, head, time_ps)
         if h.spray[0] == REPS and q["silent"] > silent:
             freeze(h, i, time_ps)
@@ -354,7 +352,7 @@ def _pass_time(h: Any, sheet: Any, half: int, now_ps: int) -> None:
     row = take_row(sheet)
     while _next_control(h, i, side, now_ps, sheet.pool[row]) != NOTHING:
         head = sheet.pool[row]
-        emit(h, sheet, row, i, side, head["value"], h.sizes[head["kind"]], now_ps)
+        emit(sheet, row, i, side, head["value"], h.sizes[head["kind"]], now_ps)
         row = take_row(sheet)
     give_row(sheet, row)
     set_deadline(h, half)
@@ -441,7 +439,7 @@ def _send_one(h: Any, sheet: Any, i: int, now_ps: int, free: int, room: Any) -> 
     keep_deadline(h, i, now_ps)
     size = head["length"] + h.sizes[DATA]
     plane = head["plane"]
-    emit(h, sheet, row, i, 0, head["value"], size, now_ps)
+    emit(sheet, row, i, 0, head["value"], size, now_ps)
     room[plane] -= size
     return free & ~(1 << plane) if room[plane] <= 0 else free
 

@@ -239,7 +239,7 @@ def _answer(h: Any, sheet: Any, i: int, kind: int, time_ps: int) -> None:
     reply["kind"] = kind
     reply["psn"] = reply["cack_psn"] = psn_of(h.r.qp[i]["expected"])
     reply["length"] = 0
-    emit(h, sheet, row, i, 1, h.s.qp[i]["back_route"], h.sizes[kind], time_ps)
+    emit(sheet, row, i, 1, h.s.qp[i]["back_route"], h.sizes[kind], time_ps)
 
 
 @rule
@@ -444,7 +444,7 @@ def _send_one(h: Any, sheet: Any, i: int, now_ps: int) -> int:
             q["bytes"] -= params["rise_bytes"]
             q["byte_rounds"] += 1
             _speed_up(h, i)
-    emit(h, sheet, row, i, 0, q["route"], size, now_ps)
+    emit(sheet, row, i, 0, q["route"], size, now_ps)
     set_deadline(h, 2 * i)
     return size
 

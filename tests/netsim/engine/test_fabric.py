@@ -9,7 +9,7 @@ from tests.netsim.worlds import small_site
 from weft.core.seeds import Seed
 from weft.fabric.topology import build
 from weft.netsim.engine import layout
-from weft.netsim.engine.fabric import NO_PORT, build_fabric, rate_row
+from weft.netsim.engine.fabric import NO_PORT, build_fabric, near_ps, per_slot, rate_row
 from weft.netsim.engine.stores import grown_queues, grown_wires, make_queues, make_wires, parts_of
 from weft.netsim.network import Network, grants
 from weft.netsim.transports.mrc import Mrc
@@ -51,6 +51,16 @@ def test_a_rate_grants_exactly_what_the_reference_does(rate_bps: int, slot_ps: i
     assert found == grants(rate_bps, slot_ps, slot)
 
 
+@given(st.integers(32, 10**9), st.integers(1, 4096), st.data())
+def test_near_times_are_divided_into_slots_by_a_product(slot_ps: int, furthest: int, data: st.DataObject):
+    near = near_ps(slot_ps, furthest)
+    time_ps = data.draw(
+        st.integers(0, near - 1) | st.integers(0, near // slot_ps).map(lambda n: max(0, n * slot_ps - 1))
+    )
+    assert time_ps * per_slot(slot_ps) < 2**63, "compiled code has 64 bits"
+    assert time_ps * per_slot(slot_ps) >> layout.PER_SLOT_BITS == time_ps // slot_ps <= furthest
+
+
 def listed(after, head: int) -> list[int]:
     """Return the members of a list of free places."""
     found: list[int] = []
@@ -65,11 +75,11 @@ def test_stores_grow_without_losing_a_place():
     queues.free[:, 1] += 7
     grown = grown_queues(queues)
     free: set[int] = set()
-    for head, fresh, end, held in grown.free.tolist():
-        mine = set(range(fresh, end)) | set(listed(grown.after, head))
+    for stack, (height, fresh, end, held) in zip(grown.spare.tolist(), grown.free.tolist(), strict=True):
+        mine = set(range(fresh, end)) | set(stack[:height])
         assert len(mine) == held - 7
         free |= mine
-    assert len(free) == len(grown.after) - 14
+    assert len(free) == len(grown.rows) - 14
 
 
 def test_wires_grow_without_losing_a_chunk():

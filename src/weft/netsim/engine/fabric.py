@@ -43,6 +43,16 @@ def rate_row(rate_bps: int, slot_ps: int) -> list[int]:
     return [rate_bps, per_byte, whole, part, base, block, left]
 
 
+def per_slot(slot_ps: int) -> int:
+    """Return the factor by which times that are `near_ps` are divided into slots."""
+    return -(-(1 << layout.PER_SLOT_BITS) // slot_ps)
+
+
+def near_ps(slot_ps: int, furthest: int) -> int:
+    """Return below what time that division is exact, and leads no further than `furthest` slots."""
+    return min(1 << layout.NEAR_BITS, (1 << layout.PER_SLOT_BITS) // slot_ps, (furthest + 1) * slot_ps)
+
+
 def build_fabric(network: Network, pairs: int, seed: Seed) -> tuple[layout.Fabric, Column]:
     """Return the columns of a network, and how many words of busy ports its nodes have."""
     shape = network.shape
@@ -78,7 +88,7 @@ def build_fabric(network: Network, pairs: int, seed: Seed) -> tuple[layout.Fabri
         layout.SECONDS: max(1, shape.t1_up),
         layout.TIERS: shape.tiers,
         **_manners(network),
-        layout.PER_SLOT: -(-(1 << layout.PER_SLOT_BITS) // int(network.slot_ps)),
+        layout.PER_SLOT: per_slot(int(network.slot_ps)),
     }
     for place, value in values.items():
         figures[place] = value

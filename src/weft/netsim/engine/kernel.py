@@ -32,7 +32,7 @@ from weft.netsim.engine.layout import (
     granted,
 )
 from weft.netsim.engine.nics import nic_step
-from weft.netsim.engine.switches import WORD_BITS, switch_step
+from weft.netsim.engine.switches import WORD_BITS, foresee_arrivals, switch_step
 from weft.netsim.engine.wires import arriving
 
 NEED_SCRATCH, NEED_ROWS, NEED_CHUNKS = 1, 2, 4
@@ -84,6 +84,7 @@ def walk(f: Any, w: Any, q: Any, h: Any, t: Any, busy: Any, d: Any, part: int, n
     first, last = members(d, nics)
     for k in range(first, last):
         number = d.nodes[k]
+        foresee_arrivals(w, d.nodes[min(k + 1, last - 1)], slot)
         for at in range(slot, end):
             if nics:
                 if _nics_act(f, w, busy, number, at):

@@ -151,7 +151,7 @@ class Wires(NamedTuple):
     after: Any
     """Next chunk of the same list."""
     heads: Any
-    """First chunk of every list, and how many packets the list holds (part, slot, node)."""
+    """Of every list (part, slot, node): how many packets it holds in the lower half, its first chunk in the upper."""
     free: Any
     """Of every part: its first free chunk, the first one that was never used, where those end, and how many are free
     again."""
@@ -164,10 +164,10 @@ class Queues(NamedTuple):
 
     rows: Any
     """Packets, each with the row that follows in its queue and with its size."""
-    after: Any
-    """Next free row: apart from the rows, so that those which were never used are never touched."""
+    spare: Any
+    """Free rows of every part as a stack: apart from the rows, so that those which were never used are not touched."""
     free: Any
-    """Of every part: its first free row, the first one that was never used, where those end, and how many it has."""
+    """Of every part: how high its stack is, the first row that was never used, where those end, and how many it has."""
 
 
 class Desk(NamedTuple):
@@ -203,6 +203,8 @@ class Desk(NamedTuple):
 
 CHUNK = 32
 """Packets in a chunk."""
+CHUNK_SHIFT, NO_CHUNK = 32, -1 << 32
+"""Where in a head the number of a chunk stands, and a head without one."""
 ANSWERS = 4
 """Packets that a NIC may send in answer to one."""
 GRANT_SLOTS = 32

@@ -23,6 +23,7 @@ from weft.netsim.engine.layout import (
     FULL,
     GOAL,
     HALF_SHIFT,
+    HOP_SHIFT,
     INJECTED,
     KIND_MASK,
     KIND_SHIFT,
@@ -57,10 +58,10 @@ from weft.netsim.engine.layout import (
     VERDICT_SHIFT,
     WATCHING,
 )
-from weft.netsim.engine.queues import append, give_queue_row, send_at_once, take_queue_row, transmit
+from weft.netsim.engine.queues import append, on_the_way, send_at_once, take_queue_row, transmit
 from weft.netsim.engine.switches import in_order, release_arrivals, take_arrivals
 from weft.netsim.engine.wires import OUT_OF_LOG
-from weft.netsim.foresight import foresee_data, foresee_nic, foresee_path, foresee_windows
+from weft.netsim.foresight import foresee_acked, foresee_data, foresee_nic, foresee_path, foresee_windows
 from weft.netsim.hosts import (
     HALF,
     KIND,
@@ -118,11 +119,11 @@ def unpack(h: Any, t: Any, packet: Any, head: Any) -> None:
 
 
 @rule
-def pack(head: Any, kind: int, packet: Any) -> None:
+def pack(head: Any, kind: int, hops: int, packet: Any) -> None:
     """Write a header into the words of a packet; its number, place and goal are another's business."""
     packet[NAME] = (head["value"] & LOW32) | ((2 * head["pair"] + head["half"]) << HALF_SHIFT)
     packet[EXTRA] = 0
-    state = kind << KIND_SHIFT
+    state = (kind << KIND_SHIFT) | (hops << HOP_SHIFT)
     if kind == DATA:
         state |= head["psn"] | (head["length"] << NUMBER_SHIFT)
         state |= (AGAIN if head["retransmission"] else 0) | (ASKS if head["ack_request"] else 0)
@@ -165,20 +166,23 @@ def launch(
         head = sheet.pool[out[ROW]]
         kind = out[KIND]
         plane = plane_of(t, out[ROUTE])
-        row = take_queue_row(q, d, part)
-        packet = q.rows[row]
-        pack(head, kind, packet)
+        port = f.ports[first_port + plane]
+        now_ps = out[TIME] - start_ps
+        if send_at_once(f, d, port, out[SIZE], slot):
+            packet = w.rows[on_the_way(f, w, d, part, port, now_ps, out[SIZE], slot)]
+            hops = 1
+        else:
+            row = take_queue_row(q, d, part)
+            append(q, d, port, row, kind != DATA, out[SIZE])
+            busy[word] |= 1 << plane
+            packet = q.rows[row]
+            packet[PLACE] = now_ps
+            hops = 0
+        pack(head, kind, hops, packet)
         packet[UID] = (nic << UID_BITS) + f.sent[nic]
-        packet[PLACE] = out[TIME] - start_ps
         goal = _goal(f, h, t, 2 * out[PAIR] + out[HALF], plane, out[ROUTE])
         packet[GOAL] = goal | (head["sack_offset"] << OFFSET_SHIFT) if kind == SACK else goal
         f.sent[nic] += 1
-        port = f.ports[first_port + plane]
-        if send_at_once(f, w, d, part, port, packet, out[SIZE], slot):
-            give_queue_row(q, part, row)
-        else:
-            append(q, d, port, row, kind != DATA, out[SIZE])
-            busy[word] |= 1 << plane
         give_row(sheet, out[ROW])
     d.count[INJECTED] += sheet.count[0]
     sheet.count[0] = 0
@@ -254,18 +258,21 @@ def _send(
 
 @rule
 def _foresee_paths(w: Any, h: Any, d: Any, count: int) -> None:
-    """Name the EVs that the SACKs among `count` arrivals tell of."""
+    """Name the EVs and packets that the SACKs among `count` arrivals tell of."""
     for k in range(count):
-        state = w.rows[d.at[k], STATE]
+        packet = w.rows[d.at[k]]
+        state = packet[STATE]
         if (state >> KIND_SHIFT) & KIND_MASK == SACK:
-            foresee_path(h, w.rows[d.at[k], NAME] >> PAIR_SHIFT, state + (state >> NUMBER_SHIFT))
+            pair = packet[NAME] >> PAIR_SHIFT
+            foresee_path(h, pair, state + (state >> NUMBER_SHIFT))
+            foresee_acked(h, pair, (state & PSN_MASK) + (packet[GOAL] >> OFFSET_SHIFT), packet[EXTRA])
 
 
 @rule
-def _foresee_nics(h: Any, nic: int, left: int) -> None:
+def _foresee_nics(h: Any, t: Any, nic: int, left: int) -> None:
     """Name what will be looked at of NICs that follow soon, where `left` of the node, with this one, are left."""
     if left > _AHEAD:
-        foresee_nic(h, nic + _AHEAD)
+        foresee_nic(h, t, nic + _AHEAD)
     if left > _NEXT:
         foresee_windows(h, nic + _NEXT)
 
@@ -292,7 +299,7 @@ def nic_step(f: Any, w: Any, q: Any, h: Any, t: Any, busy: Any, d: Any, part: in
     for local in range(node[NICS]):
         nic = node[FIRST_NIC] + local
         if begins:
-            _foresee_nics(h, nic, node[NICS] - local)
+            _foresee_nics(h, t, nic, node[NICS] - local)
         word = node[FIRST_WORD] + local
         phase_ps = 0
         if d.first[local] >= 0:

@@ -113,10 +113,10 @@ def size_of(sizes: Any, state: int) -> int:
 @rule
 def take_queue_row(q: Any, d: Any, part: int) -> int:
     """Take a free row of a part's queues."""
-    found = q.free[part, 0]
-    if found >= 0:
-        q.free[part, 0] = q.after[found]
-        return found
+    height = q.free[part, 0]
+    if height > 0:
+        q.free[part, 0] = height - 1
+        return q.spare[part, height - 1]
     found = q.free[part, 1]
     if found >= q.free[part, 2]:
         d.count[FAULTY] = OUT_OF_ROWS
@@ -128,8 +128,9 @@ def take_queue_row(q: Any, d: Any, part: int) -> int:
 @rule
 def give_queue_row(q: Any, part: int, row: int) -> None:
     """Give a row of a part's queues back."""
-    q.after[row] = q.free[part, 0]
-    q.free[part, 0] = row
+    height = q.free[part, 0]
+    q.spare[part, height] = row
+    q.free[part, 0] = height + 1
 
 
 @rule
@@ -226,26 +227,23 @@ def cross(f: Any, w: Any, h: Any, d: Any, part: int, port: Any, packet: Any, slo
     state = packet[STATE]
     size = size_of(h.sizes, state)
     control = state & CONTROL != 0
-    if size > grade[CONTROL_LIMIT if control else DATA_LIMIT] or not send_at_once(
-        f, w, d, part, port, packet, size, slot
-    ):
+    if size > grade[CONTROL_LIMIT if control else DATA_LIMIT] or not send_at_once(f, d, port, size, slot):
         return False
+    _launch(f, w, d, part, port, packet, size, slot)
     if not control and size > d.peaks[grade[STAGE]]:
         d.peaks[grade[STAGE]] = size
     return True
 
 
 @rule
-def send_at_once(f: Any, w: Any, d: Any, part: int, port: Any, packet: Any, size: int, slot: int) -> bool:
-    """Send a packet over a port where nothing waits and that may send; return whether it could go."""
-    if port[DATA_FIRST] >= 0 or port[CONTROL_FIRST] >= 0 or pauses(f):
+def send_at_once(f: Any, d: Any, port: Any, size: int, slot: int) -> bool:
+    """Take what a packet needs from a port where nothing waits and that may send; return whether it may go."""
+    if port[DATA_FIRST] >= 0 or port[CONTROL_FIRST] >= 0 or port[HARM] != 0 or pauses(f):
         return False
     credit = credit_of(f, d, port, slot)
     if credit <= 0:
         return False
     port[CREDIT] = credit - size
-    if port[HARM] == 0 or not _is_lost(f, d, port, packet, slot):
-        _launch(f, w, d, part, port, packet, size, slot)
     return True
 
 
@@ -360,17 +358,9 @@ def _marks(grade: Any, port: Any, packet: Any) -> bool:
 @rule
 def _launch(f: Any, w: Any, d: Any, part: int, port: Any, packet: Any, size: int, slot: int) -> None:
     """Put a packet on the wire; its place within the slot stays what its delays made it."""
-    slot_ps = f.figures[SLOT_PS]
-    place_ps = (packet[PLACE] & PLACE_MASK) + size * port[PACE] + port[WAY]
-    if slot_ps <= place_ps < f.figures[NEAR]:
-        slots = (place_ps * f.figures[PER_SLOT]) >> PER_SLOT_BITS
-    else:
-        place_ps = _far_place(f, port, packet, size, slot)
-        slots = min(place_ps // slot_ps, f.figures[FURTHEST])
-    row = place_on_wire(w, d, part, port[FAR], slot + slots)
+    row = on_the_way(f, w, d, part, port, packet[PLACE] & PLACE_MASK, size, slot)
     target = w.rows[row]
     target[UID] = packet[UID]
-    target[PLACE] = (place_ps - slots * slot_ps) | (port[NUMBER] << PLACE_BITS)
     target[NAME] = packet[NAME]
     target[STATE] = packet[STATE] + (1 << HOP_SHIFT)
     target[EXTRA] = packet[EXTRA]
@@ -378,12 +368,28 @@ def _launch(f: Any, w: Any, d: Any, part: int, port: Any, packet: Any, size: int
 
 
 @rule
-def _far_place(f: Any, port: Any, packet: Any, size: int, slot: int) -> int:
+def on_the_way(f: Any, w: Any, d: Any, part: int, port: Any, now_ps: int, size: int, slot: int) -> int:
+    """Take a row of the wire for a packet that leaves `now_ps` into a slot; return it, its place written."""
+    slot_ps = f.figures[SLOT_PS]
+    place_ps = now_ps + size * port[PACE] + port[WAY]
+    if slot_ps <= place_ps < f.figures[NEAR]:
+        slots = (place_ps * f.figures[PER_SLOT]) >> PER_SLOT_BITS
+    else:
+        place_ps = _far_place(f, port, now_ps, size, slot)
+        slots = min(place_ps // slot_ps, f.figures[FURTHEST])
+    row = place_on_wire(w, d, part, port[FAR], slot + slots)
+    w.rows[row, PLACE] = (place_ps - slots * slot_ps) | (port[NUMBER] << PLACE_BITS)
+    prefetch(w.rows, row + 1, GOAL)
+    return row
+
+
+@rule
+def _far_place(f: Any, port: Any, now_ps: int, size: int, slot: int) -> int:
     """Return the place on the wire of a packet for which the quick arithmetic does not hold."""
     slot_ps = f.figures[SLOT_PS]
     rate = f.rates[port[RATE]]
     took_ps = size * rate[PER_BYTE] if rate[PER_BYTE] else -(-size * _BITS // rate[BPS])
-    place_ps = max((packet[PLACE] & PLACE_MASK) + took_ps + f.grades[port[GRADE], DELAY], slot_ps)
+    place_ps = max(now_ps + took_ps + f.grades[port[GRADE], DELAY], slot_ps)
     if keeps_order(f):
         # Nothing overtakes on a link, though a short packet behind a long one would in this arithmetic.
         place_ps = max(place_ps, f.arrives[port[NUMBER]] + 1 - slot * slot_ps)

@@ -50,8 +50,7 @@ def make_wires(packets: int, in_round: int, parts: int, ring: int, nodes: int) -
     """Return wires for so many packets, and room for what a round may add."""
     each = _LEAST_CHUNKS + (packets + in_round) // (layout.CHUNK * parts) + (8 + ring) * nodes
     chunks = parts * each
-    heads = np.zeros((parts, ring, nodes, 2), np.int32)
-    heads[..., 0] = -1
+    heads = np.full((parts, ring, nodes), layout.NO_CHUNK, np.int64)
     free = np.zeros((parts, 4), np.int64)
     free[:, 0] = -1
     free[:, 1] = np.arange(parts) * each
@@ -69,11 +68,11 @@ def make_queues(packets: int, in_round: int, parts: int) -> layout.Queues:
     """Return queues for so many packets, and room for what a round may add."""
     each = _LEAST_ROWS + (packets + in_round) // parts
     free = np.zeros((parts, 4), np.int64)
-    free[:, 0] = -1
     free[:, 1] = np.arange(parts) * each
     free[:, 2] = free[:, 1] + each
     free[:, 3] = each
-    return layout.Queues(aligned((parts * each, layout.QUEUE_WORDS), np.int64), np.empty(parts * each, np.int32), free)
+    rows = aligned((parts * each, layout.QUEUE_WORDS), np.int64)
+    return layout.Queues(rows, np.empty((parts, each), np.int32), free)
 
 
 def grown_wires(wires: layout.Wires) -> layout.Wires:
@@ -83,7 +82,7 @@ def grown_wires(wires: layout.Wires) -> layout.Wires:
     each = max(_LEAST_CHUNKS, had // (2 * parts))
     after = np.concatenate((wires.after, np.empty(parts * each, np.int32)))
     free = wires.free.copy()
-    _keep_rest(after, free, counted=True)
+    _keep_rest(after, free)
     free[:, 1] = had + np.arange(parts) * each
     free[:, 2] = free[:, 1] + each
     rows = aligned((len(after) * layout.CHUNK, layout.WORDS), np.int64)
@@ -94,17 +93,22 @@ def grown_wires(wires: layout.Wires) -> layout.Wires:
 def grown_queues(queues: layout.Queues) -> layout.Queues:
     """Return the queues with room for half as many packets again, shared evenly."""
     parts = len(queues.free)
-    had = len(queues.after)
+    had = len(queues.rows)
     each = max(_LEAST_ROWS, had // (2 * parts))
-    after = np.concatenate((queues.after, np.empty(parts * each, np.int32)))
+    spare = np.empty((parts, queues.spare.shape[1] + each), np.int32)
     free = queues.free.copy()
-    _keep_rest(after, free, counted=False)
+    for stack, old, row in zip(spare, queues.spare, free, strict=True):
+        height, first, end = row[:3].tolist()
+        stack[:height] = old[:height]
+        # The untouched range is about to move: what is left of it goes onto the stack.
+        stack[height : height + end - first] = np.arange(first, end)
+        row[0] = height + end - first
     free[:, 1] = had + np.arange(parts) * each
     free[:, 2] = free[:, 1] + each
     free[:, 3] += each
-    rows = aligned((len(after), layout.QUEUE_WORDS), np.int64)
+    rows = aligned((had + parts * each, layout.QUEUE_WORDS), np.int64)
     _copy_touched(queues.rows, rows)
-    return layout.Queues(rows, after, free)
+    return layout.Queues(rows, spare, free)
 
 
 def _copy_touched(old: Any, new: Any) -> None:
@@ -115,8 +119,8 @@ def _copy_touched(old: Any, new: Any) -> None:
             new[first : first + len(block)] = block
 
 
-def _keep_rest(after: Any, free: Any, *, counted: bool) -> None:
-    """Put what was never used into the lists of free ones, because the untouched range is about to move."""
+def _keep_rest(after: Any, free: Any) -> None:
+    """Put chunks that were never used into the lists of free ones, because the untouched range is about to move."""
     for row in free:
         first, end = int(row[1]), int(row[2])
         if first == end:
@@ -124,8 +128,7 @@ def _keep_rest(after: Any, free: Any, *, counted: bool) -> None:
         after[first : end - 1] = np.arange(first + 1, end)
         after[end - 1] = row[0]
         row[0] = first
-        if counted:
-            row[3] += end - first
+        row[3] += end - first
 
 
 def make_desk(network: Network, fabric: layout.Fabric, nodes: Any, halves: Any) -> layout.Desk:

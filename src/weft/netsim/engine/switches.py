@@ -14,6 +14,7 @@ from weft.netsim.engine.layout import (
     BUNDLE,
     BUSY,
     CHUNK,
+    CHUNK_SHIFT,
     DATA_FIRST,
     DOWN,
     FIRST_NIC,
@@ -25,8 +26,10 @@ from weft.netsim.engine.layout import (
     INDEX,
     KIND_MASK,
     KIND_SHIFT,
+    LOW32,
     NAME,
     NICS,
+    NO_CHUNK,
     NUMBER,
     NUMBER_SHIFT,
     ORDER_WORD,
@@ -102,12 +105,10 @@ def take_arrivals(f: Any, w: Any, h: Any, busy: Any, d: Any, part: int, number: 
     trace = 0
     in_one_list = chooses(f) and not at_nics
     count = 0
+    foresee_arrivals(w, number, slot + 1)
     for source in range(w.heads.shape[0]):
-        left = w.heads[source, ring, number, 1]
-        chunk = w.heads[source, ring, number, 0]
-        coming = w.heads[source, (slot + 1) & (w.heads.shape[1] - 1), number, 0]
-        if coming >= 0:
-            _foresee_chunk(w, coming)
+        left = w.heads[source, ring, number] & LOW32
+        chunk = w.heads[source, ring, number] >> CHUNK_SHIFT
         while chunk >= 0:
             if w.after[chunk] >= 0:
                 _foresee_chunk(w, w.after[chunk])
@@ -142,6 +143,15 @@ def take_arrivals(f: Any, w: Any, h: Any, busy: Any, d: Any, part: int, number: 
 
 
 @rule
+def foresee_arrivals(w: Any, number: int, slot: int) -> None:
+    """Say that what arrives at a node in a slot is about to be looked at."""
+    for source in range(w.heads.shape[0]):
+        chunk = w.heads[source, slot & (w.heads.shape[1] - 1), number] >> CHUNK_SHIFT
+        if chunk >= 0:
+            _foresee_chunk(w, chunk)
+
+
+@rule
 def _foresee_chunk(w: Any, chunk: int) -> None:
     """Say that the packets of a chunk are about to be looked at; those behind the first ones come by themselves."""
     for row in range(chunk * CHUNK, chunk * CHUNK + _FORESEEN, 2):
@@ -153,7 +163,7 @@ def release_arrivals(w: Any, part: int, number: int, slot: int) -> None:
     """Give back the room of what has been taken in."""
     ring = slot & (w.heads.shape[1] - 1)
     for source in range(w.heads.shape[0]):
-        if w.heads[source, ring, number, 1]:
+        if w.heads[source, ring, number] != NO_CHUNK:
             clear_list(w, part, source, ring, number)
 
 

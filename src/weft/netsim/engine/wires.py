@@ -7,7 +7,7 @@ because what arrives is ordered by its key. A list's first chunk is the one that
 from typing import Any
 
 from weft.mrc.compiled import rule
-from weft.netsim.engine.layout import CHUNK, FAULTY
+from weft.netsim.engine.layout import CHUNK, CHUNK_SHIFT, FAULTY, LOW32, NO_CHUNK
 
 OUT_OF_CHUNKS, OUT_OF_ROWS, OUT_OF_LOG = 1, 2, 3
 """What can end a part: its wires, its queues or its notes hold no more."""
@@ -33,31 +33,28 @@ def take_chunk(w: Any, d: Any, part: int) -> int:
 def place_on_wire(w: Any, d: Any, part: int, node: int, slot: int) -> int:
     """Return the row in which a packet stands that arrives at `node` in `slot`."""
     ring = slot & (w.heads.shape[1] - 1)
-    count = w.heads[part, ring, node, 1]
-    chunk = w.heads[part, ring, node, 0]
-    at = count & (CHUNK - 1)
+    head = w.heads[part, ring, node]
+    at = head & (CHUNK - 1)
     if at == 0:
         fresh = take_chunk(w, d, part)
-        w.after[fresh] = chunk
-        w.heads[part, ring, node, 0] = fresh
+        w.after[fresh] = head >> CHUNK_SHIFT
         w.waiting[part, ring] += 1
-        chunk = fresh
-    w.heads[part, ring, node, 1] = count + 1
-    return chunk * CHUNK + at
+        head = (fresh << CHUNK_SHIFT) | (head & LOW32)
+    w.heads[part, ring, node] = head + 1
+    return (head >> CHUNK_SHIFT) * CHUNK + at
 
 
 @rule
 def clear_list(w: Any, part: int, source: int, ring: int, node: int) -> None:
     """Give the chunks of a list that has been read to part `part`."""
-    chunk = w.heads[source, ring, node, 0]
+    chunk = w.heads[source, ring, node] >> CHUNK_SHIFT
     while chunk >= 0:
         following = w.after[chunk]
         w.after[chunk] = w.free[part, 0]
         w.free[part, 0] = chunk
         w.free[part, 3] += 1
         chunk = following
-    w.heads[source, ring, node, 0] = -1
-    w.heads[source, ring, node, 1] = 0
+    w.heads[source, ring, node] = NO_CHUNK
 
 
 @rule
@@ -66,7 +63,7 @@ def arriving(w: Any, node: int, slot: int) -> int:
     ring = slot & (w.heads.shape[1] - 1)
     found = 0
     for source in range(w.heads.shape[0]):
-        found += w.heads[source, ring, node, 1]
+        found += w.heads[source, ring, node] & LOW32
     return found
 
 

@@ -15,7 +15,7 @@ from weft.mrc.compiled import Swap
 from weft.mrc.numbers import seq_near
 from weft.netsim.compiling import Fixed
 from weft.netsim.engine import kernel, layout, stores
-from weft.netsim.engine.fabric import NO_PORT, build_fabric
+from weft.netsim.engine.fabric import NO_PORT, build_fabric, near_ps
 from weft.netsim.engine.harms import Harms
 from weft.netsim.engine.pauses import EnginePauses
 from weft.netsim.engine.threads import Crew
@@ -102,11 +102,7 @@ class EngineWorld:
         figures[layout.ROUND_SLOTS] = self._round
         figures[layout.SWITCH_SLOTS] = min(self._round, network.ahead_slots[1])
         figures[layout.FURTHEST] = ring - self._round
-        figures[layout.NEAR] = min(
-            1 << layout.NEAR_BITS,
-            (1 << layout.PER_SLOT_BITS) // self.slot_ps,
-            (ring - self._round + 1) * self.slot_ps,
-        )
+        figures[layout.NEAR] = near_ps(self.slot_ps, ring - self._round)
         payload, header = network.frames.payload, network.frames.header
         smallest = min((flow.size % payload or payload for flow in self.board.flows), default=payload) + header
         figures[layout.MOST_SENT] = network.frames.full // smallest + 1
@@ -244,7 +240,7 @@ class EngineWorld:
             need = int(desk.count[layout.NEED])
             lacking |= need
             if need & kernel.NEED_SCRATCH:
-                most = int(self.wires.heads[..., 1].sum(axis=0).max())
+                most = int((self.wires.heads & layout.LOW32).sum(axis=0).max())
                 self.desks[place] = stores.with_scratch(desk, 2 * most)
             desk.count[layout.NEED] = 0
         if lacking & kernel.NEED_ROWS:
@@ -324,7 +320,6 @@ class EngineWorld:
             "wires-rows": chunks * layout.CHUNK,
             "wires-after": chunks,
             "queues-rows": waiting,
-            "queues-after": waiting,
         }
         return min(most.get(name, rows), rows)
 
@@ -337,7 +332,7 @@ class EngineWorld:
             "board": self.board.state(),
             "records": self.records,
             "harms": self.harms.state(),
-            "stores": (len(self.wires.after), len(self.queues.after), sizes),
+            "stores": (len(self.wires.after), len(self.queues.rows), sizes),
         }
 
     def make_like(self, small: dict[str, Any]) -> None:
@@ -349,7 +344,7 @@ class EngineWorld:
         wires, queues, sizes = small["stores"]
         while len(self.wires.after) < wires:
             self.wires = stores.grown_wires(self.wires)
-        while len(self.queues.after) < queues:
+        while len(self.queues.rows) < queues:
             self.queues = stores.grown_queues(self.queues)
         self.desks = [stores.with_scratch(desk, size) for desk, size in zip(self.desks, sizes, strict=True)]
 

@@ -14,7 +14,7 @@ import numpy as np
 from weft.mrc import columns
 from weft.mrc.compiled import Swap
 from weft.mrc.sender import POSTED
-from weft.netsim import hosts
+from weft.netsim import halves, hosts
 from weft.netsim.compiling import Fixed
 from weft.netsim.network import Network
 from weft.netsim.transports.base import Arrival, Event, Outcome, Pair
@@ -117,8 +117,10 @@ class ColumnEndpoints:
 
     def _outcome(self, fresh: Sequence[int]) -> Outcome:
         sent, events = self.sheet.count.tolist()
+        out = self.sheet.out[:sent]
+        out[:, halves.HOST] = self.halves.nic[2 * out[:, halves.PAIR] + out[:, halves.HALF]]
         return Outcome(
-            self.sheet.out[:sent].tolist(),
+            out.tolist(),
             [Event(*row) for row in self.sheet.events[:events].tolist()],
             fresh,
         )
