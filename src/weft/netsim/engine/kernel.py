@@ -24,7 +24,6 @@ from weft.netsim.engine.layout import (
     NICS,
     PLANES,
     PORTS,
-    QUEUED,
     ROUND_SLOTS,
     SEEN,
     SLOT_PS,
@@ -61,9 +60,10 @@ def lacks(f: Any, w: Any, q: Any, d: Any, part: int, nics: bool, slot: int, end:
     if most > len(d.at):
         found |= NEED_SCRATCH
     rows = (ANSWERS * total + f.figures[MOST_SENT] * ports * (end - slot) if nics else total) + _LEAST
-    if q.free[part, 3] - d.count[QUEUED] < rows:
+    free = q.free[part, 0] + q.free[part, 2] - q.free[part, 1]
+    if free < rows:
         found |= NEED_ROWS
-    chunks = (d.count[QUEUED] + rows) // CHUNK + _PER_NODE * (end - slot + 3) * len(f.nodes)
+    chunks = (q.free[part, 3] - free + rows) // CHUNK + _PER_NODE * (end - slot + 3) * len(f.nodes)
     if w.free[part, 2] - w.free[part, 1] + w.free[part, 3] < chunks:
         found |= NEED_CHUNKS
     return found

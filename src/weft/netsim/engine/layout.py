@@ -95,13 +95,11 @@ whether there were too many when the last slot ended, the slots until a pause ac
 next one is read and written; whether it is paused, since when, and for how long it was; the ring: slots in which pauses
 and resumes act, in turn."""
 
-COUNTERS = 17
-INJECTED, DELIVERED, DROPPED, LOST, TRIMMED, MARKS, HOPS, TRACE, BUSY, LOSSES, SEEN, FAULTY, QUEUED, NEED, ASKS_SENT = (
-    range(15)
-)
-NIC_NODES, AHEAD = 15, 16
-"""Of a part: totals; ports that hold packets; rows of the two logs; what ended it; packets waiting; what it lacks; how
-many of its nodes, the first ones, are NICs; and the slot up to which those have been taken."""
+COUNTERS = 16
+INJECTED, DELIVERED, DROPPED, LOST, TRIMMED, MARKS, HOPS, TRACE, BUSY, LOSSES, SEEN, FAULTY, NEED, ASKS_SENT = range(14)
+NIC_NODES, AHEAD = 14, 15
+"""Of a part: totals; ports that hold packets; rows of the two logs; what ended it; what it lacks; how many of its
+nodes, the first ones, are NICs; and the slot up to which those have been taken."""
 
 PER_SLOT_BITS, NEAR_BITS = 44, 24
 DARK = -1

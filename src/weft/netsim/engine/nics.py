@@ -173,7 +173,7 @@ def launch(
             hops = 1
         else:
             row = take_queue_row(q, d, part)
-            append(q, d, port, row, kind != DATA, out[SIZE])
+            append(q, port, row, kind != DATA, out[SIZE])
             busy[word] |= 1 << plane
             packet = q.rows[row]
             packet[PLACE] = now_ps

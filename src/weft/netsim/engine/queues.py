@@ -77,7 +77,6 @@ from weft.netsim.engine.layout import (
     PLACE_MASK,
     PORT_MASK,
     PSN_MASK,
-    QUEUED,
     RATE,
     ROOM,
     SLOT_PS,
@@ -134,11 +133,10 @@ def give_queue_row(q: Any, part: int, row: int) -> None:
 
 
 @rule
-def append(q: Any, d: Any, port: Any, row: int, control: bool, size: int) -> None:
+def append(q: Any, port: Any, row: int, control: bool, size: int) -> None:
     """Put the packet in `row` at the end of a port's control or data queue."""
     q.rows[row, AFTER] = -1
     q.rows[row, BYTES] = size
-    d.count[QUEUED] += 1
     if control:
         if port[CONTROL_FIRST] < 0:
             port[CONTROL_FIRST] = row
@@ -190,7 +188,7 @@ def admit(f: Any, q: Any, h: Any, d: Any, part: int, port: Any, packet: Any, key
     target[STATE] = state
     target[EXTRA] = extra
     target[GOAL] = packet[GOAL]
-    append(q, d, port, row, control, size)
+    append(q, port, row, control, size)
     return not trimmed
 
 
@@ -223,6 +221,8 @@ def cross(f: Any, w: Any, h: Any, d: Any, part: int, port: Any, packet: Any, slo
 
     The same as `admit` and `transmit` would do, without a stop in a queue.
     """
+    if port[DATA_FIRST] >= 0 or port[CONTROL_FIRST] >= 0:
+        return False
     grade = f.grades[port[GRADE]]
     state = packet[STATE]
     size = size_of(h.sizes, state)
@@ -275,7 +275,6 @@ def transmit(f: Any, w: Any, q: Any, d: Any, part: int, port: Any, slot: int) ->
         if port[HARM] == 0 or not _is_lost(f, d, port, packet, slot):
             _launch(f, w, d, part, port, packet, size, slot)
         give_queue_row(q, part, row)
-        d.count[QUEUED] -= 1
     port[CREDIT] = credit
     following = port[CONTROL_FIRST] if port[CONTROL_FIRST] >= 0 else port[DATA_FIRST]
     if following >= 0:
