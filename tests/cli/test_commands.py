@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from weft.cli.main import main
+from weft.core.version import VERSION
 
 
 def run(*arguments: str) -> int:
@@ -125,6 +126,11 @@ def test_every_file_of_the_examples_is_right(capsys: pytest.CaptureFixture[str])
     assert files
     assert run("check", *files) == 0
     assert capsys.readouterr().out.count("no mistakes") == len(files)
+
+
+def test_the_package_itself_is_the_command():
+    done = subprocess.run([sys.executable, "-m", "weft", "--version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, VERSION)
 
 
 def test_help_loads_nothing_heavy():
