@@ -20,7 +20,8 @@ Column = NDArray[np.int64]
 _BITS = 8 * 10**12
 _SIGN = 2**63
 _MOST_RATES = 64
-_MOST_PACE = 1 << 20
+_MOST_PACE, _MOST_WAY = 1 << 20, 1 << 31
+"""What a port's row can hold of picoseconds a byte and for the way."""
 _WORD_BITS = 32
 _MOST_NICS = 32
 """NICs of one node: what they work on should stay in the nearer caches while a node is taken through a round."""
@@ -117,7 +118,7 @@ def set_ways(ports: Any, grades: Column, rates: Column, *, ordered: bool) -> Non
     """Note in the rows of ports how long packets take over them, and from where they may mark."""
     of_grade, of_rate = grades[ports[..., layout.GRADE]], rates[ports[..., layout.RATE]]
     pace, way, low = of_rate[..., layout.PER_BYTE], of_grade[..., layout.DELAY], of_grade[..., layout.ECN_LOW]
-    simple = (pace > 0) & (pace < _MOST_PACE) & (way < layout.MARKS_NOTHING) & (not ordered)
+    simple = (pace > 0) & (pace < _MOST_PACE) & (way < _MOST_WAY) & (not ordered)
     ports[..., layout.PACE] = np.where(simple, pace, 0)
     ports[..., layout.WAY] = np.where(simple, way, layout.NO_WAY)
     ports[..., layout.MARK_FROM] = np.where(low < 0, layout.MARKS_NOTHING, np.minimum(low, layout.MARKS_NOTHING))

@@ -221,6 +221,7 @@ def cross(f: Any, w: Any, h: Any, d: Any, part: int, port: Any, packet: Any, slo
 
     The same as `admit` and `transmit` would do, without a stop in a queue.
     """
+    # Asked again further on, and first of all here: most ports hold something.
     if port[DATA_FIRST] >= 0 or port[CONTROL_FIRST] >= 0:
         return False
     grade = f.grades[port[GRADE]]
