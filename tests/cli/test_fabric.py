@@ -111,7 +111,8 @@ def test_a_switch_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[s
 def test_an_export_is_a_script_and_its_undoing(capsys: pytest.CaptureFixture[str]):
     status, up, _ = said(capsys, "fabric", "export", "laptop", "--prefix", "ab")
     assert status == 0
-    assert "ip link add name p3 netns ab-h3 type veth peer name e1 netns ab-t0p3i1" in up.splitlines()
+    lower, upper = "name p3 address 02:00:00:00:00:01 netns ab-h3", "name e1 address 02:00:00:00:00:02 netns ab-t0p3i1"
+    assert f"ip link add {lower} type veth peer {upper}" in up.splitlines()
     for line in ("route add fcbb:bbbb:1::/48 encap seg6local action End flavors next-csid lblen 32 nflen 16 dev usid",
                  "route add local fcbb:bbbb:e001::/48 dev lo"):  # fmt: skip
         assert line in up.splitlines()

@@ -53,14 +53,27 @@ def test_both_ends_of_a_link_point_at_each_other(spec: FabricSpec):
         for command in export.up
         if command.words[:2] == ("address", "add") and command.words[4] != "lo"
     }
+    neighbour = {
+        (command.namespace, command.words[6]): (f"{command.words[2]}/64", command.words[4])
+        for command in export.up
+        if command.words[:2] == ("neighbour", "replace")
+    }
+    hardware = {
+        (words[start + 5], words[start + 1]): words[start + 3]
+        for words in (command.words for command in export.up if command.words[:2] == ("link", "add"))
+        for start in (2, 11)
+        if "netns" in words
+    }
     names = export.namespaces
     links = topology.links
     for link in range(len(links)):
         lower, upper = int(links.lower[link]), int(links.upper[link])
-        below = address[names[lower], linux.device_of(topology, lower, int(links.lower_port[link]))]
-        above = address[names[upper], linux.device_of(topology, upper, int(links.upper_port[link]))]
-        assert (below, above) == ("fe80::1/64", "fe80::2/64")
-    assert len(address) == 2 * len(links)
+        below = (names[lower], linux.device_of(topology, lower, int(links.lower_port[link])))
+        above = (names[upper], linux.device_of(topology, upper, int(links.upper_port[link])))
+        assert (address[below], address[above]) == ("fe80::1/64", "fe80::2/64")
+        for here, there in ((below, above), (above, below)):
+            assert neighbour[here] == (address[there], hardware[there])
+    assert len(address) == len(neighbour) == len(hardware) == 2 * len(links)
 
 
 @given(spec=specs, first=st.from_regex("[a-z][a-z0-9]{0,3}", fullmatch=True), second=st.sampled_from(["w", "w1", "wh"]))
@@ -126,4 +139,4 @@ def test_a_failed_link_comes_back_with_what_linux_dropped():
     assert down == ["ip -n w-t0p0i0 link set dev e3 down", "ip -n w-t1p0i1 link set dev e0 down"]
     back = linux.link_up(tables, link)
     assert set(back) <= set(exported(topology).up)
-    assert [command.words[0] for command in back] == ["link", "address", "route"] * 2
+    assert [command.words[0] for command in back] == ["link", "address", "neighbour", "route"] * 2

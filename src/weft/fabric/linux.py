@@ -25,6 +25,8 @@ NIC_NETWORK = 0xFD776566740000000000000000000000
 
 _PREFIX = re.compile(r"[a-z][a-z0-9]{0,3}")
 _LOWER, _UPPER = "fe80::1", "fe80::2"
+_HARDWARE = {_LOWER: "02:00:00:00:00:01", _UPPER: "02:00:00:00:00:02"}
+"""Hardware addresses by end. Every link is a network of its own, so all links share them."""
 _OWN_DEVICES = ("usid", "usid-end")
 _SWITCH_SETTINGS = ("net.ipv6.conf.all.forwarding=1", "net.ipv6.conf.default.forwarding=1")
 _EVERY_SETTING = ("net.ipv6.conf.all.seg6_enabled=1", "net.ipv6.conf.default.seg6_enabled=1")
@@ -135,8 +137,8 @@ def _settings(namespace: str, *, switch: bool) -> Command:
 
 def _wire(topology: Topology, names: tuple[str, ...], link: int) -> Command:
     (lower, lower_port), (upper, upper_port) = ends_of(topology, link)
-    near = ("name", device_of(topology, lower, lower_port), "netns", names[lower])
-    far = ("name", device_of(topology, upper, upper_port), "netns", names[upper])
+    near = ("name", device_of(topology, lower, lower_port), "address", _HARDWARE[_LOWER], "netns", names[lower])
+    far = ("name", device_of(topology, upper, upper_port), "address", _HARDWARE[_UPPER], "netns", names[upper])
     return Command(("link", "add", *near, "type", "veth", "peer", *far))
 
 
@@ -201,7 +203,7 @@ def _own(entry: Entry, block: int) -> tuple[str, ...]:
 
 
 def _port(tables: Tables, node: int, port: int, by_port: Mapping[int, Sequence[Entry]]) -> list[tuple[str, ...]]:
-    """Return what brings one port to life: its device, its address and the routes through it."""
+    """Return what brings one port to life: its device, its address, its neighbour and the routes through it."""
     topology = tables.topology
     device, (own, gateway) = device_of(topology, node, port), addresses_at(topology, node, port)
     matches = [entry.match(tables.plan.block) for entry in by_port[port]]
@@ -209,6 +211,8 @@ def _port(tables: Tables, node: int, port: int, by_port: Mapping[int, Sequence[E
         # No automatic link-local address: both ends are known, so that routes can name the other one.
         ("link", "set", "dev", device, "addrgenmode", "none", "up"),
         ("address", "add", f"{own}/64", "dev", device, "nodad"),
+        # Nothing is asked over the link: on a lossy one, a lost answer would stop all its packets for a second.
+        ("neighbour", "replace", gateway, "lladdr", _HARDWARE[gateway], "dev", device, "nud", "permanent"),
         *(("route", "add", match, "via", gateway, "dev", device) for match in matches),
     ]
 

@@ -150,6 +150,11 @@ def test_a_lossy_link_loses_its_share_and_heals(weft: Weft, lab: Make):
     made = lab("--hosts", "2", "--planes", "1", "--spines", "1")
     assert weft("loss", "link0-p0-i0", "20%", "--into", "lower") == 0
     came = echoes(made, 0, [0], count=400, wait_s=0.01)
+    # Nobody asks over the link who is there: a lost answer would take a second of packets with it.
+    for namespace in made.plan.namespaces:
+        neighbours = made.world.run(("ip", "-n", namespace, "-6", "neighbour")).splitlines()
+        assert neighbours
+        assert all("PERMANENT" in line for line in neighbours)
     # 320 are expected; a fair coin of this weight leaves 250..380 once in more than 10^12 runs.
     assert 250 < came < 380
     assert weft("heal", "link0-p0-i0") == 0
