@@ -58,7 +58,7 @@ class Script:
         for row, _, _, time_ps in arrivals:
             self.arrived[row] = time_ps
             self.left -= 1
-        events = [] if self.left else [Event(1, 0, 0), Event(0, 0, 0)]
+        events = [] if self.left else [Event(0, 0, 1), Event(0, 0, 0)]
         return Outcome([], events, [1] * len(arrivals))
 
     def send_out(self, start_ps, phase, room):
@@ -83,8 +83,8 @@ class Script:
     def reconverge(self, dead):
         pass
 
-    def reached(self, pair):
-        return (10**9, 10**9)
+    def reached(self, pairs):
+        return ([10**9] * len(pairs),) * 2
 
     most_posts = 1
 
@@ -94,8 +94,8 @@ class Script:
     def received(self):
         return np.zeros(1, np.int64)
 
-    def failure(self, pair):
-        return ""
+    def failed(self, pairs):
+        return {}
 
     def post(self, pair, length):
         return True
@@ -103,7 +103,7 @@ class Script:
     def post_many(self, pairs, lengths):
         return [True] * len(pairs)
 
-    def set_goals(self, pair, arrived, acknowledged):
+    def set_goals(self, pairs, arrived, acknowledged):
         pass
 
     def drop(self, row):

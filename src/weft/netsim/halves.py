@@ -86,6 +86,6 @@ class Sheet(NamedTuple):
     out: Any
     """Packets that a call sends, one row each."""
     events: Any
-    """Kind, pair and time of what a call completes."""
+    """Time, pair and kind of what a call completes."""
     count: Any
     """Rows used of `out` and of `events`."""

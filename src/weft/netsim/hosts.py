@@ -106,9 +106,9 @@ def emit(sheet: Any, row: int, i: int, half: int, route: int, size: int, time_ps
 def tell(sheet: Any, kind: int, i: int, time_ps: int) -> None:
     """Note what was completed."""
     at = sheet.count[1]
-    sheet.events[at, 0] = kind
+    sheet.events[at, 0] = time_ps
     sheet.events[at, 1] = i
-    sheet.events[at, 2] = time_ps
+    sheet.events[at, 2] = kind
     sheet.count[1] = at + 1
 
 

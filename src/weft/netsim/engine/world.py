@@ -4,7 +4,7 @@ The compiled part runs until somebody has to be told something: a flow is over, 
 fault or flow begins, a bin ends. Those are dealt with here, between two slots, as in the reference.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,6 @@ from weft.netsim.faults import Change, Reconvergence
 from weft.netsim.network import Network
 from weft.netsim.reference.flows import FlowBoard
 from weft.netsim.reference.records import Counts, FaultRecord, Miss, Records
-from weft.netsim.transports.base import Event, in_order
 from weft.netsim.transports.nics import ColumnEndpoints
 
 _MASK = 2**64 - 1
@@ -123,30 +122,29 @@ class EngineWorld:
 
     def post(self, pair: int, length: int) -> bool:
         """Give a pair a message; return whether it had room for it."""
-        self._rouse(self.endpoints.pairs[pair].source)
+        self._rouse([self.endpoints.pairs[pair].source])
         return self.endpoints.post(pair, length)
 
     def post_many(self, pairs: Sequence[int], lengths: Sequence[int]) -> Sequence[bool]:
         """Give each of `pairs` a message; return which had room for it."""
-        for pair in pairs:
-            self._rouse(self.endpoints.pairs[pair].source)
+        self._rouse([self.endpoints.pairs[pair].source for pair in pairs])
         return self.endpoints.post_many(pairs, lengths)
 
-    def set_goals(self, pair: int, arrived: int, acknowledged: int) -> None:
-        """Say after how many packets an `ARRIVED` and an `ACKNOWLEDGED` are wanted; -1 for none."""
-        self.endpoints.set_goals(pair, arrived, acknowledged)
+    def set_goals(self, pairs: Sequence[int], arrived: Sequence[int], acknowledged: Sequence[int]) -> None:
+        """Say after how many packets of each pair an `ARRIVED` and an `ACKNOWLEDGED` are wanted; `NEVER` for none."""
+        self.endpoints.set_goals(pairs, arrived, acknowledged)
 
-    def reached(self, pair: int) -> tuple[int, int]:
-        """Return how many packets have arrived without a gap, and for how many the sender knows it."""
-        return self.endpoints.reached(pair)
+    def reached(self, pairs: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+        """Return how many packets of each pair have arrived without a gap, and of how many the sender knows it."""
+        return self.endpoints.reached(pairs)
 
-    def failure(self, pair: int) -> str:
-        """Return the name of the error that a pair ended in, or nothing."""
-        return self.endpoints.failure(pair)
+    def failed(self, pairs: Sequence[int]) -> Mapping[int, str]:
+        """Return those of `pairs` that have ended in an error, with its name."""
+        return self.endpoints.failed(pairs)
 
-    def _rouse(self, nic: int) -> None:
-        """Let the node of a NIC be looked at in the next slot."""
-        self.fabric.awake[int(self.block_of[nic])] = 1
+    def _rouse(self, nics: Sequence[int]) -> None:
+        """Let the nodes of NICs be looked at in the next slot."""
+        self.fabric.awake[self.block_of[nics]] = 1
 
     # The run.
 
@@ -183,7 +181,7 @@ class EngineWorld:
                 self.endpoints.change_port(nic, plane, up=up, now_ps=start_ps)
                 node = int(self.block_of[nic])
                 self.fabric.due[node] = min(int(self.fabric.due[node]), int(self.endpoints.halves.due[nic]))
-                self._rouse(nic)
+                self._rouse([nic])
             if self.network.switching.adaptive:
                 self._note_down(change)
         dead = self._news.dead(start_ps)
@@ -255,14 +253,12 @@ class EngineWorld:
                 self.records.faults[fault].open[pair, sequence] = time_ps
                 self._watch(pair, sequence)
         self._misses.clear()
-        events: list[Event] = []
+        told = np.concatenate([desk.sheet.events[: desk.sheet.count[1]] for desk in self.desks])
+        if len(told):
+            in_order = told[np.lexsort(told.T[::-1])]
+            self.board.on_events(list(zip(*in_order.T.tolist(), strict=True)), self)
         for desk in self.desks:
-            found = int(desk.sheet.count[1])
-            if found:
-                events += map(Event._make, desk.sheet.events[:found].tolist())
-                desk.sheet.count[1] = 0
-        if events:
-            self.board.on_events(in_order(events), self)
+            desk.sheet.count[1] = 0
 
     def _note_seen(self) -> None:
         for desk in self.desks:

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from weft.mrc.columns import NEVER
 from weft.netsim.flow import Flow
 from weft.netsim.hosts import ACKNOWLEDGED, ARRIVED
 from weft.netsim.network import Network
-from weft.netsim.transports.base import Carriers, Event, Pair
+from weft.netsim.transports.base import Carriers, Pair
 
 LARGEST_MESSAGE = 2**30
 """Longer flows are cut into messages of this many bytes; a message may have up to 2^32 - 1."""
@@ -105,29 +106,42 @@ class FlowBoard:
 
     def start(self, now_ps: int, endpoints: Carriers) -> bool:
         """Begin every flow whose time has come; return whether there was one."""
+        due = self._due(now_ps)
+        if not due:
+            return False
+        failed = endpoints.failed([self.pair_of[i] for _, i in due])
         begun: dict[int, None] = {}
-        while self._starts and self._starts[0][0] <= now_ps:
-            at_ps, i = heapq.heappop(self._starts)
-            if self.flows[i].is_wait:
-                self._waited(i, at_ps)
-                continue
+        for at_ps, i in due:
             pair = self.pair_of[i]
             queue = self._queues[pair]
             self.progress[i].began_ps = at_ps
             queue.packets += -(-self.flows[i].size // self.payload)
             queue.ends[i] = queue.packets
-            for waiting in (queue.unposted, queue.arriving, queue.acknowledging):
-                waiting.append(i)
-            if endpoints.failure(pair):
-                self._fail(pair, endpoints.failure(pair))
+            queue.unposted.append(i)
+            queue.arriving.append(i)
+            queue.acknowledging.append(i)
+            if pair in failed:
+                self._fail(pair, failed[pair])
             else:
                 begun[pair] = None
-        for pair in begun:
-            self._aim(pair, endpoints)
-        self._post_first(list(begun), endpoints)
-        for pair in begun:
-            self._post(pair, endpoints)
-        return bool(begun)
+        pairs = list(begun)
+        self._aim(pairs, endpoints)
+        self._post_first(pairs, endpoints)
+        for pair in pairs:
+            if self._queues[pair].unposted:
+                self._post(pair, endpoints)
+        return bool(pairs)
+
+    def _due(self, now_ps: int) -> list[tuple[int, int]]:
+        """Take the flows whose time has come out of those that begin later, and end those that only stand for time."""
+        due: list[tuple[int, int]] = []
+        while self._starts and self._starts[0][0] <= now_ps:
+            at_ps, i = heapq.heappop(self._starts)
+            if self.flows[i].is_wait:
+                self._waited(i, at_ps)
+            else:
+                due.append((at_ps, i))
+        return due
 
     def _waited(self, i: int, at_ps: int) -> None:
         """End a flow that only stands for time; what waits for it may begin at once."""
@@ -155,12 +169,12 @@ class FlowBoard:
         if progress.unsent == 0:
             queue.unposted.popleft()
 
-    def _aim(self, pair: int, endpoints: Carriers) -> None:
-        """Tell the endpoints by which packets the flows at the heads of the queue are over."""
-        queue = self._queues[pair]
-        arriving = queue.ends[queue.arriving[0]] if queue.arriving else -1
-        acknowledging = queue.ends[queue.acknowledging[0]] if queue.acknowledging else -1
-        endpoints.set_goals(pair, arriving, acknowledging)
+    def _aim(self, pairs: Sequence[int], endpoints: Carriers) -> None:
+        """Tell the endpoints by which packets the flows at the heads of the queues of `pairs` are over."""
+        queues = [self._queues[pair] for pair in pairs]
+        arriving = [queue.ends[queue.arriving[0]] if queue.arriving else NEVER for queue in queues]
+        known = [queue.ends[queue.acknowledging[0]] if queue.acknowledging else NEVER for queue in queues]
+        endpoints.set_goals(pairs, arriving, known)
 
     def _post(self, pair: int, endpoints: Carriers) -> None:
         """Post messages of the pair's flows in turn, as long as it takes them."""
@@ -174,26 +188,29 @@ class FlowBoard:
             self._posted(queue, length)
         self._full.discard(pair)
 
-    def on_events(self, events: Sequence[Event], endpoints: Carriers) -> None:
-        """Take in what was completed."""
-        for event in events:
-            queue = self._queues[event.pair]
-            arrived, acknowledged = endpoints.reached(event.pair)
-            if event.kind == ARRIVED:
+    def on_events(self, events: Sequence[tuple[int, int, int]], endpoints: Carriers) -> None:
+        """Take in what was completed, each as an `Event` has it."""
+        if not events:
+            return
+        reached = endpoints.reached([pair for _, pair, _ in events])
+        for (time_ps, pair, kind), arrived, known in zip(events, *reached, strict=True):
+            queue = self._queues[pair]
+            if kind == ARRIVED:
                 while queue.arriving and queue.ends[queue.arriving[0]] <= arrived:
-                    self._arrived(queue.arriving.popleft(), event.time_ps)
+                    self._arrived(queue.arriving.popleft(), time_ps)
                 if queue.arriving:
-                    self._aim(event.pair, endpoints)
-            elif event.kind == ACKNOWLEDGED:
-                while queue.acknowledging and queue.ends[queue.acknowledging[0]] <= acknowledged:
+                    self._aim([pair], endpoints)
+            elif kind == ACKNOWLEDGED:
+                while queue.acknowledging and queue.ends[queue.acknowledging[0]] <= known:
                     i = queue.acknowledging.popleft()
-                    self.progress[i].acknowledged_ps = event.time_ps
+                    self.progress[i].acknowledged_ps = time_ps
                     self.open -= self.flows[i].counted
-                    self._release(self._sent_followers.get(i, ()), event.time_ps)
+                    if i in self._sent_followers:
+                        self._release(self._sent_followers[i], time_ps)
                 if queue.acknowledging:
-                    self._aim(event.pair, endpoints)
+                    self._aim([pair], endpoints)
             else:
-                self._fail(event.pair, endpoints.failure(event.pair))
+                self._fail(pair, endpoints.failed([pair])[pair])
 
     def repost(self, endpoints: Carriers) -> None:
         """Post what did not fit before."""
@@ -202,7 +219,8 @@ class FlowBoard:
 
     def _arrived(self, i: int, time_ps: int) -> None:
         self.progress[i].arrived_ps = time_ps
-        self._release(self._followers[i], time_ps)
+        if self._followers[i]:
+            self._release(self._followers[i], time_ps)
 
     def _release(self, followers: Sequence[int], time_ps: int) -> None:
         """Let flows begin that have waited for the last one that they had to wait for."""

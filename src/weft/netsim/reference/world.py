@@ -21,7 +21,7 @@ from weft.netsim.reference.pauses import Pauses
 from weft.netsim.reference.ports import DROPPED, QUEUED, Port
 from weft.netsim.reference.records import Counts, FaultRecord, Miss, Records
 from weft.netsim.reference.uplinks import Uplinks
-from weft.netsim.transports.base import Endpoints, Event, Outcome, in_order
+from weft.netsim.transports.base import Endpoints, Event, Outcome
 
 _MASK = 2**64 - 1
 _UID_BITS = 36
@@ -137,7 +137,7 @@ class World:
             if not self.endpoints.has(miss.pair, miss.sequence):
                 self.records.faults[miss.fault].open[miss.pair, miss.sequence] = miss.time_ps
         self._misses.clear()
-        self.board.on_events(in_order(self._events), self.endpoints)
+        self.board.on_events(sorted(self._events), self.endpoints)
         self._events.clear()
 
     # Step 1: what breaks and what is repaired.

@@ -4,7 +4,7 @@ A `Transport` says how its packets look and what it wants of switches, and opens
 simulator gives them what arrived, takes what they send, and moves packets between the two.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -38,17 +38,12 @@ Sent = Sequence[int]
 class Event(NamedTuple):
     """Something that a flow waits for."""
 
-    kind: int
-    """`ARRIVED`, `ACKNOWLEDGED` or `FAILED` of `weft.netsim.hosts`."""
+    time_ps: int
+    """When. Flows are told of events in the order of these three."""
     pair: int
     """The queue pair."""
-    time_ps: int
-    """When."""
-
-
-def in_order(events: Iterable[Event]) -> list[Event]:
-    """Return the events of one slot in the order in which flows are told of them."""
-    return sorted(events, key=lambda event: (event.time_ps, event.pair, event.kind))
+    kind: int
+    """`ARRIVED`, `ACKNOWLEDGED` or `FAILED` of `weft.netsim.hosts`."""
 
 
 Arrival = tuple[int, int, int, int]
@@ -78,16 +73,16 @@ class Carriers(Protocol):
         """Give each of `pairs` a message; return which had room for it."""
         ...
 
-    def set_goals(self, pair: int, arrived: int, acknowledged: int) -> None:
-        """Say after how many packets an `ARRIVED` and an `ACKNOWLEDGED` are wanted; -1 for none."""
+    def set_goals(self, pairs: Sequence[int], arrived: Sequence[int], acknowledged: Sequence[int]) -> None:
+        """Say after how many packets of each pair an `ARRIVED` and an `ACKNOWLEDGED` are wanted; `NEVER` for none."""
         ...
 
-    def reached(self, pair: int) -> tuple[int, int]:
-        """Return how many packets have arrived without a gap, and for how many the sender knows it."""
+    def reached(self, pairs: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+        """Return how many packets of each pair have arrived without a gap, and of how many the sender knows it."""
         ...
 
-    def failure(self, pair: int) -> str:
-        """Return the name of the error that a pair ended in, or nothing."""
+    def failed(self, pairs: Sequence[int]) -> Mapping[int, str]:
+        """Return those of `pairs` that have ended in an error, with its name."""
         ...
 
 

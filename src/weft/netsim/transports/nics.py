@@ -50,14 +50,14 @@ class ColumnEndpoints:
         """Return views of what is asked for every flow: a field of a row alone takes ten times as long to reach."""
         return self.halves.r.qp["expected"], self.halves.s.qp["una"], self.halves.s.qp["error"]
 
-    def reached(self, pair: int) -> tuple[int, int]:
-        """Return how many packets have arrived without a gap, and for how many the sender knows it."""
+    def reached(self, pairs: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+        """Return how many packets of each pair have arrived without a gap, and of how many the sender knows it."""
         expected, oldest, _ = self._fields
-        return int(expected[pair]), int(oldest[pair])
+        return expected[pairs].tolist(), oldest[pairs].tolist()
 
     def has(self, pair: int, sequence: int) -> bool:
         """Return whether packet number `sequence` of a pair has arrived; out of order none is kept, if not said."""
-        return sequence < self.reached(pair)[0]
+        return sequence < int(self._fields[0][pair])
 
     @property
     def most_posts(self) -> int:
@@ -69,10 +69,10 @@ class ColumnEndpoints:
         """Return the bytes that each pair has received so far."""
         return self.halves.r.qp["received_bytes"].copy()
 
-    def failure(self, pair: int) -> str:
-        """Return the name of the error that a pair ended in, or nothing."""
-        code = int(self._fields[2][pair])
-        return columns.ERROR_NAMES[code] if code else ""
+    def failed(self, pairs: Sequence[int]) -> Mapping[int, str]:
+        """Return those of `pairs` that have ended in an error, with its name."""
+        codes = self._fields[2][pairs]
+        return {pairs[k]: columns.ERROR_NAMES[codes[k]] for k in np.flatnonzero(codes).tolist()}
 
     def reconverge(self, dead: frozenset[int]) -> None:
         """Take in that routing now knows these links, and no others, to be dead: nobody here is told."""
@@ -152,11 +152,10 @@ class ColumnEndpoints:
         self._rule(self.rules.post_messages)(self.halves, table)
         return [code == POSTED for code in table[1].tolist()]
 
-    def set_goals(self, pair: int, arrived: int, acknowledged: int) -> None:
-        """Say after how many packets an `ARRIVED` and an `ACKNOWLEDGED` are wanted; -1 for none."""
-        goals = self.halves.goal
-        goals[pair, 0] = columns.NEVER if arrived < 0 else arrived
-        goals[pair, 1] = columns.NEVER if acknowledged < 0 else acknowledged
+    def set_goals(self, pairs: Sequence[int], arrived: Sequence[int], acknowledged: Sequence[int]) -> None:
+        """Say after how many packets of each pair an `ARRIVED` and an `ACKNOWLEDGED` are wanted; `NEVER` for none."""
+        self.halves.goal[pairs, 0] = arrived
+        self.halves.goal[pairs, 1] = acknowledged
 
     def drop(self, row: int) -> None:
         """Forget a packet that was lost on the way."""
