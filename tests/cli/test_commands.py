@@ -115,9 +115,35 @@ def test_binary_rubbish_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "not text" in capsys.readouterr().err
 
 
-def test_a_picture_that_can_not_be_written_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert run("design", "laptop", "--plot", str(tmp_path / "no" / "x.png")) == 1
+def test_a_picture_that_can_not_be_written_is_a_failure(capsys: pytest.CaptureFixture[str]):
+    # A folder that takes no files, though nobody is told that before.
+    assert run("design", "laptop", "--plot", "/proc/x.png") == 1
     assert "can not be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        (("simulate", "permutation"), "--plot x.png"), (("simulate", "permutation"), "--flows x.csv"),
+        (("simulate", "permutation"), "--series x.jsonl"), (("rehearse", "laptop", "tiny-gpt"), "--html x.html"),
+        (("cluster", "replay", "trace.csv"), "--jobs x.csv"), (("scale", "ladder"), "--out x.csv"),
+    ],
+)  # fmt: skip
+def test_a_file_that_could_not_be_written_is_refused_before_the_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: tuple[str, ...], option: str
+):
+    name, file = option.split()
+    (tmp_path / file).mkdir()
+    refused = {
+        tmp_path / "no" / file: f"there is no folder {tmp_path / 'no'}",
+        tmp_path / file: "that is a folder",
+        tmp_path / f"{240 * 'a'}{file}": "write a name of at most 240 bytes",
+    }
+    for target, why in refused.items():
+        assert run(*command, name, str(target)) == 2
+        said = capsys.readouterr()
+        assert (said.out, len(said.err.splitlines())) == ("", 1)
+        assert f"{name} {target}: {why}" in said.err
 
 
 def test_every_file_of_the_examples_is_right(capsys: pytest.CaptureFixture[str]):

@@ -16,7 +16,7 @@ from weft.campaign.policies import NAMES, policy_of
 from weft.campaign.replay import Replay, Watch
 from weft.campaign.scenes import scene
 from weft.campaign.trace import Line, admit_all, read, written
-from weft.cli.output import JsonFlag, PlotFile, console, print_json, print_table, save_plot
+from weft.cli.output import JsonFlag, PlotFile, console, print_json, print_table, save_plot, written_to
 from weft.cluster.balloons import hours_to_validate
 from weft.cluster.jobs import Team
 from weft.cluster.nodes import Node
@@ -55,7 +55,9 @@ def replay(
     failures: Annotated[bool, Parameter(negative="", help="Let nodes fail at the site's rates.")] = False,
     seed: SeedNumber = 0,
     jobs: Annotated[
-        Path | None, Parameter(help="Write every job, what it waited and for which reasons, into FILE (.csv).")
+        Path | None,
+        Parameter(help="Write every job, what it waited and for which reasons, into FILE (.csv)."),
+        written_to("--jobs", ".csv"),
     ] = None,
     json: JsonFlag = False,
     plot: PlotFile = None,
@@ -75,8 +77,6 @@ def replay(
     lines = read(_text(trace), str(trace))
     teams = _teams(lines, pool, quota)
     admit_all(lines, pool, teams, str(trace))
-    if jobs is not None and jobs.suffix != ".csv":
-        raise UsageError(f"--jobs {jobs}: write a name that ends in .csv")
     policies = {name: policy_of(name, len(pool)) for name in names}
     found: dict[str, Measures] = {}
     documents: list[dict[str, Any]] = []

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from weft.cli.output import JsonFlag, console, print_json, print_table
+from weft.cli.output import JsonFlag, console, print_json, print_table, written_to
 from weft.core import quantity
 from weft.core.errors import FailedError, UsageError
 from weft.core.provenance import provenance
@@ -242,7 +242,9 @@ def survey_links(
     *,
     probes: Annotated[int, Parameter(help="Probes on every path.")] = PROBES,
     deny: Annotated[
-        Path | None, Parameter(name="--deny", help="Write the paths to avoid into FILE, for the transport to read.")
+        Path | None,
+        Parameter(name="--deny", help="Write the paths to avoid into FILE, for the transport to read."),
+        written_to("--deny"),
     ] = None,
     name: Name = "w",
     json: JsonFlag = False,

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from weft.cli import cluster_local
 from weft.cli.cluster_local import HomeOption, home_of
-from weft.cli.output import JsonFlag, console, print_json, print_table
+from weft.cli.output import JsonFlag, console, print_json, print_table, written_to
 from weft.cli.scale import counted, print_prediction, print_warnings
 from weft.cli.submit import findable
 from weft.core.errors import FailedError, UsageError
@@ -36,7 +36,9 @@ def ladder(
     job: str = "ladder-gpt", /, *,
     budget: Annotated[float | None, Parameter(help="Operations of all small runs together; as many as help.")] = None,
     run: Annotated[bool, Parameter(negative="", help="Run the large one too, and compare.")] = False,
-    out: Annotated[Path, Parameter(help="Where the points go, for weft scale fit.")] = Path("ladder.csv"),
+    out: Annotated[
+        Path, Parameter(help="Where the points go, for weft scale fit."), written_to("--out")
+    ] = Path("ladder.csv"),
     home: HomeOption = None, json: JsonFlag = False,
 ) -> None:  # fmt: skip
     """Predict the loss of JOB from a ladder of smaller runs, which are submitted to the cluster as experiments.

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from weft.cli.output import JsonFlag, console, print_json, print_table
+from weft.cli.output import JsonFlag, console, print_json, print_table, written_to
 from weft.core import quantity
 from weft.core.errors import FailedError, UsageError
 from weft.core.processors import processors
@@ -29,7 +29,7 @@ _MANY_OTHERS = 0.05
 
 
 def measure(
-    file: Path,
+    file: Annotated[Path, written_to("", ".toml")],
     /,
     *,
     ranks: Annotated[int | None, Parameter(help="Ranks that are busy at once; as many as cores or GPUs.")] = None,
@@ -48,12 +48,6 @@ def measure(
         Site file to write; its name is the site's.
 
     """
-    if file.suffix != ".toml":
-        raise UsageError(f"{file}: write a name that ends in .toml")
-    if not file.parent.is_dir():
-        raise UsageError(f"{file}: there is no folder {file.parent}")
-    if file.is_dir():
-        raise UsageError(f"{file} is a folder; write the name of a file")
     from weft.training.measure import devices, measure
 
     count, memory = devices()

@@ -4,6 +4,7 @@ Colour is used on a terminal only; a pipe gets plain text of any width.
 """
 
 import json as json_format
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,11 +18,41 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console
 
-JsonFlag = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON for programs instead of a table.")]
-PlotFile = Annotated[Path | None, Parameter(name="--plot", help="Draw it into FILE (.svg or .png).")]
-
 PIPE_WIDTH = 120
 _SHORT_NAME = 24
+_LONGEST_NAME = 240
+"""Bytes of a file's name; with what stands around it until the file is whole, file systems take 255."""
+
+JsonFlag = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON for programs instead of a table.")]
+
+
+def written_to(option: str, *endings: str) -> Parameter:
+    """Return what refuses, before any work is done, a file of `option` that could not be written after it."""
+
+    def check(_kind: object, target: Path | None) -> None:
+        if target is None:
+            return
+        name = f"{option} {target}".lstrip()
+        if endings and target.suffix not in endings:
+            raise UsageError(f"{name}: write a name that ends in {' or '.join(endings)}")
+        if len(os.fsencode(target.name)) > _LONGEST_NAME:
+            raise UsageError(f"{name}: write a name of at most {_LONGEST_NAME} bytes")
+        # For names that are too long, `is_dir` of pathlib raises.
+        if os.path.isdir(target):  # noqa: PTH112
+            raise UsageError(f"{name}: that is a folder; write the name of a file")
+        if not os.path.isdir(target.parent):  # noqa: PTH112
+            raise UsageError(f"{name}: there is no folder {target.parent}")
+        if not os.access(target.parent, os.W_OK):
+            raise UsageError(f"{name}: the folder {target.parent} can not be written to")
+
+    return Parameter(validator=check)
+
+
+PlotFile = Annotated[
+    Path | None,
+    Parameter(name="--plot", help="Draw it into FILE (.svg or .png)."),
+    written_to("--plot", ".svg", ".png"),
+]
 
 # Same input, same bytes: no random ids in the file. The grid lies behind what is drawn.
 PICTURE_STYLE = {
@@ -76,8 +107,6 @@ def save_plot(target: Path | None, draw: "Callable[[Figure], None]", size: tuple
     """Draw a picture into `target`, where one is wanted; the file appears whole or not at all."""
     if target is None:
         return
-    if target.suffix not in (".svg", ".png"):
-        raise UsageError(f"--plot {target}: write a name that ends in .svg or .png")
     import matplotlib as mpl
     from matplotlib.figure import Figure
 

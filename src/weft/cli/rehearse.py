@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from weft import api
-from weft.cli.output import PICTURE_STYLE, JsonFlag, PlotFile, console, print_json, print_table, save_plot
+from weft.cli.output import PICTURE_STYLE, JsonFlag, PlotFile, console, print_json, print_table, save_plot, written_to
 from weft.cli.plan import thousands
 from weft.core.errors import FailedError, UsageError
 from weft.core.provenance import provenance
@@ -35,7 +35,11 @@ def rehearse_job(
     simulate: Annotated[
         bool, Parameter(negative="", help="Send the step's exchanges through the simulator too.")
     ] = False,
-    page: Annotated[Path | None, Parameter(name="--html", help="Write the page with its pictures to FILE.")] = None,
+    page: Annotated[
+        Path | None,
+        Parameter(name="--html", help="Write the page with its pictures to FILE."),
+        written_to("--html", ".html", ".htm"),
+    ] = None,
     json: JsonFlag = False,
     plot: PlotFile = None,
 ) -> None:
@@ -49,8 +53,6 @@ def rehearse_job(
         Built-in name or path of a job file.
 
     """
-    if page is not None and page.suffix not in (".html", ".htm"):
-        raise UsageError(f"--html {page}: write a name that ends in .html")
     spec = load_job(job)
     report = api.plan(spec, site)
     record = _measured(folder, spec)

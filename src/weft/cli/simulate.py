@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from weft import api
-from weft.cli.output import JsonFlag, PlotFile, console, print_json, print_table, save_plot
+from weft.cli.output import JsonFlag, PlotFile, console, print_json, print_table, save_plot, written_to
 from weft.core.errors import FailedError, UsageError
 from weft.core.quantity import RATE, SIZE, TIME, significant
 from weft.netsim.engine.checkpoint import Keep
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 _WORTH_TELLING_S = 1.0
 """Runs that took at least so long say how fast they were and what memory they took."""
 FlowsFile = Annotated[
-    Path | None, Parameter(name="--flows", help="Write how every flow went into FILE (.parquet or .csv).")
+    Path | None,
+    Parameter(name="--flows", help="Write how every flow went into FILE (.parquet or .csv)."),
+    written_to("--flows", ".parquet", ".csv"),
 ]
 Transports = Annotated[
     str | None,
@@ -63,6 +65,7 @@ KeepFolder = Annotated[
 SeriesName = Annotated[
     Path | None,
     Parameter(name="--series", help="Write FILE (.jsonl) while it runs, a line for each bin of simulated time."),
+    written_to("--series", ".jsonl"),
 ]
 
 
@@ -116,7 +119,7 @@ def simulate(
         return
     chosen = scenario if chakra is None else _traced(scenario, chakra, site, matrix)
     files = _files(chosen, sweep, matrix, topology)
-    _check_names(flows, series)
+    _check_format(flows)
     kept = None if keep is None else Keep(keep)
     with _progress() as (watch, say), nullcontext() if series is None else SeriesFile(series) as bins:
         reports = api.simulate(
@@ -195,12 +198,10 @@ def _end(reports: tuple[Report, ...], kept: Keep | None) -> None:
         raise FailedError(f"{failed} flows failed; --flows FILE.csv names each with its error")
 
 
-def _check_names(flows: Path | None, series: Path | None) -> None:
-    """Refuse a name that says no format, or another one, before anything runs."""
-    if series is not None and series.suffix != ".jsonl":
-        raise UsageError(f"--series {series}: write a name that ends in .jsonl")
-    if flows is not None and flows.suffix not in (".parquet", ".csv"):
-        raise UsageError(f"--flows {flows}: write a name that ends in .parquet or .csv")
+def _check_format(flows: Path | None) -> None:
+    """Refuse a format that can not be written here, before anything runs."""
+    if flows is not None and flows.suffix == ".parquet" and find_spec("polars") is None:
+        raise UsageError("Parquet needs polars, which is not installed; name a .csv file instead")
 
 
 def _print(reports: tuple[Report, ...]) -> None:
@@ -274,8 +275,6 @@ def _write_flows(target: Path, reports: tuple[Report, ...]) -> None:
     part = target.with_name(f".{target.name}.part")
     try:
         if target.suffix == ".parquet":
-            if find_spec("polars") is None:
-                raise UsageError("Parquet needs polars, which is not installed; name a .csv file instead")
             import polars
 
             polars.DataFrame(rows).write_parquet(part)
