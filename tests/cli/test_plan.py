@@ -58,6 +58,7 @@ def test_jobs_and_sites_are_compared(capsys: pytest.CaptureFixture[str]):
         (("gpt-3", "--site", SITE), "did you mean"),
         (("gpt3-175b", "--site", SITE, "--fix", "tp"), "write it as tp=8"),
         (("gpt3-175b", "--site", SITE, "--fix", "tp=7"), "the nearest are"),
+        (("tiny-gpt", "--site", "laptop", "--fix", "tp=2"), "a scale-up domain of 1 GPU evenly; the nearest is 1"),
         (("gpt3-175b", "--site", SITE, "--top", "0"), "at least 1"),
         (("gpt3-175b", "--site", SITE, "--what-if", "x=1"), "is not a change"),
         (("gpt3-175b", "--site", SITE, "--precision", "int4"), "precision"),

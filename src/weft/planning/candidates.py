@@ -221,7 +221,10 @@ def no_candidate(work: Workload, machine: Machine, gpus: int, fixed: Mapping[str
         if name in fixed and fixed[name] not in values:
             near = sorted(sorted(values, key=lambda each: abs(each - fixed[name]))[:2])
             reason = {"tp": "heads and feed-forward", "cp": "the sequence", "pp": "the layers"}[name]
-            return f"{name} = {fixed[name]} does not split {reason} evenly; the nearest are {_words(near)}"
+            if name == "tp" and work.model.heads % fixed["tp"] == 0 and work.model.ffn % fixed["tp"] == 0:
+                reason = f"a scale-up domain of {machine.domain_gpus:,} {'GPU' if machine.domain_gpus == 1 else 'GPUs'}"
+            verb = "is" if len(near) == 1 else "are"
+            return f"{name} = {fixed[name]} does not split {reason} evenly; the nearest {verb} {_words(near)}"
     mesh = 1
     for name in ("dp", "tp", "pp", "cp"):
         mesh *= fixed.get(name, 1)
