@@ -115,9 +115,9 @@ def test_binary_rubbish_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "not text" in capsys.readouterr().err
 
 
-def test_a_picture_that_can_not_be_written_is_a_failure(capsys: pytest.CaptureFixture[str]):
-    # A folder that takes no files, though nobody is told that before.
-    assert run("design", "laptop", "--plot", "/proc/x.png") == 1
+def test_a_picture_that_can_not_be_written_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / ".x.png.part.png").mkdir()  # where the picture stands until it is whole
+    assert run("design", "laptop", "--plot", str(tmp_path / "x.png")) == 1
     assert "can not be written" in capsys.readouterr().err
 
 

@@ -7,6 +7,7 @@ import json as json_format
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -118,5 +119,6 @@ def save_plot(target: Path | None, draw: "Callable[[Figure], None]", size: tuple
             figure.savefig(part, dpi=150, metadata={"Date": None} if target.suffix == ".svg" else None)
             part.replace(target)
         except OSError as error:
-            part.unlink(missing_ok=True)
+            with suppress(OSError):
+                part.unlink()
             raise FailedError(f"{target} can not be written: {error.strerror}") from None

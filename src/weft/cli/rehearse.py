@@ -5,6 +5,7 @@ import html
 import io
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -216,7 +217,8 @@ def _write(target: Path, report: Report, lines: Sequence[Line]) -> None:
         part.write_text(page_of(report, lines, _picture(report)), encoding="utf-8")
         part.replace(target)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink()
         raise FailedError(f"{target} can not be written: {error.strerror}") from None
 
 
