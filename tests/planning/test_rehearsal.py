@@ -70,7 +70,7 @@ def test_the_page_is_printed_and_written(tmp_path: Path, capsys: pytest.CaptureF
     assert "tiny-gpt on laptop" in text
     assert main(["rehearse", "laptop", "tiny-gpt", "--html", str(tmp_path / "page.pdf")]) == 2
     assert main(["rehearse", "laptop", "tiny-gpt", "--html", str(tmp_path / "no" / "page.html")]) == 2
-    (tmp_path / ".other.html.part").mkdir()  # where the page stands until it is whole
+    (tmp_path / ".other.html.part.html").mkdir()  # where the page stands until it is whole
     assert main(["rehearse", "laptop", "tiny-gpt", "--html", str(tmp_path / "other.html")]) == 1
     assert main(["rehearse", "nowhere", "tiny-gpt"]) == 2
 

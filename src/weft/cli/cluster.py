@@ -16,13 +16,13 @@ from weft.campaign.policies import NAMES, policy_of
 from weft.campaign.replay import Replay, Watch
 from weft.campaign.scenes import scene
 from weft.campaign.trace import Line, admit_all, read, written
-from weft.cli.output import JsonFlag, PlotFile, console, print_json, print_table, save_plot, written_to
+from weft.cli.output import JsonFlag, PlotFile, console, print_json, print_table, save_plot, writing, written_to
 from weft.cluster.balloons import hours_to_validate
 from weft.cluster.jobs import Team
 from weft.cluster.nodes import Node
 from weft.cluster.rooms import nodes_of, power_of
 from weft.cluster.snapshot import Snapshot
-from weft.core.errors import FailedError, UsageError
+from weft.core.errors import UsageError
 from weft.core.provenance import digest, provenance
 from weft.core.seeds import Seed
 from weft.specs import load_site
@@ -129,14 +129,9 @@ def generate(
     if not 0 < load <= 10:  # noqa: PLR2004 - said in the message
         raise UsageError(f"--load {load:g}: write a share above 0 and at most 10")
     lines = scene(scenario, len(pool), spec.node.gpus, jobs=jobs, seed=Seed(seed), load=load)
-    part = out.with_name(f".{out.name}.part")
-    try:
+    with writing(out) as part:
         out.parent.mkdir(parents=True, exist_ok=True)
         part.write_text(written(lines))
-        part.replace(out)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise FailedError(f"{out} can not be written: {error.strerror}") from None
     days = (lines[-1].submit_ms - lines[0].submit_ms) / 86_400_000
     if json:
         print_json({"file": str(out), "jobs": len(lines), "days": days, "nodes": len(pool), "seed": seed})
@@ -252,21 +247,15 @@ def _span(seconds: float) -> str:
 
 
 def _write_jobs(target: Path, found: dict[str, Measures]) -> None:
-    part = target.with_name(f".{target.name}.part")
-    try:
-        with part.open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(_JOB_COLUMNS)
-            for name, measured in found.items():
-                for record in measured.records.values():
-                    reasons = " ".join(f"{code}={ms / 1000:.3f}" for code, ms in record.reasons.items())
-                    times = (record.submit_ms, record.start_ms, record.end_ms)
-                    submit, start, end = ("" if each is None else each / 1000 for each in times)
-                    wait = "" if record.wait_ms is None else record.wait_ms / 1000
-                    writer.writerow((name, record.id, record.kind, record.team, record.priority, record.nodes, submit,
-                                     start, end, record.state, wait, reasons, record.preemptions,
-                                     record.lost_gpu_ms / 1000))  # fmt: skip
-        part.replace(target)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise FailedError(f"{target} can not be written: {error.strerror}") from None
+    with writing(target) as part, part.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(_JOB_COLUMNS)
+        for name, measured in found.items():
+            for record in measured.records.values():
+                reasons = " ".join(f"{code}={ms / 1000:.3f}" for code, ms in record.reasons.items())
+                times = (record.submit_ms, record.start_ms, record.end_ms)
+                submit, start, end = ("" if each is None else each / 1000 for each in times)
+                wait = "" if record.wait_ms is None else record.wait_ms / 1000
+                writer.writerow((name, record.id, record.kind, record.team, record.priority, record.nodes, submit,
+                                 start, end, record.state, wait, reasons, record.preemptions,
+                                 record.lost_gpu_ms / 1000))  # fmt: skip

@@ -13,9 +13,9 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from weft.cli.output import JsonFlag, console, print_json, print_table, written_to
+from weft.cli.output import JsonFlag, console, print_json, print_table, writing, written_to
 from weft.core import quantity
-from weft.core.errors import FailedError, UsageError
+from weft.core.errors import UsageError
 from weft.core.provenance import provenance
 from weft.core.quantity import QuantityError
 from weft.fabric.blame import Health
@@ -370,13 +370,8 @@ def _ends(found: Survey, link: int) -> str:
 
 
 def _write_denials(target: Path, found: Survey) -> None:
-    part = target.with_name(f".{target.name}.part")
-    try:
+    with writing(target) as part:
         part.write_text(to_json.dumps({"denied": found.as_json()["denied"]}, indent=1) + "\n")
-        part.replace(target)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise FailedError(f"{target} can not be written: {error.strerror}") from None
 
 
 def _read(dimension: quantity.Dimension, text: str) -> int:

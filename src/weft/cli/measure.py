@@ -10,9 +10,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from weft.cli.output import JsonFlag, console, print_json, print_table, written_to
+from weft.cli.output import JsonFlag, console, print_json, print_table, writing, written_to
 from weft.core import quantity
-from weft.core.errors import FailedError, UsageError
+from weft.core.errors import UsageError
 from weft.core.processors import processors
 from weft.core.provenance import provenance
 from weft.core.toml import written
@@ -67,10 +67,8 @@ def measure(
     if rounds:
         found = _trained(found, make, wanted, rounds, device=times.device)
     site = make(found)
-    try:
-        file.write_text(f"# Measured by `weft site measure`.\n{written(site.as_written())}", encoding="utf-8")
-    except OSError as error:
-        raise FailedError(f"{file} can not be written: {error.strerror}") from None
+    with writing(file) as part:
+        part.write_text(f"# Measured by `weft site measure`.\n{written(site.as_written())}", encoding="utf-8")
     if json:
         print_json({**site.as_written(), "provenance": provenance(site.as_written()).as_json()})
         return

@@ -6,8 +6,8 @@ Colour is used on a terminal only; a pipe gets plain text of any width.
 import json as json_format
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -104,21 +104,28 @@ def print_table(
     out.print(table)
 
 
+@contextmanager
+def writing(target: Path) -> Iterator[Path]:
+    """Give a place to write to, and put what was written there into `target`, which appears whole or not at all."""
+    part = target.with_name(f".{target.name}.part{target.suffix}")
+    try:
+        yield part
+        part.replace(target)
+    except OSError as error:
+        raise FailedError(f"{target} can not be written: {error.strerror}") from None
+    finally:
+        with suppress(OSError):
+            part.unlink()
+
+
 def save_plot(target: Path | None, draw: "Callable[[Figure], None]", size: tuple[float, float] = (9.0, 5.0)) -> None:
-    """Draw a picture into `target`, where one is wanted; the file appears whole or not at all."""
+    """Draw a picture into `target`, where one is wanted."""
     if target is None:
         return
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    with mpl.rc_context(PICTURE_STYLE):
+    with mpl.rc_context(PICTURE_STYLE), writing(target) as part:
         figure = Figure(figsize=size, layout="constrained")
         draw(figure)
-        part = target.with_name(f".{target.name}.part{target.suffix}")
-        try:
-            figure.savefig(part, dpi=150, metadata={"Date": None} if target.suffix == ".svg" else None)
-            part.replace(target)
-        except OSError as error:
-            with suppress(OSError):
-                part.unlink()
-            raise FailedError(f"{target} can not be written: {error.strerror}") from None
+        figure.savefig(part, dpi=150, metadata={"Date": None} if target.suffix == ".svg" else None)

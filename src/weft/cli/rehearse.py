@@ -5,16 +5,25 @@ import html
 import io
 import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from weft import api
-from weft.cli.output import PICTURE_STYLE, JsonFlag, PlotFile, console, print_json, print_table, save_plot, written_to
+from weft.cli.output import (
+    PICTURE_STYLE,
+    JsonFlag,
+    PlotFile,
+    console,
+    print_json,
+    print_table,
+    save_plot,
+    writing,
+    written_to,
+)
 from weft.cli.plan import thousands
-from weft.core.errors import FailedError, UsageError
+from weft.core.errors import UsageError
 from weft.core.provenance import provenance
 from weft.core.quantity import ENERGY, POWER, RATE, SIZE, TIME, significant
 from weft.planning.power import JOULES_PER_KWH
@@ -212,14 +221,8 @@ def page_of(report: Report, lines: Sequence[Line], picture: str) -> str:
 
 
 def _write(target: Path, report: Report, lines: Sequence[Line]) -> None:
-    part = target.with_name(f".{target.name}.part")
-    try:
+    with writing(target) as part:
         part.write_text(page_of(report, lines, _picture(report)), encoding="utf-8")
-        part.replace(target)
-    except OSError as error:
-        with suppress(OSError):
-            part.unlink()
-        raise FailedError(f"{target} can not be written: {error.strerror}") from None
 
 
 def _picture(report: Report) -> str:

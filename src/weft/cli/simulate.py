@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from weft import api
-from weft.cli.output import JsonFlag, PlotFile, console, print_json, print_table, save_plot, written_to
+from weft.cli.output import JsonFlag, PlotFile, console, print_json, print_table, save_plot, writing, written_to
 from weft.core.errors import FailedError, UsageError
 from weft.core.quantity import RATE, SIZE, TIME, significant
 from weft.netsim.engine.checkpoint import Keep
@@ -272,8 +272,7 @@ def _longest(recovery_ps: tuple[int, ...]) -> str:
 
 def _write_flows(target: Path, reports: tuple[Report, ...]) -> None:
     rows = [{"transport": report.transport, **asdict(flow)} for report in reports for flow in report.flows]
-    part = target.with_name(f".{target.name}.part")
-    try:
+    with writing(target) as part:
         if target.suffix == ".parquet":
             import polars
 
@@ -283,7 +282,3 @@ def _write_flows(target: Path, reports: tuple[Report, ...]) -> None:
                 writer = csv.DictWriter(file, list(rows[0]))
                 writer.writeheader()
                 writer.writerows(rows)
-        part.replace(target)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise FailedError(f"{target} can not be written: {error.strerror}") from None

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weft.cli.output import print_json, print_table, save_plot
+from weft.cli.output import print_json, print_table, save_plot, writing
 from weft.core.errors import UsageError
 from weft.core.specfile import Library, load
 from weft.netsim.sweeps import rows_of
@@ -27,9 +27,8 @@ def run_sweep(file: str | None, out: Path | None, *, json: bool, plot: Path | No
     rows = rows_of(spec, target.with_suffix(".rows"), watch=_watch if sys.stderr.isatty() else None)
     import polars
 
-    part = target.with_name(f".{target.name}.part")
-    polars.DataFrame(rows).write_parquet(part)
-    part.replace(target)
+    with writing(target) as part:
+        polars.DataFrame(rows).write_parquet(part)
     if plot is not None:
         save_plot(plot, lambda figure: _draw(figure, spec, rows))
     if json:
