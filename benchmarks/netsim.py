@@ -2,7 +2,8 @@
 
 The full protocol, each size in a process of its own. The sizes 128, 1,024 and 8,192 are htsim's permutation (2 MiB
 each, UET, one plane of 400 Gb/s); 131,072 is the whole fabric with MRC over 8 planes. With `--rival PATH` the binary of
-uet-htsim runs on the same files, written by this program, and its printed completion times are compared:
+uet-htsim runs on the same files, written by this program, and its printed completion times are compared. "CPU s" is the
+run alone; "process" is all that the process took, with imports, building the fabric and the report, as the rival's is:
 
     python benchmarks/netsim.py --sizes 128,1024 --rival htsim_uec
 """
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,12 +86,9 @@ def rival(binary: str, files: tuple[Path, Path], options: str) -> tuple[float, l
     """Run htsim on the same files; return its CPU seconds and the completion times that it printed, sorted."""
     matrix, topology = files
     command = [binary, "-tm", str(matrix), "-topo", str(topology), *options.split()]
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run([*command, "-o", f"{folder}/log"], capture_output=True, text=True, check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    times = sorted(float(found) for found in _FINISHED.findall(done.stdout))
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, times
+        spent_s, printed = _timed([*command, "-o", f"{folder}/log"])
+    return spent_s, sorted(float(found) for found in _FINISHED.findall(printed))
 
 
 def in_a_process(arguments: argparse.Namespace, hosts: int, threads: int) -> dict[str, Any]:
@@ -97,8 +96,16 @@ def in_a_process(arguments: argparse.Namespace, hosts: int, threads: int) -> dic
     command = [sys.executable, __file__, "--one", str(hosts), "--threads", str(threads), "--seed", str(arguments.seed)]
     if arguments.size is not None:
         command += ["--size", str(arguments.size)]
+    spent_s, done = _timed(command)
+    return {**json.loads(done.splitlines()[-1]), "process_s": spent_s}
+
+
+def _timed(command: Sequence[str]) -> tuple[float, str]:
+    """Return the CPU seconds of a whole process, and what it printed."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done.stdout
 
 
 def main() -> None:
@@ -117,13 +124,16 @@ def main() -> None:
             found = measure(arguments.one, arguments.threads or 1, Path(folder), arguments.seed, arguments.size)
         print(json.dumps(found))
         return
-    print("hosts    threads  CPU s   wall s  M hops  M hops/CPU s  peak GB  fct mean / p99 us")
+    print("hosts    threads  CPU s   process  wall s  M hops  M hops/CPU s  peak GB  fct mean / p99 us")
     for hosts in (int(word) for word in arguments.sizes.split(",")):
+        ours: list[dict[str, Any]] = []
         for threads in (arguments.threads,) if arguments.threads else (1, 2):
             found = in_a_process(arguments, hosts, threads)
+            ours.append(found)
             fct = found["fct_us"]
             print(
-                f"{hosts:<8} {threads:<8} {found['cpu_s']:<7.2f} {found['wall_s']:<7.2f} {found['hops'] / 1e6:<7.1f} "
+                f"{hosts:<8} {threads:<8} {found['cpu_s']:<7.2f} {found['process_s']:<8.2f} {found['wall_s']:<7.2f} "
+                f"{found['hops'] / 1e6:<7.1f} "
                 f"{found['hops_per_cpu_s'] / 1e6:<13.2f} {found['peak_bytes'] / 1e9:<8.2f} "
                 f"{fct['mean']} / {fct['p99']}",
                 flush=True,
@@ -136,7 +146,8 @@ def main() -> None:
                 )
             mean = sum(times) / max(1, len(times))
             print(f"{'':<8} rival: {cpu_s:.2f} CPU s, {time.perf_counter() - started:.1f} s, mean {mean:.2f} us")
-            print(f"{'':<8} ratio of CPU seconds: {cpu_s / found['cpu_s']:.1f}")
+            ratios = f"{cpu_s / ours[0]['cpu_s']:.1f} to the run, {cpu_s / ours[0]['process_s']:.1f} to the process"
+            print(f"{'':<8} ratio of CPU seconds, {ours[0]['threads']} thread(s): {ratios}")
 
 
 if __name__ == "__main__":

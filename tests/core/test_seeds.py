@@ -22,6 +22,12 @@ def test_different_names_are_different_streams(left: list[str | int], right: lis
     assert (Seed(7).branch(*left).key() == Seed(7).branch(*right).key()) == same
 
 
+@given(above=names, branches=st.lists(names, max_size=5))
+def test_many_words_at_once_are_those_of_each_branch(above: list[str | int], branches: list[list[str | int]]):
+    seed = Seed(9).branch(*above)
+    assert seed.words(branches) == [seed.branch(*names).word() for names in branches]
+
+
 def test_a_new_consumer_shifts_nobody():
     seed = Seed(1)
     before = seed.stream("failures").random(4)

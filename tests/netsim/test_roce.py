@@ -10,6 +10,7 @@ from weft.core.units import Bytes, Picoseconds
 from weft.fabric.topology import build
 from weft.mrc.columns import NEVER
 from weft.netsim import roce
+from weft.netsim.halves import DUE
 from weft.netsim.network import Network
 from weft.netsim.simulate import prepare, set_up, transports_of
 from weft.netsim.transports import transport_named
@@ -229,4 +230,4 @@ def test_hashes_are_even_over_planes_and_paths():
 def test_a_receiver_has_nothing_to_do_by_itself():
     h = halves()
     roce.set_deadline(h, 1)
-    assert h.deadline[1] == NEVER
+    assert h.each[1, DUE] == NEVER

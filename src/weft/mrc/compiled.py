@@ -11,8 +11,9 @@ This is the only module that imports numba.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from types import FunctionType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 RuleT = TypeVar("RuleT", bound=Callable[..., Any])
 
@@ -20,8 +21,6 @@ _RULES: dict[str, FunctionType] = {}
 _COMPILED: dict[tuple[FunctionType, str, bool], Any] = {}
 _KEPT: list[str] = []
 _TWINS: dict[FunctionType, FunctionType] = {}
-_OWN: dict[FunctionType, Any] = {}
-"""What takes the place of `prefetch` and `lowest_set` in compiled code, once it was asked for."""
 
 
 def rule(function: RuleT) -> RuleT:
@@ -48,6 +47,19 @@ def prefetch(column: Any, row: int, place: int) -> None:
 def lowest_set(word: int) -> int:
     """Return the position of the lowest bit that is set in a word other than 0; compiled, one instruction."""
     return (int(word) & -int(word)).bit_length() - 1
+
+
+def blank(sheet: Any) -> Any:
+    """Return a row like those of the pool of `sheet` that nobody else has; compiled, it stands where the caller stands.
+
+    So it is gone when the rule that asked for it ends, and most of it never gets beyond the processor's registers.
+    """
+    return sheet.pool[0].copy()
+
+
+def copy_four(target: Any, source: Any, first: int) -> None:
+    """Copy four numbers of 64 bits, from place `first` on, from one row to another; compiled, in one piece."""
+    target[first : first + 4] = source[first : first + 4]
 
 
 def rules() -> dict[str, FunctionType]:
@@ -117,13 +129,18 @@ def _compiled(function: Callable[..., Any], swap: Swap | None, *, entry: bool) -
     _COMPILED[function, suffix, entry] = made
     for name in function.__code__.co_names:
         called = names.get(name)
-        if called is prefetch:
-            names[name] = _OWN.get(prefetch) or _prefetch()
-        elif called is lowest_set:
-            names[name] = _OWN.get(lowest_set) or _lowest_set()
-        elif isinstance(called, FunctionType) and _is_rule(called):
-            names[name] = _compiled(_TWINS.get(called, called), swap, entry=False)
+        if isinstance(called, FunctionType):
+            names[name] = _inner(called, swap)
     return made
+
+
+def _inner(called: FunctionType, swap: Swap | None) -> Any:
+    """Return what compiled rules call for a function: its compiled form where it has one."""
+    if swap is not None:
+        called = cast("FunctionType", swap.instead.get(called, called))
+    if called in _PARTICULAR:
+        return _PARTICULAR[called]()
+    return _compiled(_TWINS.get(called, called), swap, entry=False) if _is_rule(called) else called
 
 
 def _reaches(function: FunctionType, swap: Swap, seen: set[FunctionType]) -> bool:
@@ -156,6 +173,7 @@ def _take_wide(made: Any) -> None:
     made.get_call_template = wide
 
 
+@cache
 def _prefetch() -> Any:
     """Return what takes the place of `prefetch` in compiled code: the processor's own hint."""
     from llvmlite import ir
@@ -187,10 +205,10 @@ def _prefetch() -> Any:
 
         return kinds.void(column, row, place), make
 
-    _OWN[prefetch] = hint
     return hint
 
 
+@cache
 def _lowest_set() -> Any:
     """Return what takes the place of `lowest_set` in compiled code: the processor counts zeros."""
     from llvmlite import ir
@@ -207,8 +225,58 @@ def _lowest_set() -> Any:
 
         return kinds.int64(word), make
 
-    _OWN[lowest_set] = count
     return count
+
+
+@cache
+def _blank() -> Any:
+    """Return what takes the place of `blank` in compiled code: room on the stack, which need not be cleared."""
+    from numba.core import cgutils
+    from numba.extending import intrinsic
+
+    @intrinsic
+    def local(_context: Any, sheet: Any) -> Any:
+        kind = sheet.types[sheet.fields.index("pool")].dtype
+
+        def make(context: Any, builder: Any, _signature: Any, _given: Any) -> Any:
+            room = cgutils.alloca_once(builder, context.get_data_type(kind))
+            room.align = 8
+            return room
+
+        return kind(sheet), make
+
+    return local
+
+
+@cache
+def _copy_four() -> Any:
+    """Return what takes the place of `copy_four` in compiled code: one load and one store of 32 bytes."""
+    from llvmlite import ir
+    from numba import types
+    from numba.extending import intrinsic
+    from numba.np.arrayobj import make_array
+
+    kinds: Any = types
+    four = ir.VectorType(ir.IntType(64), 4)
+
+    @intrinsic
+    def copy(_context: Any, target: Any, source: Any, first: Any) -> Any:
+        def make(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+            start = context.cast(builder, given[2], signature.args[2], kinds.intp)
+            into, out_of = (
+                builder.bitcast(builder.gep(make_array(kind)(context, builder, row).data, [start]), four.as_pointer())
+                for kind, row in zip(signature.args[:2], given[:2], strict=True)
+            )
+            builder.store(builder.load(out_of, align=8), into, align=8)
+            return context.get_dummy_value()
+
+        return kinds.void(target, source, first), make
+
+    return copy
+
+
+_PARTICULAR = {prefetch: _prefetch, lowest_set: _lowest_set, blank: _blank, copy_four: _copy_four}
+"""Functions that are no rules and have a form of their own in compiled code."""
 
 
 def _count_from_the_front(made: Any) -> None:

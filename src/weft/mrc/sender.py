@@ -117,6 +117,13 @@ def window_open(s: Any, i: int) -> bool:
 
 
 @rule
+def unfinished(s: Any, i: int) -> bool:
+    """Return whether anything is left to send, or to send again, whether it may go now or not."""
+    q = s.qp[i]
+    return q["next"] < q["end"] or q["lost_first"] >= 0
+
+
+@rule
 def next_data(s: Any, i: int, now_ps: int, room: int, out: Any) -> int:
     """Fill `out` with the next data packet and return DATA, or return NOTHING.
 

@@ -61,23 +61,18 @@ def _foresee_word(h: Any, pair: int, start: int, bits: int) -> None:
 
 
 @rule
-def foresee_nic(h: Any, t: Any, nic: int) -> None:
+def foresee_nic(h: Any, nic: int) -> None:
     """Say that a NIC, of which nothing has been looked at for long, is about to act."""
     first = h.first[nic]
     for k in range(first, min(h.first[nic + 1], first + _HALVES)):
         half = h.of_nic[k]
         i = half >> 1
-        prefetch(h.deadline, half, 0)
-        prefetch(h.nic, half ^ 1, 0)
-        prefetch(h.goal, i, 0)
+        prefetch(h.each, half, 0)
         if half & 1:
             for byte in range(0, _HEARD_BYTES, _LINE):
                 prefetch(h.r.qp, i, byte)
             prefetch(h.b.qp, i, _UP_BYTE)
             prefetch(h.b.planes, i, 0)
-            prefetch(h.opposite, i, 0)
-            prefetch(t.first, i, 0)
-            prefetch(t.hashed_as, half, 0)
         else:
             for byte in range(0, _SENT_BYTES, _LINE):
                 prefetch(h.s.qp, i, byte)
@@ -135,8 +130,3 @@ def none_acked(h: Any, pair: int, base: int, bits: int) -> None:
 @rule
 def no_nic(h: Any, nic: int) -> None:
     """Do nothing: for transports whose columns are others."""
-
-
-@rule
-def no_routed_nic(h: Any, t: Any, nic: int) -> None:
-    """Do nothing, too."""

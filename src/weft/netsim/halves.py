@@ -18,8 +18,14 @@ ARRIVED, ACKNOWLEDGED, FAILED = 0, 1, 2
 """Kinds of rows in `events`: a receiver has everything, a sender knows it, a queue pair has failed."""
 
 _FIELDS = dict.fromkeys((*(SEND.names or ()), *(REPLY.names or ())))
-HEADER = np.dtype([("pair", "i8"), ("half", "i8"), *((name, "i8") for name in _FIELDS)])
-"""What a packet under way says, whatever its kind; `half` is 1 where the destination's half sent it."""
+HEADER = np.dtype([("row", "i8"), ("pair", "i8"), ("half", "i8"), *((name, "i8") for name in _FIELDS)])
+"""What a packet under way says, whatever its kind: `row` is its own, `half` 1 where the destination's half sent it."""
+
+HALF_COLUMNS = 4
+DUE, UNTIL, AT_NIC, SEEN_AS = range(HALF_COLUMNS)
+"""Of a half: when it has something to do by itself; the sequence number by which the current flow has arrived or, of a
+sending half, is acknowledged; its NIC; and what switches see of it besides EVs: its number, or that of the half which
+sends data the same way over the same queue pair."""
 
 ROW, PAIR, HALF, ROUTE, SIZE, KIND, HOST, TIME = range(8)
 """Columns of `out`: header row, queue pair, half that sends, EV bits that route it, bytes, kind, NIC, time."""
@@ -36,15 +42,11 @@ class Halves(NamedTuple):
     s: Any
     """Sending halves at the sources."""
     b: Any
-    """Sending halves at the destinations, which carry no data; idle where `opposite` names one that does."""
+    """Sending halves at the destinations, which carry no data; idle where `SEEN_AS` names one that does."""
     r: Any
     """Receiving halves at the destinations."""
-    nic: Any
-    """NIC of every half."""
-    deadline: Any
-    """When every half has something to do by itself."""
-    goal: Any
-    """Sequence numbers by which the current flow has arrived (column 0) and is acknowledged (column 1)."""
+    each: Any
+    """One row for every half, `DUE` and so on: those of a pair lie together in one line of the cache."""
     first: Any
     """Where the halves of a NIC begin in `of_nic`; one more entry than NICs."""
     of_nic: Any
@@ -69,9 +71,6 @@ class Halves(NamedTuple):
     """Bytes of every kind of control packet; of a data packet, its header."""
     frozen: Any
     """For `REPS`: until when nothing new is tried, and how much of the ring has been written; one row a pair."""
-    opposite: Any
-    """For every pair the one that goes the other way over the same queue pair, or -1: its sending half is this one's at
-    the destination."""
     spray: Any
     """How EVs are chosen, and for how long `REPS` freezes."""
 

@@ -36,11 +36,12 @@ from weft.mrc.receiver import (
     take_sack,
 )
 from weft.mrc.reverse import next_reverse_probe, on_reverse_answer, reverse_ev
-from weft.mrc.sender import next_data_on, post, sendable
+from weft.mrc.sender import next_data_on, post, sendable, unfinished
 from weft.netsim.halves import (  # noqa: F401 - whoever speaks of hosts finds their columns here too
     ACKNOWLEDGED,
     ARRIVED,
     DRAW,
+    DUE,
     EV_ANSWER,
     FAILED,
     HALF,
@@ -59,6 +60,7 @@ from weft.netsim.halves import (  # noqa: F401 - whoever speaks of hosts finds t
     TIME,
     TRIMMED_LAST_HOP,
     TURN,
+    UNTIL,
     WORD_BITS,
     WORD_MASK,
     WORD_SHIFT,
@@ -66,39 +68,39 @@ from weft.netsim.halves import (  # noqa: F401 - whoever speaks of hosts finds t
     Sheet,
 )
 from weft.netsim.reps import freeze, remember, used, wished
-from weft.netsim.waiting import keep_deadline, next_ready, set_deadline, wake
+from weft.netsim.waiting import keep_deadline, next_ready, opposite, set_deadline, wake
 
 
 @rule
-def take_row(sheet: Any) -> int:
-    """Take a free row of the pool."""
+def take_head(sheet: Any) -> Any:
+    """Take a free header of the pool."""
     height = sheet.free[0]
     assert height > 0, "the pool of headers is used up"
     sheet.free[0] = height - 1
-    return sheet.free[height]
+    return sheet.pool[sheet.free[height]]
 
 
 @rule
-def give_row(sheet: Any, row: int) -> None:
-    """Give a row back."""
+def give_head(sheet: Any, head: Any) -> None:
+    """Give a header back."""
     sheet.free[0] += 1
-    sheet.free[sheet.free[0]] = row
+    sheet.free[sheet.free[0]] = head["row"]
 
 
 @rule
-def emit(sheet: Any, row: int, i: int, half: int, route: int, size: int, time_ps: int) -> None:
-    """Put the packet whose header stands in `row` on the wire, on the path that EV bits `route` name."""
+def emit(sheet: Any, head: Any, i: int, half: int, route: int, size: int, time_ps: int) -> None:
+    """Put the packet with this header on the wire, on the path that EV bits `route` name."""
     at = sheet.count[0]
     out = sheet.out
-    out[at, ROW] = row
+    out[at, ROW] = head["row"]
     out[at, PAIR] = i
     out[at, HALF] = half
     out[at, ROUTE] = route
     out[at, SIZE] = size
-    out[at, KIND] = sheet.pool[row]["kind"]
+    out[at, KIND] = head["kind"]
     out[at, TIME] = time_ps
-    sheet.pool[row]["pair"] = i
-    sheet.pool[row]["half"] = half
+    head["pair"] = i
+    head["half"] = half
     sheet.count[0] = at + 1
 
 
@@ -113,9 +115,9 @@ def tell(sheet: Any, kind: int, i: int, time_ps: int) -> None:
 
 
 @rule
-def _answer(h: Any, sheet: Any, row: int, i: int, half: int, plane: int, time_ps: int) -> None:
-    """Send the control packet in `row` from a half, back on a path that is known to work, or lose it."""
-    k = h.opposite[i]
+def _answer(h: Any, sheet: Any, head: Any, i: int, half: int, plane: int, time_ps: int) -> None:
+    """Send the control packet with this header from a half, back on a path that is known to work, or lose it."""
+    k = opposite(h, i)
     if half == 1 and k >= 0:
         e = reverse_ev(h.s, k, h.r, i, -1)
         route = h.s.evs[k, e]["value"] if e >= 0 else -1
@@ -130,9 +132,9 @@ def _answer(h: Any, sheet: Any, row: int, i: int, half: int, plane: int, time_ps
                 e = h.s.planes[i, other]["reverse"]
         route = h.s.evs[i, e]["value"] if e >= 0 else -1
     if route < 0:
-        give_row(sheet, row)
+        give_head(sheet, head)
         return
-    emit(sheet, row, i, half, route, h.sizes[sheet.pool[row]["kind"]], time_ps)
+    emit(sheet, head, i, half, route, h.sizes[head["kind"]], time_ps)
 
 
 @rule
@@ -144,12 +146,11 @@ def take_in(h: Any, sheet: Any, arrivals: Any, count: int) -> int:
     """
     placed = 0
     for k in range(count):
-        row = arrivals[k, 0]
-        head = sheet.pool[row]
+        head = sheet.pool[arrivals[k, 0]]
         fresh = take_one(h, sheet, head, arrivals[k, 1], arrivals[k, 2], arrivals[k, 3])
         arrivals[k, 4] = fresh
         placed += fresh * head["length"]
-        give_row(sheet, row)
+        give_head(sheet, head)
     return placed
 
 
@@ -187,11 +188,11 @@ def _take_data(h: Any, sheet: Any, head: Any, marked: int, trimmed: int, time_ps
         _refuse(h, sheet, head, verdict, trimmed, time_ps)
     if q["due"] != 0 or q["probe_due"] != 0:
         _send_sacks(h, sheet, i, time_ps)
-    if q["expected"] >= h.goal[i, 0]:
-        h.goal[i, 0] = NEVER
+    if q["expected"] >= h.each[2 * i + 1, UNTIL]:
+        h.each[2 * i + 1, UNTIL] = NEVER
         tell(sheet, ARRIVED, i, time_ps)
     # Of a half that takes data only the next reverse probe can be due sooner than it was.
-    if h.deadline[2 * i + 1] > q["reverse_probe_ps"]:
+    if h.each[2 * i + 1, DUE] > q["reverse_probe_ps"]:
         set_deadline(h, 2 * i + 1)
     return 1 if verdict == ACCEPTED and not trimmed else 0
 
@@ -200,26 +201,25 @@ def _take_data(h: Any, sheet: Any, head: Any, marked: int, trimmed: int, time_ps
 def _refuse(h: Any, sheet: Any, head: Any, verdict: int, trimmed: int, time_ps: int) -> None:
     """Answer a data packet that was trimmed or not taken, where an answer is due."""
     i = head["pair"]
-    row = take_row(sheet)
-    reply = sheet.pool[row]
+    reply = take_head(sheet)
     if trimmed:
         due = receive_trimmed(h.r, i, head["psn"], head["value"], 1 if trimmed == TRIMMED_LAST_HOP else 0, reply)
     else:
         due = refusal(h.r, i, verdict, head["psn"], head["value"], reply)
     if due != NOTHING:
-        _answer(h, sheet, row, i, 1, 0, time_ps)
+        _answer(h, sheet, reply, i, 1, 0, time_ps)
     else:
-        give_row(sheet, row)
+        give_head(sheet, reply)
 
 
 @rule
 def _send_sacks(h: Any, sheet: Any, i: int, time_ps: int) -> None:
     """Send every SACK that is due."""
-    row = take_row(sheet)
-    while take_sack(h.r, i, sheet.pool[row]) != NOTHING:
-        _answer(h, sheet, row, i, 1, 0, time_ps)
-        row = take_row(sheet)
-    give_row(sheet, row)
+    head = take_head(sheet)
+    while take_sack(h.r, i, head) != NOTHING:
+        _answer(h, sheet, head, i, 1, 0, time_ps)
+        head = take_head(sheet)
+    give_head(sheet, head)
 
 
 @rule
@@ -239,8 +239,8 @@ def _take_reply(h: Any, sheet: Any, head: Any, time_ps: int) -> None:
         on_sack(h.s, i, head, time_ps)
         if h.spray[0] == REPS and q["silent"] > silent:
             freeze(h, i, time_ps)
-        if q["una"] >= h.goal[i, 1]:
-            h.goal[i, 1] = NEVER
+        if q["una"] >= h.each[2 * i, UNTIL]:
+            h.each[2 * i, UNTIL] = NEVER
             tell(sheet, ACKNOWLEDGED, i, time_ps)
     if q["error"] != 0 and not failed:
         tell(sheet, FAILED, i, time_ps)
@@ -248,7 +248,8 @@ def _take_reply(h: Any, sheet: Any, head: Any, time_ps: int) -> None:
         set_deadline(h, 2 * i)
     else:
         keep_deadline(h, i, time_ps)
-    wake(h, 2 * i)
+    if unfinished(h.s, i):
+        wake(h, 2 * i)
 
 
 @rule
@@ -272,7 +273,7 @@ def _take_endpoint(h: Any, sheet: Any, head: Any, marked: int, time_ps: int) -> 
     i = head["pair"]
     half = head["half"]
     kind = head["kind"]
-    k = h.opposite[i]
+    k = opposite(h, i)
     if kind in (EV_PROBE, PORT_STATUS):
         if kind == PORT_STATUS and half == 0 and k >= 0:
             on_port_status(h.s, k, head["port_status"])
@@ -282,12 +283,11 @@ def _take_endpoint(h: Any, sheet: Any, head: Any, marked: int, time_ps: int) -> 
             on_port_status(h.b, i, head["port_status"])
         elif kind == PORT_STATUS:
             on_port_status(h.s, i, head["port_status"])
-        row = take_row(sheet)
-        reply = sheet.pool[row]
+        reply = take_head(sheet)
         reply["kind"] = EV_ANSWER if kind == EV_PROBE else PORT_ANSWER
         reply["id"] = head["id"]
         reply["verdict"] = marked
-        _answer(h, sheet, row, i, 1 - half, head["plane"], time_ps)
+        _answer(h, sheet, reply, i, 1 - half, head["plane"], time_ps)
     elif kind == PORT_ANSWER:
         if half == 1:
             on_port_answer(h.s, i, head["id"])
@@ -323,14 +323,14 @@ def send_control(h: Any, sheet: Any, nic: int, now_ps: int) -> None:
     soon_ps = now_ps + min(h.s.params[0]["probe_after_ps"], h.s.params[0]["timeout_ps"]) // 2
     for k in range(h.first[nic], h.first[nic + 1]):
         half = h.of_nic[k]
-        known_ps = h.deadline[half]
+        known_ps = h.each[half, DUE]
         if known_ps <= now_ps:
             _pass_time(h, sheet, half, now_ps)
         elif known_ps <= soon_ps:
             # Deadlines that are early are put right together, so that not each of many halves calls for a look at all.
             set_deadline(h, half)
-            h.deadline[half] = max(h.deadline[half], known_ps)
-        due_ps = min(due_ps, h.deadline[half])
+            h.each[half, DUE] = max(h.each[half, DUE], known_ps)
+        due_ps = min(due_ps, h.each[half, DUE])
     h.due[nic] = due_ps
 
 
@@ -347,18 +347,17 @@ def _pass_time(h: Any, sheet: Any, half: int, now_ps: int) -> None:
             freeze(h, i, now_ps)
         if h.s.qp[i]["error"] != 0 and not failed:
             tell(sheet, FAILED, i, now_ps)
-    elif h.opposite[i] < 0:
+    elif opposite(h, i) < 0:
         on_timer(h.b, i, now_ps)
-    row = take_row(sheet)
-    while _next_control(h, i, side, now_ps, sheet.pool[row]) != NOTHING:
-        head = sheet.pool[row]
-        emit(sheet, row, i, side, head["value"], h.sizes[head["kind"]], now_ps)
-        row = take_row(sheet)
-    give_row(sheet, row)
+    head = take_head(sheet)
+    while _next_control(h, i, side, now_ps, head) != NOTHING:
+        emit(sheet, head, i, side, head["value"], h.sizes[head["kind"]], now_ps)
+        head = take_head(sheet)
+    give_head(sheet, head)
     set_deadline(h, half)
-    if h.deadline[half] <= now_ps:
+    if h.each[half, DUE] <= now_ps:
         # What is due can not be sent: every plane is down. It is asked again a little later.
-        h.deadline[half] = now_ps + h.s.params[0]["base_rtt_ps"]
+        h.each[half, DUE] = now_ps + h.s.params[0]["base_rtt_ps"]
     wake(h, half)
 
 
@@ -367,7 +366,7 @@ def _next_control(h: Any, i: int, side: int, now_ps: int, out: Any) -> int:
     """Fill `out` with the next control packet of a half that is due."""
     if side == 0:
         return next_control(h.s, i, now_ps, -1, out)
-    k = h.opposite[i]
+    k = opposite(h, i)
     if k >= 0:
         return next_reverse_probe(h.s, k, h.r, i, now_ps, -1, out)
     found = next_control(h.b, i, now_ps, -1, out)
@@ -431,15 +430,14 @@ def free_planes(room: Any) -> int:
 @rule
 def _send_one(h: Any, sheet: Any, i: int, now_ps: int, free: int, room: Any) -> int:
     """Send one packet of pair `i`; return the planes that have room after it, or -1 where it could not go."""
-    row = take_row(sheet)
-    head = sheet.pool[row]
+    head = take_head(sheet)
     if _next_packet(h, i, now_ps, free, head) == NOTHING:
-        give_row(sheet, row)
+        give_head(sheet, head)
         return -1
     keep_deadline(h, i, now_ps)
     size = head["length"] + h.sizes[DATA]
     plane = head["plane"]
-    emit(sheet, row, i, 0, head["value"], size, now_ps)
+    emit(sheet, head, i, 0, head["value"], size, now_ps)
     room[plane] -= size
     return free & ~(1 << plane) if room[plane] <= 0 else free
 
@@ -490,7 +488,7 @@ def change_port(h: Any, nic: int, plane: int, up: int, now_ps: int) -> None:
         half = h.of_nic[k]
         if half & 1 == 0:
             port_changed(h.s, half >> 1, plane, up, now_ps)
-        elif h.opposite[half >> 1] < 0:
+        elif opposite(h, half >> 1) < 0:
             port_changed(h.b, half >> 1, plane, up, now_ps)
         set_deadline(h, half)
         wake(h, half)

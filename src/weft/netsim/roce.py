@@ -14,7 +14,8 @@ from weft.mrc.columns import DATA, ERROR_RETRIES, NACK, NEVER, SACK
 from weft.mrc.compiled import rule
 from weft.mrc.numbers import psn_of, seq_near
 from weft.mrc.sender import POST_QUEUE_FULL, POSTED
-from weft.netsim.hosts import ACKNOWLEDGED, ARRIVED, FAILED, emit, free_planes, give_row, take_row, tell
+from weft.netsim.halves import AT_NIC, DUE, UNTIL
+from weft.netsim.hosts import ACKNOWLEDGED, ARRIVED, FAILED, emit, free_planes, give_head, take_head, tell
 from weft.netsim.waiting import next_ready, wake
 
 CNP = 9
@@ -79,12 +80,8 @@ class RoceHalves(NamedTuple):
     """Receivers: `params` and `qp`."""
     messages: Any
     """Writes of every queue pair, in a ring."""
-    nic: Any
-    """NIC of every half: 2i at the source, 2i + 1 at the destination."""
-    deadline: Any
-    """When every half has something to do by itself."""
-    goal: Any
-    """Packets by which the current flow has arrived (column 0) and is acknowledged (column 1)."""
+    each: Any
+    """One row for every half, as in `Halves`: 2i is at the source, 2i + 1 at the destination."""
     first: Any
     """Where the halves of a NIC begin in `of_nic`; one more entry than NICs."""
     of_nic: Any
@@ -122,14 +119,14 @@ def start_pair(h: Any, i: int, plane: int, route: int, back_route: int) -> None:
 def set_deadline(h: Any, half: int) -> None:
     """Work out when a half has something to do by itself; receivers never have."""
     if half & 1:
-        h.deadline[half] = NEVER
+        h.each[half, DUE] = NEVER
         return
     q = h.s.qp[half >> 1]
     due_ps = min(q["timer_ps"], q["rise_ps"], q["wait_ps"])
     if q["error"] != 0:
         due_ps = NEVER
-    h.deadline[half] = due_ps
-    nic = h.nic[half]
+    h.each[half, DUE] = due_ps
+    nic = h.each[half, AT_NIC]
     h.due[nic] = min(h.due[nic], due_ps)
 
 
@@ -163,12 +160,11 @@ def take_in(h: Any, sheet: Any, arrivals: Any, count: int) -> int:
     """Take in what arrived at all NICs in one slot, as `hosts.take_in` does; return the bytes placed."""
     placed = 0
     for k in range(count):
-        row = arrivals[k, 0]
-        head = sheet.pool[row]
+        head = sheet.pool[arrivals[k, 0]]
         fresh = take_one(h, sheet, head, arrivals[k, 1], arrivals[k, 2], arrivals[k, 3])
         arrivals[k, 4] = fresh
         placed += fresh * head["length"]
-        give_row(sheet, row)
+        give_head(sheet, head)
     return placed
 
 
@@ -225,8 +221,8 @@ def _take_data(h: Any, sheet: Any, head: Any, marked: int, time_ps: int) -> int:
         r["unacked"] = 0
         r["acks"] += 1
         _answer(h, sheet, i, SACK, time_ps)
-    if r["expected"] >= h.goal[i, 0]:
-        h.goal[i, 0] = NEVER
+    if r["expected"] >= h.each[2 * i + 1, UNTIL]:
+        h.each[2 * i + 1, UNTIL] = NEVER
         tell(sheet, ARRIVED, i, time_ps)
     return 1
 
@@ -234,12 +230,11 @@ def _take_data(h: Any, sheet: Any, head: Any, marked: int, time_ps: int) -> int:
 @rule
 def _answer(h: Any, sheet: Any, i: int, kind: int, time_ps: int) -> None:
     """Send a control packet back that says what is expected next."""
-    row = take_row(sheet)
-    reply = sheet.pool[row]
+    reply = take_head(sheet)
     reply["kind"] = kind
     reply["psn"] = reply["cack_psn"] = psn_of(h.r.qp[i]["expected"])
     reply["length"] = 0
-    emit(sheet, row, i, 1, h.s.qp[i]["back_route"], h.sizes[kind], time_ps)
+    emit(sheet, reply, i, 1, h.s.qp[i]["back_route"], h.sizes[kind], time_ps)
 
 
 @rule
@@ -259,8 +254,8 @@ def _acknowledged(h: Any, sheet: Any, i: int, upto: int, time_ps: int) -> None:
             break
         q["msg_first"] += 1
     q["msg_next"] = max(q["msg_next"], q["msg_first"])
-    if upto >= h.goal[i, 1]:
-        h.goal[i, 1] = NEVER
+    if upto >= h.each[2 * i, UNTIL]:
+        h.each[2 * i, UNTIL] = NEVER
         tell(sheet, ACKNOWLEDGED, i, time_ps)
 
 
@@ -325,11 +320,11 @@ def send_control(h: Any, sheet: Any, nic: int, now_ps: int) -> None:
     due_ps = NEVER
     for k in range(h.first[nic], h.first[nic + 1]):
         half = h.of_nic[k]
-        if h.deadline[half] <= now_ps:
+        if h.each[half, DUE] <= now_ps:
             _pass_time(h, sheet, half >> 1, now_ps)
             set_deadline(h, half)
             wake(h, half)
-        due_ps = min(due_ps, h.deadline[half])
+        due_ps = min(due_ps, h.each[half, DUE])
     h.due[nic] = due_ps
 
 
@@ -420,8 +415,7 @@ def _send_one(h: Any, sheet: Any, i: int, now_ps: int) -> int:
         q["msg_next"] += 1
         m = h.messages[i, q["msg_next"] & mask]
     last = seq == m["first"] + m["packets"] - 1
-    row = take_row(sheet)
-    head = sheet.pool[row]
+    head = take_head(sheet)
     head["kind"] = DATA
     head["seq"] = seq
     head["psn"] = psn_of(seq)
@@ -444,7 +438,7 @@ def _send_one(h: Any, sheet: Any, i: int, now_ps: int) -> int:
             q["bytes"] -= params["rise_bytes"]
             q["byte_rounds"] += 1
             _speed_up(h, i)
-    emit(sheet, row, i, 0, q["route"], size, now_ps)
+    emit(sheet, head, i, 0, q["route"], size, now_ps)
     set_deadline(h, 2 * i)
     return size
 

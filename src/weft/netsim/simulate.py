@@ -24,11 +24,13 @@ from weft.netsim.engine.world import EngineWorld
 from weft.netsim.faults import changes_of, named_links
 from weft.netsim.flow import Flow
 from weft.netsim.htsim import read_matrix, read_topology
+from weft.netsim.ideal import ideal_ps
 from weft.netsim.jobs import step_flows, step_of
 from weft.netsim.memory import check_memory, free_memory, planned_bytes
 from weft.netsim.network import Network, Timing
 from weft.netsim.pausing import PauseRecord
 from weft.netsim.reference.flows import FlowBoard, Progress
+from weft.netsim.reference.lone_flows import flow_board
 from weft.netsim.reference.records import Counts
 from weft.netsim.reference.world import World
 from weft.netsim.results import FaultResult, FlowResult, PauseResult, Report, Series
@@ -314,7 +316,7 @@ def _parts(setup: Setup, transport: Transport, *, fast: bool) -> _Parts:
     )
     if (switching := transport.switching(network)) != PLAIN:
         network = replace(network, switching=switching)
-    board = FlowBoard(cut(setup.flows, transport.queue_pairs), fabric.packet)
+    board = flow_board(cut(setup.flows, transport.queue_pairs), fabric.packet)
     endpoints = transport.open(network, board.pairs, setup.seed.branch("transport"), fast=fast)
     rest: dict[str, Any] = {
         "changes": changes_of(scenario.faults, topology),
@@ -351,8 +353,8 @@ def _report(
     took: tuple[float, float],
 ) -> Report:
     board, records = world.board, world.records
-    parts = transport.queue_pairs
-    ways = [_flow_result(flow, board.progress[i * parts : (i + 1) * parts]) for i, flow in enumerate(setup.flows)]
+    parts, progress = transport.queue_pairs, world.board.progress
+    ways = [_flow_result(flow, progress[i * parts : (i + 1) * parts]) for i, flow in enumerate(setup.flows)]
     faults = tuple(
         FaultResult(
             spec.kind, spec.target, spec.at, found.lost, found.data_lost, len(found.first_ps),
@@ -431,41 +433,3 @@ def _flow_result(flow: Flow, parts: Sequence[Progress]) -> FlowResult:
     return FlowResult(
         flow.name, flow.source, flow.destination, flow.size, began, arrived, acknowledged, failure, flow.counted
     )
-
-
-def ideal_ps(network: Network, flows: Sequence[Flow]) -> int:
-    """Return a bound below which the slowest counted flow can not complete: alone, or sharing its NICs at best."""
-    counted = [flow for flow in flows if flow.counted]
-    if not counted:
-        return 0
-    if any(flow.after for flow in counted):
-        return _chain_ps(network, flows)
-    alone = max(network.ideal_ps(flow.source, flow.destination, flow.size) for flow in counted)
-    if any(flow.after_sent or flow.at_ps != counted[0].at_ps for flow in counted):
-        return alone
-    for end in ("source", "destination"):
-        load: dict[int, int] = {}
-        for flow in counted:
-            nic = getattr(flow, end)
-            load[nic] = load.get(nic, 0) + flow.size
-        nic, size = max(load.items(), key=lambda item: item[1])
-        ends = next((f.source, f.destination) for f in counted if getattr(f, end) == nic)
-        alone = max(alone, network.ideal_ps(*ends, size))
-    return alone
-
-
-def _chain_ps(network: Network, flows: Sequence[Flow]) -> int:
-    """Return a bound on the end of flows that wait for each other: the longest chain, each alone in the network."""
-    known: dict[tuple[int, int, int], tuple[int, int]] = {}
-    arrived: list[int] = []
-    first_ps = min(0 if flow.is_wait else flow.at_ps for flow in flows if flow.counted and not flow.after)
-    last_ps = 0
-    for flow in flows:
-        key = flow.source, flow.destination, flow.size
-        if key not in known:
-            known[key] = (0, 0) if flow.is_wait else (network.arrival_ps(*key), network.ideal_ps(*key))
-        begins_ps = flow.at_ps + max((arrived[before] for before in flow.after), default=0)
-        arrived.append(begins_ps + known[key][0])
-        if flow.counted:
-            last_ps = max(last_ps, begins_ps + known[key][1])
-    return last_ps - first_ps

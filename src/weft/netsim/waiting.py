@@ -6,7 +6,14 @@ from weft.mrc.columns import NEVER
 from weft.mrc.compiled import rule
 from weft.mrc.control import next_deadline
 from weft.mrc.numbers import lowest_bit
-from weft.netsim.halves import RECENT_ROUND_TRIPS, WORD_MASK, WORD_SHIFT
+from weft.netsim.halves import AT_NIC, DUE, RECENT_ROUND_TRIPS, SEEN_AS, WORD_MASK, WORD_SHIFT
+
+
+@rule
+def opposite(h: Any, i: int) -> int:
+    """Return the pair that goes the other way over the same queue pair, whose sending half is this one's too, or -1."""
+    seen_as = h.each[2 * i + 1, SEEN_AS]
+    return -1 if seen_as & 1 else seen_as >> 1
 
 
 @rule
@@ -17,13 +24,13 @@ def set_deadline(h: Any, half: int) -> None:
         due_ps = next_deadline(h.s, i)
     else:
         # Of a queue pair that carries data both ways, the sending half looks after itself.
-        due_ps = next_deadline(h.b, i) if h.opposite[i] < 0 else NEVER
+        due_ps = next_deadline(h.b, i) if opposite(h, i) < 0 else NEVER
         q = h.r.qp[i]
         recent_ps = q["heard_ps"] + RECENT_ROUND_TRIPS * h.b.params[0]["base_rtt_ps"]
         if q["heard_ps"] >= 0 and q["reverse_probe_ps"] <= recent_ps:
             due_ps = min(due_ps, q["reverse_probe_ps"])
-    h.deadline[half] = due_ps
-    nic = h.nic[half]
+    h.each[half, DUE] = due_ps
+    nic = h.each[half, AT_NIC]
     h.due[nic] = min(h.due[nic], due_ps)
 
 
@@ -35,7 +42,7 @@ def keep_deadline(h: Any, i: int, now_ps: int) -> None:
     makes due is at least this far away.
     """
     params = h.s.params[0]
-    if h.deadline[2 * i] > now_ps + min(params["probe_after_ps"], params["timeout_ps"]):
+    if h.each[2 * i, DUE] > now_ps + min(params["probe_after_ps"], params["timeout_ps"]):
         set_deadline(h, 2 * i)
 
 
@@ -44,7 +51,7 @@ def wake(h: Any, half: int) -> None:
     """Note that a sending half may have data to send."""
     if half & 1:
         return
-    nic = h.nic[half]
+    nic = h.each[half, AT_NIC]
     place = h.place[half]
     h.ready[h.first_word[nic] + (place >> WORD_SHIFT)] |= 1 << (place & WORD_MASK)
     h.awake[nic] = 1

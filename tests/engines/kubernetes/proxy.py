@@ -13,6 +13,7 @@ import aiohttp
 from aiohttp import web
 
 from weft.engines.kubernetes.access import Access
+from weft.engines.kubernetes.connecting import Connector
 
 _STALE_MOST = 400_000
 
@@ -32,7 +33,7 @@ class Proxy:
     async def start(self) -> str:
         """Listen and return the address."""
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=200, ssl=self._access.tls or True), auto_decompress=True
+            connector=Connector(limit=200, ssl=self._access.tls or True), auto_decompress=True
         )
         app = web.Application(client_max_size=2**26)
         app.router.add_route("*", "/{path:.*}", self._pass_on)

@@ -32,6 +32,10 @@ def runner_of(home: Home, name: str, attempt: int = 1) -> Identity:
     return Identity.from_plain(found)
 
 
+def _said(engine: Engine, name: str) -> str:
+    return engine.attempts.log(name, 1, 0, 0, 100)[0]
+
+
 def test_a_command_runs_and_its_end_and_output_and_result_are_known(engine: Engine):
     (entry,) = engine.submit(submission("sh", "-c", "echo working; echo '{\"loss\": 0.5}'", name="e"))
     (ended,) = finish(engine, entry.job.id)
@@ -94,8 +98,9 @@ def test_cancelling_ends_what_runs_and_what_waits(engine: Engine, home: Home):
 
 
 def test_a_cancelled_job_that_does_not_listen_is_made_to_end(engine: Engine, home: Home):
-    (entry,) = engine.submit(submission("sh", "-c", "trap '' TERM; while :; do sleep 0.05; done"))
-    drive(engine, lambda: entry.job.state is JobState.RUNNING)
+    (entry,) = engine.submit(submission("sh", "-c", "trap '' TERM; echo deaf; while :; do sleep 0.05; done"))
+    # A job may run before its shell has come to the first command; until then it would listen.
+    drive(engine, lambda: entry.job.state is JobState.RUNNING and _said(engine, entry.job.id) == "deaf\n")
     order = read_document(home.attempt(entry.job.id, 1) / runner.ORDER)
     assert order is not None
     assert order["grace_s"] == 5

@@ -19,6 +19,7 @@ import orjson
 
 from weft.core.errors import FailedError, UsageError
 from weft.engines.kubernetes.access import Access, Credential
+from weft.engines.kubernetes.connecting import Connector
 from weft.engines.kubernetes.resources import BUDGETS, OLD_BUDGETS, PODS, Resource
 
 MERGE = "application/merge-patch+json"
@@ -94,7 +95,7 @@ class Client:
     async def __aenter__(self) -> Self:
         """Open the connections."""
         # Watches stay open for minutes; they must not use up the places of ordinary requests.
-        connector = aiohttp.TCPConnector(limit=self._limit + 16, ssl=self.access.tls or True, force_close=False)
+        connector = Connector(limit=self._limit + 16, ssl=self.access.tls or True)
         basic = None if self.access.basic is None else aiohttp.BasicAuth(*self.access.basic)
         self._session = aiohttp.ClientSession(
             connector=connector, auth=basic, headers={"User-Agent": self._agent}, auto_decompress=True
@@ -107,8 +108,6 @@ class Client:
         """Close them."""
         assert self._session is not None
         await self._session.close()
-        # Sockets are let go in the loop's next round; one that ends before it would leave them open.
-        await asyncio.sleep(0)
 
     async def _headers(self) -> dict[str, str]:
         now = datetime.now(UTC)

@@ -13,6 +13,7 @@ from weft.netsim.engine.layout import (
     AHEAD,
     ANSWERS,
     BUSY,
+    CAME,
     CHUNK,
     FAULTY,
     FIRST_WORD,
@@ -57,7 +58,7 @@ def lacks(f: Any, w: Any, q: Any, d: Any, part: int, nics: bool, slot: int, end:
         if nics:
             ports += f.nodes[number, NICS] * f.figures[PLANES]
     found = 0
-    if most > len(d.at):
+    if most > len(d.came) // CAME:
         found |= NEED_SCRATCH
     rows = (ANSWERS * total + f.figures[MOST_SENT] * ports * (end - slot) if nics else total) + _LEAST
     free = q.free[part, 0] + q.free[part, 2] - q.free[part, 1]
@@ -171,7 +172,7 @@ def advance(f: Any, w: Any, q: Any, h: Any, t: Any, busy: Any, d: Any, slot: int
         if slot < d.count[AHEAD]:
             continue
         over = slot % f.figures[ROUND_SLOTS] == 0
-        news = d.sheet.count[1] > 0 or d.count[LOSSES] > 0 or d.count[SEEN] > 0
+        news = d.told[1] > 0 or d.count[LOSSES] > 0 or d.count[SEEN] > 0
         if d.count[FAULTY] != 0 or (over and news):
             return slot
         if d.count[BUSY] == 0 and not news:

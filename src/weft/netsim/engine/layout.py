@@ -173,8 +173,12 @@ class Desk(NamedTuple):
 
     nodes: Any
     """The nodes that it looks after."""
-    sheet: Any
-    """Headers and what NICs send (`weft.netsim.hosts`)."""
+    pool: Any
+    """One header, for its type: none is kept."""
+    events: Any
+    """Time, pair and kind of what was completed (`weft.netsim.hosts`)."""
+    told: Any
+    """Rows used of `events`, in entry 1 as in a sheet's count."""
     count: Any
     """Counters."""
     peaks: Any
@@ -185,12 +189,9 @@ class Desk(NamedTuple):
     """Pair, PSN and time of data that had been watched for."""
     first: Any
     """First arrival for every port or NIC of the node at hand."""
-    after: Any
-    """Next arrival for the same port or NIC."""
-    key: Any
-    """Keys of the arrivals."""
-    at: Any
-    """Where the arrivals stand on the wire."""
+    came: Any
+    """Of every arrival, `CAME` entries: its key, its row of the wire, and the next one for the same port or NIC. An
+    arrival is known by where its entries begin."""
     order: Any
     """Arrivals of one port or NIC, being sorted."""
     room: Any
@@ -199,6 +200,32 @@ class Desk(NamedTuple):
     """Bytes that each rate makes in a slot, for some slots in a row: by the low bits of a slot's number."""
 
 
+class Outbox(NamedTuple):
+    """Where one NIC sends from in one slot; the rules of `weft.netsim.hosts` take it for their sheet."""
+
+    f: Any
+    w: Any
+    q: Any
+    t: Any
+    d: Any
+    busy: Any
+    each: Any
+    """What is known of every half."""
+    part: int
+    nic: int
+    slot: int
+    first_port: int
+    """The NIC's first port; its others follow, a plane each."""
+    word: int
+    """Where in `busy` the bits of its ports stand."""
+    pool: Any
+    events: Any
+    count: Any
+    """These three are the desk's."""
+
+
+CAME, AT, NEXT = 4, 1, 2
+"""How many entries of `came` belong to an arrival, and which of them are its row and the next arrival."""
 CHUNK = 32
 """Packets in a chunk."""
 CHUNK_SHIFT, NO_CHUNK = 32, -1 << 32

@@ -6,12 +6,14 @@ The rules of `weft.netsim.hosts` decide; here packets are unpacked for them and 
 from typing import Any
 
 from weft.mrc.columns import DATA, EV_PROBE, NACK, NEVER, PORT_STATUS, PROBE, SACK
-from weft.mrc.compiled import rule
+from weft.mrc.compiled import blank, rule
 from weft.mrc.numbers import seq_near
 from weft.netsim.engine.layout import (
     AGAIN,
     ASKS,
+    AT,
     BUSY,
+    CAME,
     CONTROL,
     DATA_BYTES,
     DELIVERED,
@@ -57,25 +59,14 @@ from weft.netsim.engine.layout import (
     VERDICT_MASK,
     VERDICT_SHIFT,
     WATCHING,
+    Outbox,
 )
 from weft.netsim.engine.queues import append, on_the_way, send_at_once, take_queue_row, transmit
 from weft.netsim.engine.switches import in_order, release_arrivals, take_arrivals
 from weft.netsim.engine.wires import OUT_OF_LOG
 from weft.netsim.foresight import foresee_acked, foresee_data, foresee_nic, foresee_path, foresee_windows
-from weft.netsim.hosts import (
-    HALF,
-    KIND,
-    PAIR,
-    ROUTE,
-    ROW,
-    SIZE,
-    TIME,
-    give_row,
-    send_control,
-    send_data,
-    take_one,
-    take_row,
-)
+from weft.netsim.halves import AT_NIC, SEEN_AS
+from weft.netsim.hosts import emit, give_head, send_control, send_data, take_head, take_one
 from weft.netsim.transports.routing import STRIDE, plane_of, way_of
 
 _AHEAD, _NEXT = 4, 2
@@ -141,73 +132,71 @@ def pack(head: Any, kind: int, hops: int, packet: Any) -> None:
 
 
 @rule
-def _goal(f: Any, h: Any, t: Any, half: int, plane: int, route: int) -> int:
+def _goal(f: Any, each: Any, t: Any, half: int, plane: int, route: int) -> int:
     """Return the destination and the uplinks of a packet that a half sends with EV bits `route`."""
-    way = way_of(t, half, route - plane * t.figures[STRIDE])
+    way = way_of(t, half, each[half, SEEN_AS], route - plane * t.figures[STRIDE])
     seconds = f.figures[SECONDS]
     if seconds == 1:
-        return h.nic[half ^ 1] | (way << UPLINK_SHIFT)
+        return each[half ^ 1, AT_NIC] | (way << UPLINK_SHIFT)
     first = way // seconds
-    return h.nic[half ^ 1] | (first << UPLINK_SHIFT) | ((way - first * seconds) << SECOND_SHIFT)
+    return each[half ^ 1, AT_NIC] | (first << UPLINK_SHIFT) | ((way - first * seconds) << SECOND_SHIFT)
 
 
 @rule
-def launch(
-    f: Any, w: Any, q: Any, h: Any, t: Any, busy: Any, d: Any, part: int, number: int, nic: int, slot: int
-) -> None:
-    """Send what a NIC wants to send in a slot, or put it into the queues of its ports."""
-    start_ps = slot * f.figures[SLOT_PS]
-    node = f.nodes[number]
-    sheet = d.sheet
-    word = node[FIRST_WORD] + nic - node[FIRST_NIC]
-    first_port = node[FIRST_PORT] + (nic - node[FIRST_NIC]) * f.figures[PLANES]
-    for k in range(sheet.count[0]):
-        out = sheet.out[k]
-        head = sheet.pool[out[ROW]]
-        kind = out[KIND]
-        plane = plane_of(t, out[ROUTE])
-        port = f.ports[first_port + plane]
-        now_ps = out[TIME] - start_ps
-        if send_at_once(f, d, port, out[SIZE], slot):
-            packet = w.rows[on_the_way(f, w, d, part, port, now_ps, out[SIZE], slot)]
-            hops = 1
-        else:
-            row = take_queue_row(q, d, part)
-            append(q, port, row, kind != DATA, out[SIZE])
-            busy[word] |= 1 << plane
-            packet = q.rows[row]
-            packet[PLACE] = now_ps
-            hops = 0
-        pack(head, kind, hops, packet)
-        packet[UID] = (nic << UID_BITS) + f.sent[nic]
-        goal = _goal(f, h, t, 2 * out[PAIR] + out[HALF], plane, out[ROUTE])
-        packet[GOAL] = goal | (head["sack_offset"] << OFFSET_SHIFT) if kind == SACK else goal
-        f.sent[nic] += 1
-        give_row(sheet, out[ROW])
-    d.count[INJECTED] += sheet.count[0]
-    sheet.count[0] = 0
+def launch(box: Any, head: Any, i: int, half: int, route: int, size: int, time_ps: int) -> None:
+    """Send a packet of a NIC, or put it into the queue of its port: `emit` of the engine."""
+    f, d, nic = box.f, box.d, box.nic
+    kind = head["kind"]
+    head["pair"] = i
+    head["half"] = half
+    plane = plane_of(box.t, route)
+    port = f.ports[box.first_port + plane]
+    now_ps = time_ps - box.slot * f.figures[SLOT_PS]
+    if send_at_once(f, d, port, size, box.slot):
+        packet = box.w.rows[on_the_way(f, box.w, d, box.part, port, now_ps, size, box.slot)]
+        hops = 1
+    else:
+        row = take_queue_row(box.q, d, box.part)
+        append(box.q, port, row, kind != DATA, size)
+        box.busy[box.word] |= 1 << plane
+        packet = box.q.rows[row]
+        packet[PLACE] = now_ps
+        hops = 0
+    pack(head, kind, hops, packet)
+    packet[UID] = (nic << UID_BITS) + f.sent[nic]
+    goal = _goal(f, box.each, box.t, 2 * i + half, plane, route)
+    packet[GOAL] = goal | (head["sack_offset"] << OFFSET_SHIFT) if kind == SACK else goal
+    f.sent[nic] += 1
+    d.count[INJECTED] += 1
 
 
 @rule
-def take_in_nic(f: Any, w: Any, h: Any, t: Any, d: Any, local: int, slot: int) -> int:
+def forget(_box: Any, _head: Any) -> None:
+    """Take the place of `give_head`: nobody keeps headers here."""
+
+
+AT_ONCE = {take_head: blank, give_head: forget, emit: launch}
+"""In the engine a packet is on its way as soon as a rule sends it, and headers are not kept."""
+
+
+@rule
+def take_in_nic(box: Any, h: Any, local: int) -> int:
     """Take in what arrived at one NIC; return how far into the slot the last of it came."""
-    sheet = d.sheet
-    start_ps = slot * f.figures[SLOT_PS]
+    f, w, d = box.f, box.w, box.d
+    start_ps = box.slot * f.figures[SLOT_PS]
     place_ps = 0
     count = in_order(w, d, local, True)
-    row = take_row(sheet)
-    head = sheet.pool[row]
+    head = blank(box)
     for k in range(count):
-        packet = w.rows[d.at[d.order[k]]]
+        packet = w.rows[d.came[d.order[k] + AT]]
         state = packet[STATE]
-        unpack(h, t, packet, head)
+        unpack(h, box.t, packet, head)
         place_ps = packet[PLACE] & PLACE_MASK
         marked = 1 if state & MARKED else 0
         d.count[MARKS] += marked
-        fresh = take_one(h, sheet, head, marked, (state >> TRIM_SHIFT) & TRIM_MASK, start_ps + place_ps)
+        fresh = take_one(h, box, head, marked, (state >> TRIM_SHIFT) & TRIM_MASK, start_ps + place_ps)
         if fresh and f.figures[WATCHING]:
             _note_seen(f, h, d, head["pair"], head["psn"], start_ps + place_ps)
-    give_row(sheet, row)
     d.count[DELIVERED] += count
     return place_ps
 
@@ -228,39 +217,22 @@ def _note_seen(f: Any, h: Any, d: Any, pair: int, psn: int, time_ps: int) -> Non
 
 
 @rule
-def _send(
-    f: Any,
-    w: Any,
-    q: Any,
-    h: Any,
-    t: Any,
-    busy: Any,
-    d: Any,
-    part: int,
-    number: int,
-    nic: int,
-    slot: int,
-    phase_ps: int,
-) -> int:
+def _send(box: Any, h: Any, phase_ps: int) -> int:
     """Let a NIC send data while its ports have room; return how many packets."""
-    node = f.nodes[number]
-    planes = f.figures[PLANES]
-    first_port = node[FIRST_PORT] + (nic - node[FIRST_NIC]) * planes
+    f, d = box.f, box.d
     free = 0
-    for plane in range(planes):
-        room = f.figures[FULL] - f.ports[first_port + plane, DATA_BYTES]
+    for plane in range(f.figures[PLANES]):
+        room = f.figures[FULL] - f.ports[box.first_port + plane, DATA_BYTES]
         d.room[plane] = room
         free |= (1 if room > 0 else 0) << plane
-    sent = send_data(h, d.sheet, nic, slot * f.figures[SLOT_PS] + phase_ps, d.room, free)
-    launch(f, w, q, h, t, busy, d, part, number, nic, slot)
-    return sent
+    return send_data(h, box, box.nic, box.slot * f.figures[SLOT_PS] + phase_ps, d.room, free)
 
 
 @rule
-def _foresee_paths(w: Any, h: Any, d: Any, count: int) -> None:
-    """Name the EVs and packets that the SACKs among `count` arrivals tell of."""
-    for k in range(count):
-        packet = w.rows[d.at[k]]
+def _foresee_paths(w: Any, h: Any, d: Any, entries: int) -> None:
+    """Name the EVs and packets that the SACKs among the arrivals in so many `entries` tell of."""
+    for each in range(0, entries, CAME):
+        packet = w.rows[d.came[each + AT]]
         state = packet[STATE]
         if (state >> KIND_SHIFT) & KIND_MASK == SACK:
             pair = packet[NAME] >> PAIR_SHIFT
@@ -269,10 +241,10 @@ def _foresee_paths(w: Any, h: Any, d: Any, count: int) -> None:
 
 
 @rule
-def _foresee_nics(h: Any, t: Any, nic: int, left: int) -> None:
+def _foresee_nics(h: Any, nic: int, left: int) -> None:
     """Name what will be looked at of NICs that follow soon, where `left` of the node, with this one, are left."""
     if left > _AHEAD:
-        foresee_nic(h, t, nic + _AHEAD)
+        foresee_nic(h, nic + _AHEAD)
     if left > _NEXT:
         foresee_windows(h, nic + _NEXT)
 
@@ -299,23 +271,23 @@ def nic_step(f: Any, w: Any, q: Any, h: Any, t: Any, busy: Any, d: Any, part: in
     for local in range(node[NICS]):
         nic = node[FIRST_NIC] + local
         if begins:
-            _foresee_nics(h, t, nic, node[NICS] - local)
+            _foresee_nics(h, nic, node[NICS] - local)
         word = node[FIRST_WORD] + local
+        first_port = node[FIRST_PORT] + local * f.figures[PLANES]
+        box = Outbox(f, w, q, t, d, busy, h.each, part, nic, slot, first_port, word, d.pool, d.events, d.told)
         phase_ps = 0
         if d.first[local] >= 0:
-            phase_ps = take_in_nic(f, w, h, t, d, local, slot)
-            launch(f, w, q, h, t, busy, d, part, number, nic, slot)
+            phase_ps = take_in_nic(box, h, local)
         if h.due[nic] <= start_ps:
-            send_control(h, d.sheet, nic, start_ps)
-            launch(f, w, q, h, t, busy, d, part, number, nic, slot)
+            send_control(h, box, nic, start_ps)
         if h.awake[nic]:
             if f.last_sent[nic] == slot - 1:
                 phase_ps = 0
-            if _send(f, w, q, h, t, busy, d, part, number, nic, slot, phase_ps):
+            if _send(box, h, phase_ps):
                 f.last_sent[nic] = slot
                 foresee_data(h, nic)
         if busy[word]:
-            _transmit_all(f, w, q, busy, d, part, node[FIRST_PORT] + local * f.figures[PLANES], word, slot)
+            _transmit_all(f, w, q, busy, d, part, first_port, word, slot)
         due_ps = min(due_ps, h.due[nic])
         awake |= h.awake[nic]
     f.due[number] = due_ps

@@ -7,6 +7,7 @@ import numpy as np
 from weft.netsim.compiling import Fixed
 from weft.netsim.engine import layout
 from weft.netsim.engine.queues import held_behind, is_stopped
+from weft.netsim.halves import AT_NIC
 from weft.netsim.pausing import PauseRecord
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class EnginePauses:
     def _path(self, number: int, half: int, goal: int) -> tuple[int, ...]:
         """Return the ports of a packet's path."""
         network = self._world.network
-        source = int(self._world.endpoints.halves.nic[half])
+        source = int(self._world.endpoints.halves.each[half, AT_NIC])
         plane = int(network.topology.links.plane[number // 2])
         first, second = (goal >> shift & layout.UPLINK_MASK for shift in (layout.UPLINK_SHIFT, layout.SECOND_SHIFT))
         return network.path(source, goal & layout.PORT_MASK, plane, first * max(1, network.shape.t1_up) + second)

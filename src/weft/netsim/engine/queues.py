@@ -7,7 +7,7 @@ by its grade, a row of numbers.
 from typing import Any
 
 from weft.mrc.columns import DATA, NEVER
-from weft.mrc.compiled import prefetch, rule
+from weft.mrc.compiled import copy_four, prefetch, rule
 from weft.mrc.numbers import mix64
 from weft.netsim.engine.layout import (
     AFTER,
@@ -158,16 +158,15 @@ def admit(f: Any, q: Any, h: Any, d: Any, part: int, port: Any, packet: Any, key
     """Queue a packet that arrived at a switch, or trim it, or drop it; return whether it was queued whole."""
     grade = f.grades[port[GRADE]]
     state = packet[STATE]
-    extra = packet[EXTRA]
     size = size_of(h.sizes, state)
     trimmed = False
     if state & CONTROL == 0:
         if pauses(f):
-            extra = (packet[PLACE] >> PLACE_BITS) & PORT_MASK
-            if f.holds[extra, OVERRUN]:
+            came_over = (packet[PLACE] >> PLACE_BITS) & PORT_MASK
+            if f.holds[came_over, OVERRUN]:
                 d.count[DROPPED] += 1
                 return False
-            f.holds[extra, HELD] += size
+            f.holds[came_over, HELD] += size
         if port[DATA_BYTES] + size > grade[DATA_LIMIT]:
             if f.figures[TRIMMING] == 0:
                 d.count[DROPPED] += 1
@@ -184,10 +183,11 @@ def admit(f: Any, q: Any, h: Any, d: Any, part: int, port: Any, packet: Any, key
     target = q.rows[row]
     target[UID] = packet[UID]
     target[PLACE] = (packet[PLACE] & PLACE_MASK) | ((key & _DIE_MASK) << PLACE_BITS)
-    target[NAME] = packet[NAME]
-    target[STATE] = state
-    target[EXTRA] = extra
-    target[GOAL] = packet[GOAL]
+    copy_four(target, packet, NAME)
+    if trimmed:
+        target[STATE] = state
+    if pauses(f) and packet[STATE] & CONTROL == 0:
+        target[EXTRA] = (packet[PLACE] >> PLACE_BITS) & PORT_MASK
     append(q, port, row, control, size)
     return not trimmed
 
@@ -230,7 +230,7 @@ def cross(f: Any, w: Any, h: Any, d: Any, part: int, port: Any, packet: Any, slo
     control = state & CONTROL != 0
     if size > grade[CONTROL_LIMIT if control else DATA_LIMIT] or not send_at_once(f, d, port, size, slot):
         return False
-    _launch(f, w, d, part, port, packet, size, slot)
+    _launch(f, w, d, part, port, packet, state, size, slot)
     if not control and size > d.peaks[grade[STAGE]]:
         d.peaks[grade[STAGE]] = size
     return True
@@ -254,6 +254,7 @@ def transmit(f: Any, w: Any, q: Any, d: Any, part: int, port: Any, slot: int) ->
     credit = credit_of(f, d, port, slot)
     stopped = pauses(f) and is_stopped(f, port, slot)
     while credit > 0:
+        mark = 0
         row = port[CONTROL_FIRST]
         if row >= 0:
             packet = q.rows[row]
@@ -271,10 +272,10 @@ def transmit(f: Any, w: Any, q: Any, d: Any, part: int, port: Any, slot: int) ->
             if pauses(f) and (packet[STATE] >> HOP_SHIFT) & HOP_MASK:
                 f.holds[packet[EXTRA], HELD] -= size
             if port[DATA_BYTES] > port[MARK_FROM] and _marks(f.grades[port[GRADE]], port, packet):
-                packet[STATE] |= MARKED
+                mark = MARKED
         credit -= size
         if port[HARM] == 0 or not _is_lost(f, d, port, packet, slot):
-            _launch(f, w, d, part, port, packet, size, slot)
+            _launch(f, w, d, part, port, packet, packet[STATE] | mark, size, slot)
         give_queue_row(q, part, row)
     port[CREDIT] = credit
     following = port[CONTROL_FIRST] if port[CONTROL_FIRST] >= 0 else port[DATA_FIRST]
@@ -356,15 +357,13 @@ def _marks(grade: Any, port: Any, packet: Any) -> bool:
 
 
 @rule
-def _launch(f: Any, w: Any, d: Any, part: int, port: Any, packet: Any, size: int, slot: int) -> None:
-    """Put a packet on the wire; its place within the slot stays what its delays made it."""
+def _launch(f: Any, w: Any, d: Any, part: int, port: Any, packet: Any, state: int, size: int, slot: int) -> None:
+    """Put a packet on the wire, in this state; its place within the slot stays what its delays made it."""
     row = on_the_way(f, w, d, part, port, packet[PLACE] & PLACE_MASK, size, slot)
     target = w.rows[row]
     target[UID] = packet[UID]
-    target[NAME] = packet[NAME]
-    target[STATE] = packet[STATE] + (1 << HOP_SHIFT)
-    target[EXTRA] = packet[EXTRA]
-    target[GOAL] = packet[GOAL]
+    copy_four(target, packet, NAME)
+    target[STATE] = state + (1 << HOP_SHIFT)
 
 
 @rule

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from weft.mrc.columns import aligned
-from weft.netsim import hosts
 from weft.netsim.engine import layout
+from weft.netsim.halves import HEADER
 from weft.netsim.network import Network
 
 _LEAST_CHUNKS = 4096
@@ -19,7 +19,6 @@ _LEAST_SCRATCH = 4096
 _MOST_LOGGED = 1 << 20
 _ROUND_TRIPS = 3
 _PER_PORT = 16
-_PER_HALF = 6
 _COPIED = 1 << 16
 """Rows that are copied, or left, together."""
 
@@ -72,7 +71,7 @@ def make_queues(packets: int, in_round: int, parts: int) -> layout.Queues:
     free[:, 2] = free[:, 1] + each
     free[:, 3] = each
     rows = aligned((parts * each, layout.QUEUE_WORDS), np.int64)
-    return layout.Queues(rows, np.empty((parts, each), np.int32), free)
+    return layout.Queues(rows, np.zeros((parts, each), np.int32), free)
 
 
 def grown_wires(wires: layout.Wires) -> layout.Wires:
@@ -95,7 +94,7 @@ def grown_queues(queues: layout.Queues) -> layout.Queues:
     parts = len(queues.free)
     had = len(queues.rows)
     each = max(_LEAST_ROWS, had // (2 * parts))
-    spare = np.empty((parts, queues.spare.shape[1] + each), np.int32)
+    spare = np.zeros((parts, queues.spare.shape[1] + each), np.int32)
     free = queues.free.copy()
     for stack, old, row in zip(spare, queues.spare, free, strict=True):
         height, first, end = row[:3].tolist()
@@ -135,30 +134,19 @@ def make_desk(network: Network, fabric: layout.Fabric, nodes: Any, halves: Any) 
     """Return what one part works with."""
     most_ports = int(max(fabric.nodes[:, layout.PORTS].max(), fabric.nodes[:, layout.NICS].max()))
     nic_nodes = int((fabric.nodes[nodes, layout.TIER] == layout.AT_NICS).sum())
-    widest = int(np.diff(halves.first).max(initial=1))
-    rows = _PER_HALF * widest + _LEAST_SCRATCH
-    free = np.arange(-1, rows, dtype=np.int64)
-    free[0] = rows
-    sheet = hosts.Sheet(
-        np.zeros(rows, hosts.HEADER),
-        free,
-        np.zeros((rows, hosts.OUT_COLUMNS), np.int64),
-        np.zeros((2 * len(halves.deadline) + 64, 3), np.int64),
-        np.zeros(2, np.int64),
-    )
     count = np.zeros(layout.COUNTERS, np.int64)
     count[layout.NIC_NODES] = nic_nodes
     return layout.Desk(
         nodes,
-        sheet,
+        np.zeros(1, HEADER),
+        np.zeros((2 * len(halves.each) + 64, 3), np.int64),
+        np.zeros(2, np.int64),
         count,
         np.zeros(2 * network.shape.tiers, np.int64),
         np.empty((_MOST_LOGGED, 4), np.int64),
         np.empty((_MOST_LOGGED, 3), np.int64),
         np.full(most_ports, -1, np.int64),
-        np.empty(_LEAST_SCRATCH, np.int64),
-        np.empty(_LEAST_SCRATCH, np.int64),
-        np.empty(_LEAST_SCRATCH, np.int64),
+        np.empty(layout.CAME * _LEAST_SCRATCH, np.int64),
         np.empty(_LEAST_SCRATCH, np.int64),
         np.zeros(network.shape.planes, np.int64),
         np.zeros((layout.GRANT_SLOTS, len(fabric.rates)), np.int64),
@@ -167,8 +155,7 @@ def make_desk(network: Network, fabric: layout.Fabric, nodes: Any, halves: Any) 
 
 def with_scratch(desk: layout.Desk, count: int) -> layout.Desk:
     """Return the desk with room for so many arrivals at one node."""
-    fresh = {name: np.empty(count, np.int64) for name in ("after", "key", "at", "order")}
-    return desk._replace(**fresh)
+    return desk._replace(came=np.empty(layout.CAME * count, np.int64), order=np.empty(count, np.int64))
 
 
 def parts_of(nodes: Any, parts: int) -> list[Any]:

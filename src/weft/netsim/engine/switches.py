@@ -10,9 +10,11 @@ from weft.mrc.columns import SACK
 from weft.mrc.compiled import prefetch, rule
 from weft.mrc.numbers import lowest_bit, mix64
 from weft.netsim.engine.layout import (
+    AT,
     AT_NICS,
     BUNDLE,
     BUSY,
+    CAME,
     CHUNK,
     CHUNK_SHIFT,
     DATA_FIRST,
@@ -28,6 +30,7 @@ from weft.netsim.engine.layout import (
     KIND_SHIFT,
     LOW32,
     NAME,
+    NEXT,
     NICS,
     NO_CHUNK,
     NUMBER,
@@ -94,7 +97,7 @@ def local_port(f: Any, node: Any, goal: int) -> int:
 
 @rule
 def take_arrivals(f: Any, w: Any, h: Any, busy: Any, d: Any, part: int, number: int, slot: int) -> int:
-    """Sort what arrives at a node in a slot by port, or by NIC, and note where it stands; return how many."""
+    """Sort what arrives at a node in a slot by port, or by NIC, into `came`; return how many entries that takes."""
     node = f.nodes[number]
     at_nics = node[TIER] == AT_NICS
     first_word = node[FIRST_WORD]
@@ -125,9 +128,9 @@ def take_arrivals(f: Any, w: Any, h: Any, busy: Any, d: Any, part: int, number: 
                 trace += key * (2 * ((place >> PLACE_BITS) & PORT_MASK) + 1)
                 # A switch that chooses uplinks takes all its arrivals in one order, and so one list.
                 to = 0 if in_one_list else local_port(f, node, packet[GOAL])
-                d.key[count] = key
-                d.at[count] = row
-                d.after[count] = d.first[to]
+                d.came[count] = key
+                d.came[count + AT] = row
+                d.came[count + NEXT] = d.first[to]
                 d.first[to] = count
                 if at_nics:
                     state = packet[STATE]
@@ -135,9 +138,9 @@ def take_arrivals(f: Any, w: Any, h: Any, busy: Any, d: Any, part: int, number: 
                         foresee_reply(h, packet[NAME] >> PAIR_SHIFT, state + (state >> NUMBER_SHIFT))
                 elif not in_one_list:
                     busy[first_word + (to >> _WORD_SHIFT)] |= 1 << (to & _WORD_MASK)
-                count += 1
+                count += CAME
             chunk = w.after[chunk]
-    d.count[HOPS] += count
+    d.count[HOPS] += count // CAME
     d.count[TRACE] += trace
     return count
 
@@ -169,17 +172,27 @@ def release_arrivals(w: Any, part: int, number: int, slot: int) -> None:
 
 @rule
 def in_order(w: Any, d: Any, to: int, by_time: bool) -> int:
-    """Put the arrivals for one port, or one NIC, into `order`: by key, or by time and key; return how many."""
-    count = 0
+    """Put the arrivals for one port, or one NIC, of which there are some, into `order`: by key, or by time and key.
+
+    Returns how many there are.
+    """
     each = d.first[to]
     d.first[to] = -1
-    if each >= 0 and d.after[each] < 0:
+    other = d.came[each + NEXT]
+    if other < 0:
         d.order[0] = each
         return 1
+    if d.came[other + NEXT] < 0:
+        # Which of two comes first nobody can foretell, so that a guess costs more than to work out both.
+        first = _comes_before(w, d, each, other, by_time)
+        d.order[0] = each if first else other
+        d.order[1] = other if first else each
+        return 2
+    count = 0
     while each >= 0:
         d.order[count] = each
         count += 1
-        each = d.after[each]
+        each = d.came[each + NEXT]
     if count > _SHORT:
         _sort_many(w, d, count, by_time)
         return count
@@ -197,11 +210,11 @@ def in_order(w: Any, d: Any, to: int, by_time: bool) -> int:
 def _comes_before(w: Any, d: Any, one: int, other: int, by_time: bool) -> bool:
     """Return whether arrival `one` is taken in before `other`; keys are compared as numbers without a sign."""
     if by_time:
-        first_ps = w.rows[d.at[one], PLACE] & PLACE_MASK
-        second_ps = w.rows[d.at[other], PLACE] & PLACE_MASK
+        first_ps = w.rows[d.came[one + AT], PLACE] & PLACE_MASK
+        second_ps = w.rows[d.came[other + AT], PLACE] & PLACE_MASK
         if first_ps != second_ps:
             return first_ps < second_ps
-    return d.key[one] ^ _FLIP < d.key[other] ^ _FLIP
+    return d.came[one] ^ _FLIP < d.came[other] ^ _FLIP
 
 
 @rule
@@ -284,13 +297,13 @@ def _port_step(
     """Let a port take in what arrived for it and send; return whether anything still waits."""
     first = d.first[local]
     if first >= 0:
-        if d.after[first] < 0 and cross(f, w, h, d, part, port, w.rows[d.at[first]], slot):
+        if d.came[first + NEXT] < 0 and cross(f, w, h, d, part, port, w.rows[d.came[first + AT]], slot):
             d.first[local] = -1
             return False
         whole = False
         for k in range(in_order(w, d, local, by_time)):
             each = d.order[k]
-            if admit(f, q, h, d, part, port, w.rows[d.at[each]], d.key[each]):
+            if admit(f, q, h, d, part, port, w.rows[d.came[each + AT]], d.came[each]):
                 whole = True
         if whole:
             note_peak(f, d, port)
@@ -300,12 +313,14 @@ def _port_step(
 @rule
 def _admit_by_choice(f: Any, w: Any, q: Any, h: Any, busy: Any, d: Any, part: int, node: Any) -> None:
     """Queue all arrivals in the order of their keys, each on the uplink that is shortest then."""
+    if d.first[0] < 0:
+        return
     for k in range(in_order(w, d, 0, False)):
         each = d.order[k]
-        packet = w.rows[d.at[each]]
-        packet[GOAL] = with_uplink(f, node, packet[GOAL], d.key[each])
+        packet = w.rows[d.came[each + AT]]
+        packet[GOAL] = with_uplink(f, node, packet[GOAL], d.came[each])
         local = local_port(f, node, packet[GOAL])
         port = f.ports[node[FIRST_PORT] + local]
-        if admit(f, q, h, d, part, port, packet, d.key[each]):
+        if admit(f, q, h, d, part, port, packet, d.came[each]):
             note_peak(f, d, port)
         busy[node[FIRST_WORD] + (local >> _WORD_SHIFT)] |= 1 << (local & _WORD_MASK)

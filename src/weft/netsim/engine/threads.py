@@ -53,7 +53,7 @@ class Crew:
             self._together(world, False, world.slot, until)
             world.slot = until
         quiet = (layout.BUSY, layout.LOSSES, layout.SEEN)
-        if not any(desk.sheet.count[1] or desk.count[list(quiet)].any() for desk in world.desks):
+        if not any(desk.told[1] or desk.count[list(quiet)].any() for desk in world.desks):
             world.slot = self._next_slot(world.fabric, world.wires, world.slot, world.stop)
 
     def _together(self, world: "EngineWorld", nics: bool, slot: int, end: int) -> None:

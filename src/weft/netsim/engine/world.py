@@ -17,12 +17,15 @@ from weft.netsim.compiling import Fixed
 from weft.netsim.engine import kernel, layout, stores
 from weft.netsim.engine.fabric import NO_PORT, build_fabric, near_ps
 from weft.netsim.engine.harms import Harms
+from weft.netsim.engine.nics import AT_ONCE
 from weft.netsim.engine.pauses import EnginePauses
 from weft.netsim.engine.threads import Crew
 from weft.netsim.faults import Change, Reconvergence
+from weft.netsim.halves import AT_NIC
 from weft.netsim.network import Network
 from weft.netsim.reference.flows import FlowBoard
 from weft.netsim.reference.records import Counts, FaultRecord, Miss, Records
+from weft.netsim.transports.base import Numbers
 from weft.netsim.transports.nics import ColumnEndpoints
 
 _MASK = 2**64 - 1
@@ -34,14 +37,13 @@ _COUNTED = (layout.HOPS, layout.TRIMMED, layout.MARKS, layout.DROPPED, layout.LO
 """Counters of a part in the order of `Counts`."""
 
 
-def _swap(network: Network, swap: Swap | None) -> Swap | None:
+def _swap(network: Network, swap: Swap | None) -> Swap:
     """Return which rules take the place of others: those of the transport, and where switches only queue, of those."""
     switching = network.switching
+    name, instead = ("engine", AT_ONCE) if swap is None else (f"{swap.name}_engine", {**swap.instead, **AT_ONCE})
     if switching.pause is not None or switching.ordered or switching.adaptive:
-        return swap
-    if swap is None:
-        return Swap("plain", layout.PLAINLY)
-    return Swap(f"{swap.name}_plain", {**swap.instead, **layout.PLAINLY})
+        return Swap(name, instead)
+    return Swap(f"{name}_plain", {**instead, **layout.PLAINLY})
 
 
 class EngineWorld:
@@ -83,6 +85,8 @@ class EngineWorld:
         self._advance = Fixed(kernel.advance, self.swap)
         self.pauses = None if network.switching.pause is None else EnginePauses(self)
         self._news = Reconvergence(network.switching.reconvergence_ps, changes)
+        # What is compiled, or read from where that is kept, is no part of what a run takes.
+        endpoints.post_many((), ())
         if len(self.desks) == 1:
             self._advance(*self._columns(), self.desks[0], 0, 0)
         else:
@@ -125,24 +129,24 @@ class EngineWorld:
         self._rouse([self.endpoints.pairs[pair].source])
         return self.endpoints.post(pair, length)
 
-    def post_many(self, pairs: Sequence[int], lengths: Sequence[int]) -> Sequence[bool]:
+    def post_many(self, pairs: Numbers, lengths: Numbers) -> Sequence[bool]:
         """Give each of `pairs` a message; return which had room for it."""
-        self._rouse([self.endpoints.pairs[pair].source for pair in pairs])
+        self._rouse(self.endpoints.halves.each[2 * np.asarray(pairs, np.int64), AT_NIC])
         return self.endpoints.post_many(pairs, lengths)
 
-    def set_goals(self, pairs: Sequence[int], arrived: Sequence[int], acknowledged: Sequence[int]) -> None:
+    def set_goals(self, pairs: Numbers, arrived: Numbers, acknowledged: Numbers) -> None:
         """Say after how many packets of each pair an `ARRIVED` and an `ACKNOWLEDGED` are wanted; `NEVER` for none."""
         self.endpoints.set_goals(pairs, arrived, acknowledged)
 
-    def reached(self, pairs: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+    def reached(self, pairs: Numbers) -> tuple[Sequence[int], Sequence[int]]:
         """Return how many packets of each pair have arrived without a gap, and of how many the sender knows it."""
         return self.endpoints.reached(pairs)
 
-    def failed(self, pairs: Sequence[int]) -> Mapping[int, str]:
+    def failed(self, pairs: Numbers) -> Mapping[int, str]:
         """Return those of `pairs` that have ended in an error, with its name."""
         return self.endpoints.failed(pairs)
 
-    def _rouse(self, nics: Sequence[int]) -> None:
+    def _rouse(self, nics: Numbers) -> None:
         """Let the nodes of NICs be looked at in the next slot."""
         self.fabric.awake[self.block_of[nics]] = 1
 
@@ -253,12 +257,11 @@ class EngineWorld:
                 self.records.faults[fault].open[pair, sequence] = time_ps
                 self._watch(pair, sequence)
         self._misses.clear()
-        told = np.concatenate([desk.sheet.events[: desk.sheet.count[1]] for desk in self.desks])
+        told = np.concatenate([desk.events[: desk.told[1]] for desk in self.desks])
         if len(told):
-            in_order = told[np.lexsort(told.T[::-1])]
-            self.board.on_events(list(zip(*in_order.T.tolist(), strict=True)), self)
+            self.board.on_events(told[np.lexsort(told.T[::-1])], self)
         for desk in self.desks:
-            desk.sheet.count[1] = 0
+            desk.told[1] = 0
 
     def _note_seen(self) -> None:
         for desk in self.desks:
@@ -317,11 +320,14 @@ class EngineWorld:
             "wires-after": chunks,
             "queues-rows": waiting,
         }
+        for place, desk in enumerate(self.desks):
+            most[f"desk{place}-lost"] = int(desk.count[layout.LOSSES])
+            most[f"desk{place}-seen"] = int(desk.count[layout.SEEN])
         return min(most.get(name, rows), rows)
 
     def small_state(self) -> dict[str, Any]:
         """Return everything that is no column."""
-        sizes = [len(desk.at) for desk in self.desks]
+        sizes = [len(desk.order) for desk in self.desks]
         return {
             "of": (self.asked, self.network.fabric.as_written(), len(self.endpoints.pairs), len(self.desks)),
             "slot": (self.slot, self._changed, self._bin_end_ps, self._misses),

@@ -1,10 +1,11 @@
 """Flows over queue pairs: which may begin, which messages they become, and when they are over."""
 
 import heapq
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from weft.mrc.columns import NEVER
 from weft.netsim.flow import Flow
@@ -12,8 +13,13 @@ from weft.netsim.hosts import ACKNOWLEDGED, ARRIVED
 from weft.netsim.network import Network
 from weft.netsim.transports.base import Carriers, Pair
 
-LARGEST_MESSAGE = 2**30
+_LARGEST_MESSAGE = 2**30
 """Longer flows are cut into messages of this many bytes; a message may have up to 2^32 - 1."""
+
+
+def largest_message(payload: int) -> int:
+    """Return the bytes of the largest message, in whole packets."""
+    return _LARGEST_MESSAGE // payload * payload
 
 
 @dataclass(slots=True)
@@ -36,13 +42,31 @@ class Progress:
 
 @dataclass(slots=True)
 class _Queue:
-    """The flows of one queue pair, in order of their beginning."""
+    """The flows of one queue pair, in order of their beginning, which is also that of whatever happens to them."""
 
-    unposted: deque[int] = field(default_factory=deque)
-    arriving: deque[int] = field(default_factory=deque)
-    acknowledging: deque[int] = field(default_factory=deque)
-    packets: int = 0
-    ends: dict[int, int] = field(default_factory=dict)
+    flows: list[int] = field(default_factory=list)
+    """Their numbers."""
+    ends: list[int] = field(default_factory=list)
+    """After how many packets of the pair each is over."""
+    posted: int = 0
+    """How many of them have no message left to post."""
+    arrived: int = 0
+    """How many have arrived."""
+    known: int = 0
+    """Of how many the sender knows it."""
+
+    @property
+    def is_posted(self) -> bool:
+        """Return whether nothing waits to be posted."""
+        return self.posted == len(self.flows)
+
+    def goals(self) -> tuple[int, int]:
+        """Return after how many packets the next flow has arrived, and after how many its sender knows."""
+        last = len(self.ends)
+        return (
+            self.ends[self.arrived] if self.arrived < last else NEVER,
+            self.ends[self.known] if self.known < last else NEVER,
+        )
 
 
 class FlowBoard:
@@ -51,29 +75,38 @@ class FlowBoard:
     def __init__(self, flows: Sequence[Flow], payload: int) -> None:
         self.flows = tuple(flows)
         self.payload = payload
+        self._whole = largest_message(payload)
         ends = sorted({(f.source, f.destination, f.lane, f.uplinks) for f in flows if not f.is_wait})
         number = {end: i for i, end in enumerate(ends)}
         self.pair_of = [number.get((f.source, f.destination, f.lane, f.uplinks), -1) for f in flows]
-        whole = LARGEST_MESSAGE // payload * payload
-        posts = [0] * len(ends)
+        posts, packets = [0] * len(ends), [0] * len(ends)
         for pair, flow in zip(self.pair_of, flows, strict=True):
             if not flow.is_wait:
-                posts[pair] += -(-flow.size // whole)
-        self.pairs = tuple(Pair(*end, count) for end, count in zip(ends, posts, strict=True))
-        self.progress = [Progress(unsent=f.size, waits_for=len(f.after) + len(f.after_sent)) for f in flows]
-        self._followers: list[list[int]] = [[] for _ in flows]
+                posts[pair] += -(-flow.size // self._whole)
+                packets[pair] += -(-flow.size // payload)
+        self.pairs = tuple(Pair(*end, *counts) for end, *counts in zip(ends, posts, packets, strict=True))
+        self._full: set[int] = set()
+        self._starts = sorted((f.at_ps, i) for i, f in enumerate(flows) if not f.after and not f.after_sent)
+        self.open = sum(f.counted for f in flows)
+        """Counted flows that are not over."""
+        self._note_flows()
+
+    def _note_flows(self) -> None:
+        """Make what notes how far every flow is."""
+        self._progress = [Progress(unsent=f.size, waits_for=len(f.after) + len(f.after_sent)) for f in self.flows]
+        self._followers: list[list[int]] = [[] for _ in self.flows]
         self._sent_followers: dict[int, list[int]] = {}
-        for i, flow in enumerate(flows):
+        for i, flow in enumerate(self.flows):
             for before in flow.after:
                 self._followers[before].append(i)
             for before in flow.after_sent:
                 self._sent_followers.setdefault(before, []).append(i)
         self._queues = [_Queue() for _ in self.pairs]
-        self._full: set[int] = set()
-        self._starts = [(f.at_ps, i) for i, f in enumerate(flows) if not f.after and not f.after_sent]
-        heapq.heapify(self._starts)
-        self.open = sum(f.counted for f in flows)
-        """Counted flows that are not over."""
+
+    @property
+    def progress(self) -> Sequence[Progress]:
+        """Return how far every flow is."""
+        return self._progress
 
     def round_slots(self, network: Network, most_posts: int) -> int:
         """Return after how many slots, counted from the first one, flows are told what was completed.
@@ -89,11 +122,11 @@ class FlowBoard:
 
     def state(self) -> tuple[Any, ...]:
         """Return how far all flows are, to be kept."""
-        return self.progress, self._queues, self._full, self._starts, self.open
+        return self._progress, self._queues, self._full, self._starts, self.open
 
     def set_state(self, state: tuple[Any, ...]) -> None:
         """Take up what was kept."""
-        self.progress, self._queues, self._full, self._starts, self.open = state
+        self._progress, self._queues, self._full, self._starts, self.open = state
 
     def next_start_ps(self) -> int | None:
         """Return when the next flow begins, as far as that is known."""
@@ -114,12 +147,10 @@ class FlowBoard:
         for at_ps, i in due:
             pair = self.pair_of[i]
             queue = self._queues[pair]
-            self.progress[i].began_ps = at_ps
-            queue.packets += -(-self.flows[i].size // self.payload)
-            queue.ends[i] = queue.packets
-            queue.unposted.append(i)
-            queue.arriving.append(i)
-            queue.acknowledging.append(i)
+            self._progress[i].began_ps = at_ps
+            packets = -(-self.flows[i].size // self.payload)
+            queue.ends.append(packets + (queue.ends[-1] if queue.ends else 0))
+            queue.flows.append(i)
             if pair in failed:
                 self._fail(pair, failed[pair])
             else:
@@ -128,7 +159,7 @@ class FlowBoard:
         self._aim(pairs, endpoints)
         self._post_first(pairs, endpoints)
         for pair in pairs:
-            if self._queues[pair].unposted:
+            if not self._queues[pair].is_posted:
                 self._post(pair, endpoints)
         return bool(pairs)
 
@@ -145,7 +176,7 @@ class FlowBoard:
 
     def _waited(self, i: int, at_ps: int) -> None:
         """End a flow that only stands for time; what waits for it may begin at once."""
-        progress = self.progress[i]
+        progress = self._progress[i]
         if progress.failure:
             return
         progress.began_ps, progress.acknowledged_ps = at_ps - self.flows[i].at_ps, at_ps
@@ -155,59 +186,58 @@ class FlowBoard:
 
     def _post_first(self, pairs: Sequence[int], endpoints: Carriers) -> None:
         """Post the next message of each of `pairs`, all of them by one question."""
-        whole = LARGEST_MESSAGE // self.payload * self.payload
-        waiting = [pair for pair in pairs if self._queues[pair].unposted]
-        lengths = [min(self.progress[self._queues[pair].unposted[0]].unsent, whole) for pair in waiting]
+        waiting = [pair for pair in pairs if not self._queues[pair].is_posted]
+        lengths = [self._next_length(self._queues[pair]) for pair in waiting]
         for pair, length, taken in zip(waiting, lengths, endpoints.post_many(waiting, lengths), strict=True):
             if taken:
                 self._posted(self._queues[pair], length)
 
+    def _next_length(self, queue: _Queue) -> int:
+        """Return the bytes of the next message of the first flow that waits at a pair."""
+        return min(self._progress[queue.flows[queue.posted]].unsent, self._whole)
+
     def _posted(self, queue: _Queue, length: int) -> None:
         """Note that a message of the first flow that waits at a pair was posted."""
-        progress = self.progress[queue.unposted[0]]
+        progress = self._progress[queue.flows[queue.posted]]
         progress.unsent -= length
         if progress.unsent == 0:
-            queue.unposted.popleft()
+            queue.posted += 1
 
     def _aim(self, pairs: Sequence[int], endpoints: Carriers) -> None:
         """Tell the endpoints by which packets the flows at the heads of the queues of `pairs` are over."""
-        queues = [self._queues[pair] for pair in pairs]
-        arriving = [queue.ends[queue.arriving[0]] if queue.arriving else NEVER for queue in queues]
-        known = [queue.ends[queue.acknowledging[0]] if queue.acknowledging else NEVER for queue in queues]
-        endpoints.set_goals(pairs, arriving, known)
+        if pairs:
+            arrived, known = zip(*(self._queues[pair].goals() for pair in pairs), strict=True)
+            endpoints.set_goals(pairs, arrived, known)
 
     def _post(self, pair: int, endpoints: Carriers) -> None:
         """Post messages of the pair's flows in turn, as long as it takes them."""
         queue = self._queues[pair]
-        whole = LARGEST_MESSAGE // self.payload * self.payload
-        while queue.unposted:
-            length = min(self.progress[queue.unposted[0]].unsent, whole)
+        while not queue.is_posted:
+            length = self._next_length(queue)
             if not endpoints.post(pair, length):
                 self._full.add(pair)
                 return
             self._posted(queue, length)
         self._full.discard(pair)
 
-    def on_events(self, events: Sequence[tuple[int, int, int]], endpoints: Carriers) -> None:
-        """Take in what was completed, each as an `Event` has it."""
-        if not events:
-            return
-        reached = endpoints.reached([pair for _, pair, _ in events])
-        for (time_ps, pair, kind), arrived, known in zip(events, *reached, strict=True):
+    def on_events(self, events: Any, endpoints: Carriers) -> None:
+        """Take in what was completed, in order, a row for each as an `Event` has it."""
+        rows = np.asarray(events, np.int64).reshape(-1, 3)
+        reached = endpoints.reached(rows[:, 1])
+        for (time_ps, pair, kind), arrived, known in zip(rows.tolist(), *reached, strict=True):
             queue = self._queues[pair]
+            last = len(queue.ends)
             if kind == ARRIVED:
-                while queue.arriving and queue.ends[queue.arriving[0]] <= arrived:
-                    self._arrived(queue.arriving.popleft(), time_ps)
-                if queue.arriving:
+                while queue.arrived < last and queue.ends[queue.arrived] <= arrived:
+                    self._arrived(queue.flows[queue.arrived], time_ps)
+                    queue.arrived += 1
+                if queue.arrived < last:
                     self._aim([pair], endpoints)
             elif kind == ACKNOWLEDGED:
-                while queue.acknowledging and queue.ends[queue.acknowledging[0]] <= known:
-                    i = queue.acknowledging.popleft()
-                    self.progress[i].acknowledged_ps = time_ps
-                    self.open -= self.flows[i].counted
-                    if i in self._sent_followers:
-                        self._release(self._sent_followers[i], time_ps)
-                if queue.acknowledging:
+                while queue.known < last and queue.ends[queue.known] <= known:
+                    self._known(queue.flows[queue.known], time_ps)
+                    queue.known += 1
+                if queue.known < last:
                     self._aim([pair], endpoints)
             else:
                 self._fail(pair, endpoints.failed([pair])[pair])
@@ -218,21 +248,27 @@ class FlowBoard:
             self._post(pair, endpoints)
 
     def _arrived(self, i: int, time_ps: int) -> None:
-        self.progress[i].arrived_ps = time_ps
+        self._progress[i].arrived_ps = time_ps
         if self._followers[i]:
             self._release(self._followers[i], time_ps)
+
+    def _known(self, i: int, time_ps: int) -> None:
+        self._progress[i].acknowledged_ps = time_ps
+        self.open -= self.flows[i].counted
+        if i in self._sent_followers:
+            self._release(self._sent_followers[i], time_ps)
 
     def _release(self, followers: Sequence[int], time_ps: int) -> None:
         """Let flows begin that have waited for the last one that they had to wait for."""
         for follower in followers:
-            progress = self.progress[follower]
+            progress = self._progress[follower]
             progress.waits_for -= 1
             if progress.waits_for == 0:
                 heapq.heappush(self._starts, (time_ps + self.flows[follower].at_ps, follower))
 
     def fail_all(self, failure: str) -> None:
         """End every flow that is not over, begun or not."""
-        for i, progress in enumerate(self.progress):
+        for i, progress in enumerate(self._progress):
             if progress.acknowledged_ps < 0 and not progress.failure:
                 progress.failure = failure
                 self.open -= self.flows[i].counted
@@ -240,17 +276,15 @@ class FlowBoard:
     def _fail(self, pair: int, failure: str) -> None:
         """End every flow of a pair that has failed, and every flow that waits for one of them."""
         queue = self._queues[pair]
-        ended = list(queue.acknowledging)
+        ended = queue.flows[queue.known :]
         self._full.discard(pair)
-        queue.unposted.clear()
-        queue.arriving.clear()
-        queue.acknowledging.clear()
+        queue.posted = queue.arrived = queue.known = len(queue.flows)
         while ended:
             i = ended.pop()
-            if self.progress[i].failure:
+            if self._progress[i].failure:
                 continue
-            self.progress[i].failure = failure
+            self._progress[i].failure = failure
             self.open -= self.flows[i].counted
-            if self.progress[i].arrived_ps < 0:
+            if self._progress[i].arrived_ps < 0:
                 ended += self._followers[i]
             ended += self._sent_followers.get(i, ())

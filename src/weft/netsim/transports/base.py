@@ -8,6 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from weft.core.seeds import Seed
 from weft.netsim.network import Frames, Network
 from weft.netsim.switching import Switching
@@ -27,8 +30,12 @@ class Pair:
     """Paths that it may take; all where empty."""
     posts: int = 2**16
     """Messages that it will be given in all."""
+    packets: int = 2**31
+    """Packets that those have in all."""
 
 
+Numbers = Sequence[int] | NDArray[np.int64]
+"""Some pairs, or a number for each."""
 Sent = Sequence[int]
 """One packet that a NIC puts on the wire: where its header stands (given back on arrival or by `drop`), its queue pair,
 0 from source to destination or 1 back, what names its path (`Endpoints.route` tells which), bytes on the wire, kind
@@ -69,19 +76,19 @@ class Carriers(Protocol):
         """Give a pair a message; return whether it had room for it."""
         ...
 
-    def post_many(self, pairs: Sequence[int], lengths: Sequence[int]) -> Sequence[bool]:
+    def post_many(self, pairs: Numbers, lengths: Numbers) -> Sequence[bool]:
         """Give each of `pairs` a message; return which had room for it."""
         ...
 
-    def set_goals(self, pairs: Sequence[int], arrived: Sequence[int], acknowledged: Sequence[int]) -> None:
+    def set_goals(self, pairs: Numbers, arrived: Numbers, acknowledged: Numbers) -> None:
         """Say after how many packets of each pair an `ARRIVED` and an `ACKNOWLEDGED` are wanted; `NEVER` for none."""
         ...
 
-    def reached(self, pairs: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+    def reached(self, pairs: Numbers) -> tuple[Sequence[int], Sequence[int]]:
         """Return how many packets of each pair have arrived without a gap, and of how many the sender knows it."""
         ...
 
-    def failed(self, pairs: Sequence[int]) -> Mapping[int, str]:
+    def failed(self, pairs: Numbers) -> Mapping[int, str]:
         """Return those of `pairs` that have ended in an error, with its name."""
         ...
 

@@ -17,10 +17,11 @@ from weft.mrc.sender import POSTED
 from weft.netsim import halves, hosts
 from weft.netsim.compiling import Fixed
 from weft.netsim.network import Network
-from weft.netsim.transports.base import Arrival, Event, Outcome, Pair
-from weft.netsim.transports.routing import Routing
+from weft.netsim.transports.base import Arrival, Event, Numbers, Outcome, Pair
+from weft.netsim.transports.routing import Routing, seen_as
 
-_LEAST_POOL = 4096
+_ROWS = 4096
+"""Headers that a run begins with; an engine needs none."""
 
 
 class ColumnEndpoints:
@@ -50,7 +51,7 @@ class ColumnEndpoints:
         """Return views of what is asked for every flow: a field of a row alone takes ten times as long to reach."""
         return self.halves.r.qp["expected"], self.halves.s.qp["una"], self.halves.s.qp["error"]
 
-    def reached(self, pairs: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+    def reached(self, pairs: Numbers) -> tuple[Sequence[int], Sequence[int]]:
         """Return how many packets of each pair have arrived without a gap, and of how many the sender knows it."""
         expected, oldest, _ = self._fields
         return expected[pairs].tolist(), oldest[pairs].tolist()
@@ -69,7 +70,7 @@ class ColumnEndpoints:
         """Return the bytes that each pair has received so far."""
         return self.halves.r.qp["received_bytes"].copy()
 
-    def failed(self, pairs: Sequence[int]) -> Mapping[int, str]:
+    def failed(self, pairs: Numbers) -> Mapping[int, str]:
         """Return those of `pairs` that have ended in an error, with its name."""
         codes = self._fields[2][pairs]
         return {pairs[k]: columns.ERROR_NAMES[codes[k]] for k in np.flatnonzero(codes).tolist()}
@@ -110,7 +111,7 @@ class ColumnEndpoints:
 
     def send_out(self, start_ps: int, phase: Any, room: Any) -> Outcome:
         """Send what may go in the slot that begins at `start_ps`."""
-        self._make_room(int(np.maximum(room, 0).sum()) // self.network.frames.header + 4 * len(self.halves.deadline))
+        self._make_room(int(np.maximum(room, 0).sum()) // self.network.frames.header + 4 * len(self.halves.each))
         self.sheet.count[:] = 0
         self._rule(self.rules.send_out)(self.halves, self.sheet, start_ps, phase, room)
         return self._outcome(())
@@ -118,7 +119,7 @@ class ColumnEndpoints:
     def _outcome(self, fresh: Sequence[int]) -> Outcome:
         sent, events = self.sheet.count.tolist()
         out = self.sheet.out[:sent]
-        out[:, halves.HOST] = self.halves.nic[2 * out[:, halves.PAIR] + out[:, halves.HALF]]
+        out[:, halves.HOST] = self.halves.each[2 * out[:, halves.PAIR] + out[:, halves.HALF], halves.AT_NIC]
         return Outcome(
             out.tolist(),
             [Event(*row) for row in self.sheet.events[:events].tolist()],
@@ -139,27 +140,28 @@ class ColumnEndpoints:
             free[: sheet.free[0] + 1] = sheet.free[: sheet.free[0] + 1]
             free[sheet.free[0] + 1 : sheet.free[0] + 1 + more] = np.arange(held, held + more)
             free[0] = sheet.free[0] + more
-            sheet = sheet._replace(pool=np.concatenate((sheet.pool, np.zeros(more, hosts.HEADER))), free=free)
+            sheet = sheet._replace(pool=np.concatenate((sheet.pool, make_pool(held, more))), free=free)
         self.sheet = sheet
 
     def post(self, pair: int, length: int) -> bool:
         """Give a pair a message; return whether it had room for it."""
         return self.post_many([pair], [length])[0]
 
-    def post_many(self, pairs: Sequence[int], lengths: Sequence[int]) -> Sequence[bool]:
+    def post_many(self, pairs: Numbers, lengths: Numbers) -> Sequence[bool]:
         """Give each of `pairs` a message; return which had room for it."""
         table = np.array([pairs, lengths], np.int64)
         self._rule(self.rules.post_messages)(self.halves, table)
         return [code == POSTED for code in table[1].tolist()]
 
-    def set_goals(self, pairs: Sequence[int], arrived: Sequence[int], acknowledged: Sequence[int]) -> None:
+    def set_goals(self, pairs: Numbers, arrived: Numbers, acknowledged: Numbers) -> None:
         """Say after how many packets of each pair an `ARRIVED` and an `ACKNOWLEDGED` are wanted; `NEVER` for none."""
-        self.halves.goal[pairs, 0] = arrived
-        self.halves.goal[pairs, 1] = acknowledged
+        sending = 2 * np.asarray(pairs, np.int64)
+        self.halves.each[sending + 1, halves.UNTIL] = arrived
+        self.halves.each[sending, halves.UNTIL] = acknowledged
 
     def drop(self, row: int) -> None:
         """Forget a packet that was lost on the way."""
-        hosts.give_row(self.sheet, row)
+        hosts.give_head(self.sheet, self.sheet.pool[row])
 
     def change_port(self, nic: int, plane: int, *, up: bool, now_ps: int) -> None:
         """Tell a NIC that one of its ports went up or down."""
@@ -167,24 +169,57 @@ class ColumnEndpoints:
 
     def deadline_ps(self) -> int:
         """Return when any half has something to do by itself."""
-        return int(self.halves.deadline.min())
+        return int(self.halves.each[:, halves.DUE].min())
 
     def sequence(self, row: int) -> int:
         """Return the packet number in its pair that a data packet carries."""
         return int(self.sheet.pool[row]["seq"])
 
 
-def make_sheet(network: Network, pairs: int) -> hosts.Sheet:
-    """Return room for the headers of packets under way and for what a slot brings forth."""
-    rows = max(_LEAST_POOL, 64 * pairs)
-    free = np.zeros(rows + 1, np.int64)
-    free[0] = rows
-    free[1:] = np.arange(rows)
-    out = max(_LEAST_POOL, 8 * network.shape.hosts * network.shape.planes)
+def tied_to_nics(network: Network, pairs: Sequence[Pair], kinds: int) -> dict[str, Any]:
+    """Return the columns of halves that tie `pairs` to NICs, by name, and the sizes of `kinds` of packets."""
+    count, nics = 2 * len(pairs), network.shape.hosts
+    each = columns.aligned((count, halves.HALF_COLUMNS), np.int64)
+    each[:, [halves.DUE, halves.UNTIL]] = columns.NEVER
+    each[:, halves.AT_NIC] = [end for pair in pairs for end in (pair.source, pair.destination)]
+    each[:, halves.SEEN_AS] = seen_as(pairs)
+    nic = each[:, halves.AT_NIC]
+    order = np.argsort(nic, kind="stable")
+    first = np.searchsorted(nic[order], np.arange(nics + 1))
+    place = np.empty(count, np.int64)
+    place[order] = np.arange(count) - first[nic[order]]
+    words = np.concatenate(([0], np.cumsum(-(-np.diff(first) // halves.WORD_BITS))))
+    sizes = np.zeros(kinds, np.int64)
+    sizes[columns.DATA] = network.frames.header
+    for kind, size in network.frames.control.items():
+        sizes[kind] = size
+    return {
+        "each": each,
+        "first": first.astype(np.int64),
+        "of_nic": order.astype(np.int64),
+        "turn": np.zeros(nics, np.int64),
+        "place": place,
+        "ready": np.zeros(int(words[-1]), np.int64),
+        "first_word": words.astype(np.int64),
+        "awake": np.zeros(nics, np.int8),
+        "due": np.full(nics, columns.NEVER, np.int64),
+        "sizes": sizes,
+    }
+
+
+def make_pool(first: int, count: int) -> Any:
+    """Return so many headers, which know their own rows, from row `first` on."""
+    pool = np.zeros(count, hosts.HEADER)
+    pool["row"] = np.arange(first, first + count)
+    return pool
+
+
+def make_sheet() -> hosts.Sheet:
+    """Return a little room for headers of packets under way and what a slot brings forth; `_make_room` adds to it."""
     return hosts.Sheet(
-        np.zeros(rows, hosts.HEADER),
-        free,
-        np.zeros((out, hosts.OUT_COLUMNS), np.int64),
-        np.zeros((out, 3), np.int64),
+        make_pool(0, _ROWS),
+        np.concatenate(([_ROWS], np.arange(_ROWS))),
+        np.zeros((_ROWS, hosts.OUT_COLUMNS), np.int64),
+        np.zeros((_ROWS, 3), np.int64),
         np.zeros(2, np.int64),
     )

@@ -13,14 +13,13 @@ import numpy as np
 from typing_extensions import override
 
 from weft.core.seeds import Seed, mix
-from weft.mrc import columns
 from weft.mrc.columns import NACK, SACK
 from weft.mrc.compiled import Swap
 from weft.netsim import foresight, hosts, roce
 from weft.netsim.network import Frames, Network, pause_lags
 from weft.netsim.switching import MARK_ONE, Marking, Pause, Switching
 from weft.netsim.transports.base import Endpoints, Pair
-from weft.netsim.transports.nics import ColumnEndpoints, make_sheet
+from weft.netsim.transports.nics import ColumnEndpoints, make_sheet, tied_to_nics
 from weft.netsim.transports.routing import AS_GIVEN, routing
 from weft.specs.rivals import PfcSpec, RoceSpec
 
@@ -105,7 +104,7 @@ class RoceEndpoints(ColumnEndpoints):
             foresight.foresee_reply: foresight.no_reply,
             foresight.foresee_path: foresight.no_reply,
             foresight.foresee_acked: foresight.none_acked,
-            foresight.foresee_nic: foresight.no_routed_nic,
+            foresight.foresee_nic: foresight.no_nic,
             foresight.foresee_windows: foresight.no_nic,
             foresight.foresee_data: foresight.no_nic,
         },
@@ -121,8 +120,8 @@ class RoceEndpoints(ColumnEndpoints):
         self.params = self.halves.s.params
         free = [Pair(pair.source, pair.destination, pair.lane) for pair in self.pairs]
         self.routing = routing(free, AS_GIVEN, self._stride, network.shape.paths)
-        self.sheet = make_sheet(network, len(self.pairs))
-        words = [seed.branch("pair", p.source, p.destination, p.lane).word() for p in self.pairs]
+        self.sheet = make_sheet()
+        words = seed.words(("pair", pair.source, pair.destination, pair.lane) for pair in self.pairs)
         self._hashes = [tuple(mix(word, n) >> _HASH_BITS for n in range(3)) for word in words]
         start = self._rule(roce.start_pair)
         for i in range(len(self.pairs)):
@@ -176,34 +175,12 @@ class RoceEndpoints(ColumnEndpoints):
 
 def make_halves(network: Network, pairs: Sequence[Pair], spec: RoceSpec) -> roce.RoceHalves:
     """Return the columns of `pairs`."""
-    count, hosts_count = len(pairs), network.shape.hosts
     params = params_of(network, spec)
-    nic = np.array([end for pair in pairs for end in (pair.source, pair.destination)], np.int64)
-    order = np.argsort(nic, kind="stable")
-    first = np.searchsorted(nic[order], np.arange(hosts_count + 1))
-    place = np.empty(2 * count, np.int64)
-    place[order] = np.arange(2 * count) - first[nic[order]]
-    words = np.concatenate(([0], np.cumsum(-(-np.diff(first) // hosts.WORD_BITS))))
-    sizes = np.zeros(roce.KINDS, np.int64)
-    sizes[columns.DATA] = network.frames.header
-    for kind, size in network.frames.control.items():
-        sizes[kind] = size
     return roce.RoceHalves(
-        roce.Side(params, np.zeros(count, roce.SENDER)),
-        roce.Side(params, np.zeros(count, roce.RECEIVER)),
-        np.zeros((count, _MESSAGES), roce.MESSAGE),
-        nic,
-        np.full(2 * count, columns.NEVER, np.int64),
-        np.full((count, 2), columns.NEVER, np.int64),
-        first.astype(np.int64),
-        order.astype(np.int64),
-        np.zeros(hosts_count, np.int64),
-        place,
-        np.zeros(int(words[-1]), np.int64),
-        words.astype(np.int64),
-        np.zeros(hosts_count, np.int8),
-        np.full(hosts_count, columns.NEVER, np.int64),
-        sizes,
+        s=roce.Side(params, np.zeros(len(pairs), roce.SENDER)),
+        r=roce.Side(params, np.zeros(len(pairs), roce.RECEIVER)),
+        messages=np.zeros((len(pairs), _MESSAGES), roce.MESSAGE),
+        **tied_to_nics(network, pairs, roce.KINDS),
     )
 
 

@@ -14,7 +14,7 @@ from weft.netsim.transports.base import Pair
 
 AS_GIVEN, HASHED = 0, 1
 """How an EV becomes a path: it is the path's number, or switches hash it together with the queue pair."""
-POLICY, STRIDE, PATHS, WORD, SHIFT = range(5)
+POLICY, STRIDE, PATHS, WORD, SHIFT, HOLDS = range(6)
 """Entries of `Routing.figures`."""
 _HASH_BITS = 32
 _HALF_SHIFT = 16
@@ -26,20 +26,18 @@ class Routing(NamedTuple):
 
     figures: Any
     """The policy, the EVs of a plane (an EV is plane x stride + number), the paths of a plane, the word to hash,
-    and the stride as a power of two (-1 where it is none)."""
+    the stride as a power of two (-1 where it is none), and whether any pair is held to some uplinks."""
     first: Any
     """Where the uplinks of a pair begin in `uplinks`; one more entry than pairs."""
     uplinks: Any
     """Paths that pairs are held to."""
-    hashed_as: Any
-    """What switches see of a half besides EVs: its number, or that of the half which sends data the same way over the
-    same queue pair."""
 
 
-def opposites(pairs: Sequence[Pair]) -> np.ndarray:
-    """Return for every pair the one that goes the other way over the same queue pair, or -1 where none does."""
+def seen_as(pairs: Sequence[Pair]) -> np.ndarray:
+    """Return what switches see of every half besides EVs: `SEEN_AS` of `weft.netsim.halves`."""
     number = {(pair.source, pair.destination, pair.lane, pair.uplinks): i for i, pair in enumerate(pairs)}
-    return np.array([number.get((p.destination, p.source, p.lane, p.uplinks), -1) for p in pairs], np.int64)
+    same = [number.get((p.destination, p.source, p.lane, p.uplinks), -1) for p in pairs]
+    return np.array([half for i, k in enumerate(same) for half in (2 * i, 2 * k if k >= 0 else 2 * i + 1)], np.int64)
 
 
 def routing(pairs: Sequence[Pair], policy: int, stride: int, paths: int, word: int = 0) -> Routing:
@@ -47,13 +45,10 @@ def routing(pairs: Sequence[Pair], policy: int, stride: int, paths: int, word: i
     counts = [len(pair.uplinks) for pair in pairs]
     shift = stride.bit_length() - 1 if stride & (stride - 1) == 0 else -1
     signed = (word + _SIGN) % (2 * _SIGN) - _SIGN
-    other, seen = opposites(pairs), np.arange(2 * len(pairs)).reshape(-1, 2)
-    seen[:, 1] = np.where(other >= 0, 2 * other, seen[:, 1])
     return Routing(
-        np.array([policy, stride, paths, signed, shift], np.int64),
+        np.array([policy, stride, paths, signed, shift, any(counts)], np.int64),
         np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
         np.array([uplink for pair in pairs for uplink in pair.uplinks] or [0], np.int64),
-        seen.reshape(-1),
     )
 
 
@@ -65,13 +60,13 @@ def plane_of(t: Any, value: int) -> int:
 
 
 @rule
-def way_of(t: Any, half: int, ev: int) -> int:
-    """Return the path number, within its plane, that EV number `ev` of a plane names for a half."""
-    first = t.first[half >> 1]
-    held = t.first[(half >> 1) + 1] - first
-    if t.figures[POLICY] == AS_GIVEN:
-        return t.uplinks[first + ev] if held else ev
-    drawn = mix32(t.figures[WORD], (t.hashed_as[half] << _HALF_SHIFT) + ev)
-    if held:
-        return t.uplinks[first + ((drawn * held) >> _HASH_BITS)]
-    return (drawn * t.figures[PATHS]) >> _HASH_BITS
+def way_of(t: Any, half: int, seen_as: int, ev: int) -> int:
+    """Return the path number, within its plane, that EV number `ev` names for a half; switches see it as `seen_as`."""
+    as_given = t.figures[POLICY] == AS_GIVEN
+    drawn = 0 if as_given else mix32(t.figures[WORD], (seen_as << _HALF_SHIFT) + ev)
+    if t.figures[HOLDS]:
+        first = t.first[half >> 1]
+        held = t.first[(half >> 1) + 1] - first
+        if held:
+            return t.uplinks[first + (ev if as_given else (drawn * held) >> _HASH_BITS)]
+    return ev if as_given else (drawn * t.figures[PATHS]) >> _HASH_BITS

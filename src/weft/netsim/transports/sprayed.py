@@ -14,16 +14,18 @@ from weft.mrc import columns, sender
 from weft.mrc.compiled import Swap
 from weft.mrc.receiver import has_packet
 from weft.mrc.settings import TIMEOUT_UNIT_PS, settings, slots_mask
-from weft.netsim import beginnings, hosts
+from weft.netsim import beginnings, halves, hosts
 from weft.netsim.memory import check_memory, free_memory, planned_bytes
 from weft.netsim.network import Network
 from weft.netsim.transports.base import Pair
-from weft.netsim.transports.nics import ColumnEndpoints, make_sheet
-from weft.netsim.transports.routing import AS_GIVEN, opposites, routing, way_of
+from weft.netsim.transports.nics import ColumnEndpoints, make_sheet, tied_to_nics
+from weft.netsim.transports.routing import AS_GIVEN, routing, way_of
 from weft.specs.transport import MrcSpec
 
 _WORD_MASK = 2**63 - 1
 _BACK_WINDOW = 32
+_LEAST_SLOTS = 128
+"""A window's least room: twice what the bitmap of a SACK covers."""
 _LONGEST_TIMEOUT = 24
 
 
@@ -101,15 +103,17 @@ class SprayedEndpoints(ColumnEndpoints):
         self._stride = ev_paths or shape.paths
         """EVs of a plane: the value of an EV is plane x stride + path."""
         params = settings(spec, planes=shape.planes, rate_bps=network.fabric.nic_rate, payload=network.frames.payload)
-        # Nothing is written with an immediate here, and rings hold no more messages than there will be.
+        # Nothing is written with an immediate here; there is room for no more messages and packets than there will be.
         most = min(int(params["messages"][0]), max((pair.posts for pair in self.pairs), default=1))
         params["messages"], params["message_mask"], params["immediates"] = most, slots_mask(most), 1
+        packets = max((pair.packets for pair in self.pairs), default=1)
+        params["slot_mask"] = min(int(params["slot_mask"][0]), max(slots_mask(packets), _LEAST_SLOTS - 1))
         check_memory(*planned_bytes(params, len(self.pairs)), free_memory())
         self.params = params
         self.routing = routing(self.pairs, route_by, self._stride, shape.paths, route_word)
         """How EVs become paths."""
         self.halves = _make_halves(network, self.pairs, params, Spray(spray) if isinstance(spray, int) else spray)
-        self.sheet = make_sheet(network, len(self.pairs))
+        self.sheet = make_sheet()
         self._start(seed)
         for port in sorted(denied):
             self._deny(port)
@@ -117,14 +121,13 @@ class SprayedEndpoints(ColumnEndpoints):
     def _start(self, seed: Seed) -> None:
         """Make every half ready, each with its own chance, which depends on nothing but its pair."""
         shape = self.network.shape
-        words = np.empty((len(self.pairs), 3), np.int64)
-        paths = np.empty(len(self.pairs), np.int64)
-        for i, pair in enumerate(self.pairs):
-            branch = seed.branch("pair", pair.source, pair.destination, pair.lane)
-            words[i] = [branch.branch(name).word() & _WORD_MASK for name in ("send", "back", "receive")]
-            # Two NICs at one T0 have one path in each plane, whatever uplink an EV names.
-            local = shape.t0_of(pair.source) == shape.t0_of(pair.destination)
-            paths[i] = 1 if local else len(pair.uplinks) or self._stride
+        halves = ("send", "back", "receive")
+        named = (("pair", pair.source, pair.destination, pair.lane, half) for pair in self.pairs for half in halves)
+        words = np.array([word & _WORD_MASK for word in seed.words(named)], np.int64).reshape(-1, len(halves))
+        paths = np.array([len(pair.uplinks) or self._stride for pair in self.pairs], np.int64)
+        # Two NICs at one T0 have one path in each plane, whatever uplink an EV names.
+        local = [shape.t0_of(pair.source) == shape.t0_of(pair.destination) for pair in self.pairs]
+        paths[local] = 1
         scratch = np.zeros(self._stride, np.int64)
         self._rule(beginnings.start_pairs)(self.halves, words, paths, self._stride, scratch)
 
@@ -145,7 +148,9 @@ class SprayedEndpoints(ColumnEndpoints):
             ends = self.pairs[pair]
             source, destination = (ends.source, ends.destination) if half == 0 else (ends.destination, ends.source)
             plane, ev = divmod(route, self._stride)
-            found = self.network.path(source, destination, plane, int(way_of(self.routing, 2 * pair + half, ev)))
+            seen_as = int(self.halves.each[2 * pair + half, halves.SEEN_AS])
+            way = int(way_of(self.routing, 2 * pair + half, seen_as, ev))
+            found = self.network.path(source, destination, plane, way)
             self._paths[key] = found
         return found
 
@@ -170,36 +175,14 @@ def _make_halves(network: Network, pairs: tuple[Pair, ...], params: np.ndarray, 
     count = len(pairs)
     back = params.copy()
     back["window"], back["slot_mask"], back["messages"], back["message_mask"] = _BACK_WINDOW, _BACK_WINDOW - 1, 1, 0
-    nic = np.array([end for pair in pairs for end in (pair.source, pair.destination)], np.int64)
-    order = np.argsort(nic, kind="stable")
-    first = np.searchsorted(nic[order], np.arange(network.shape.hosts + 1))
-    place = np.empty(2 * count, np.int64)
-    place[order] = np.arange(2 * count) - first[nic[order]]
-    words = np.concatenate(([0], np.cumsum(-(-np.diff(first) // hosts.WORD_BITS))))
-    sizes = np.zeros(hosts.KINDS, np.int64)
-    sizes[columns.DATA] = network.frames.header
-    for kind, size in network.frames.control.items():
-        sizes[kind] = size
     ring = int(params["evs"][0]) if spray.kind == hosts.RECYCLE else max(1, spray.ring)
     return hosts.Halves(
-        columns.make_sender(params, count),
-        columns.make_sender(back, count),
-        columns.make_receiver(params, count),
-        nic,
-        np.full(2 * count, columns.NEVER, np.int64),
-        np.full((count, 2), columns.NEVER, np.int64),
-        first.astype(np.int64),
-        order.astype(np.int64),
-        np.zeros(network.shape.hosts, np.int64),
-        place,
-        np.zeros(int(words[-1]), np.int64),
-        words.astype(np.int64),
-        np.zeros(network.shape.hosts, np.int8),
-        np.full(network.shape.hosts, columns.NEVER, np.int64),
-        np.full((count, ring), -1, np.int16),
-        np.zeros((count, 2), np.int16),
-        sizes,
-        np.zeros((count, 2), np.int64),
-        opposites(pairs),
-        np.array([spray.kind, spray.freeze_ps], np.int64),
+        s=columns.make_sender(params, count),
+        b=columns.make_sender(back, count),
+        r=columns.make_receiver(params, count),
+        ring=np.full((count, ring), -1, np.int16),
+        ring_at=np.zeros((count, 2), np.int16),
+        frozen=np.zeros((count, 2), np.int64),
+        spray=np.array([spray.kind, spray.freeze_ps], np.int64),
+        **tied_to_nics(network, pairs, hosts.KINDS),
     )
