@@ -225,6 +225,22 @@ def aligned(shape: Any, dtype: Any) -> np.ndarray:
     return memory[first : first + size].view(dtype).reshape(shape)
 
 
+def together(*columns: np.ndarray) -> list[np.ndarray]:
+    """Return columns of zeros like those given, in which the rows of one queue pair lie behind each other.
+
+    A processor remembers where few pages of memory are: what is looked at together had better lie in one.
+    """
+    sizes = [column[:1].nbytes for column in columns]
+    firsts = np.cumsum([0, *(size + -size % _LINE for size in sizes)])
+    # Rows that are an odd number of lines apart spread over all sets of a cache.
+    pitch = (int(firsts[-1]) // _LINE | 1) * _LINE
+    block = aligned((len(columns[0]), pitch), np.uint8)
+    return [
+        np.ndarray(column.shape, column.dtype, block.data, int(first), (pitch, *column.strides[1:]))
+        for column, first in zip(columns, firsts[:-1], strict=True)
+    ]
+
+
 def make_sender(params: np.ndarray, queue_pairs: int) -> Sender:
     """Return columns for `queue_pairs` senders, all zero; `start_sender` makes each one ready."""
     row = params[0]

@@ -10,6 +10,7 @@ from weft.mrc.kept import can_compile, digest_of, is_kept, keep_under
 
 RULES = (
     "mrc",
+    "netsim/answers.py",
     "netsim/beginnings.py",
     "netsim/foresight.py",
     "netsim/halves.py",

@@ -12,6 +12,9 @@ KINDS = 9
 TURN, RECYCLE, DRAW, REPS = 0, 1, 2, 3
 """How a sending half chooses EVs: in turn (MRC, UET oblivious and bitmap), unmarked ones again first, at random, or by
 the rules of `weft.netsim.reps`."""
+FREEZE, ECHOES, PER_PLANE = 1, 2, 3
+"""Entries of `spray` behind the first: for how long `REPS` freezes, whether answers go back on the EV bits with which
+packets came, and how many of these a plane has."""
 TRIMMED_LAST_HOP = 2
 """What stands in an arrival whose payload was cut off on the last hop; 1 for any other hop."""
 ARRIVED, ACKNOWLEDGED, FAILED = 0, 1, 2
@@ -72,7 +75,7 @@ class Halves(NamedTuple):
     frozen: Any
     """For `REPS`: until when nothing new is tried, and how much of the ring has been written; one row a pair."""
     spray: Any
-    """How EVs are chosen, and for how long `REPS` freezes."""
+    """How EVs are chosen, and `FREEZE`, `ECHOES`, `PER_PLANE`."""
 
 
 class Sheet(NamedTuple):

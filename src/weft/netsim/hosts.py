@@ -23,7 +23,6 @@ from weft.mrc.columns import (
 )
 from weft.mrc.compiled import rule
 from weft.mrc.control import next_control, on_ev_probe_answer, on_timer
-from weft.mrc.evs import usable
 from weft.mrc.numbers import seq_near
 from weft.mrc.ports import on_port_answer, on_port_status, port_changed
 from weft.mrc.receiver import (
@@ -35,8 +34,9 @@ from weft.mrc.receiver import (
     refusal,
     take_sack,
 )
-from weft.mrc.reverse import next_reverse_probe, on_reverse_answer, reverse_ev
+from weft.mrc.reverse import next_reverse_probe, on_reverse_answer
 from weft.mrc.sender import next_data_on, post, sendable, unfinished
+from weft.netsim.answers import way_back
 from weft.netsim.halves import (  # noqa: F401 - whoever speaks of hosts finds their columns here too
     ACKNOWLEDGED,
     ARRIVED,
@@ -116,21 +116,8 @@ def tell(sheet: Any, kind: int, i: int, time_ps: int) -> None:
 
 @rule
 def _answer(h: Any, sheet: Any, head: Any, i: int, half: int, plane: int, time_ps: int) -> None:
-    """Send the control packet with this header from a half, back on a path that is known to work, or lose it."""
-    k = opposite(h, i)
-    if half == 1 and k >= 0:
-        e = reverse_ev(h.s, k, h.r, i, -1)
-        route = h.s.evs[k, e]["value"] if e >= 0 else -1
-    elif half == 1:
-        e = reverse_ev(h.b, i, h.r, i, -1)
-        route = h.b.evs[i, e]["value"] if e >= 0 else -1
-    else:
-        e = -1
-        for step in range(h.s.params[0]["planes"]):
-            other = (plane + step) % h.s.params[0]["planes"]
-            if e < 0 and usable(h.s, i, other, -1):
-                e = h.s.planes[i, other]["reverse"]
-        route = h.s.evs[i, e]["value"] if e >= 0 else -1
+    """Send the control packet with this header from a half, or lose it where no path is left."""
+    route = way_back(h, head, i, half, plane)
     if route < 0:
         give_head(sheet, head)
         return

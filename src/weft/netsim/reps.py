@@ -9,6 +9,7 @@ ones, because random ones may hit what has failed. Rules over the columns of `we
 from typing import Any
 
 from weft.mrc.compiled import rule
+from weft.netsim.halves import FREEZE
 
 HEAD, VALID = 0, 1
 """Columns of `ring_at`: where the next entropy is written, and how many of the last ones are valid."""
@@ -52,4 +53,4 @@ def used(h: Any, i: int) -> None:
 @rule
 def freeze(h: Any, i: int, now_ps: int) -> None:
     """Try nothing new for a while."""
-    h.frozen[i, UNTIL] = now_ps + h.spray[1]
+    h.frozen[i, UNTIL] = now_ps + h.spray[FREEZE]

@@ -23,7 +23,6 @@ from weft.netsim.engine.layout import (
     FIRST_PORT,
     FIRST_WORD,
     GOAL,
-    GRADE,
     HOPS,
     INDEX,
     KIND_MASK,
@@ -157,8 +156,8 @@ def foresee_arrivals(w: Any, number: int, slot: int) -> None:
 @rule
 def _foresee_chunk(w: Any, chunk: int) -> None:
     """Say that the packets of a chunk are about to be looked at; those behind the first ones come by themselves."""
-    for row in range(chunk * CHUNK, chunk * CHUNK + _FORESEEN, 2):
-        prefetch(w.rows, row, PLACE)
+    for row in range(chunk * CHUNK, chunk * CHUNK + _FORESEEN):
+        prefetch(w.rows, row, GOAL)
 
 
 @rule
@@ -253,7 +252,6 @@ def _foresee_ports(f: Any, q: Any, busy: Any, node: Any) -> None:
                 left &= left - 1
                 if look == 0:
                     prefetch(f.ports, at, 0)
-                    prefetch(f.ports, at, GRADE)
                 elif f.ports[at, DATA_FIRST] >= 0:
                     prefetch(q.rows, f.ports[at, DATA_FIRST], UID)
 

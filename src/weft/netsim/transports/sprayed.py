@@ -73,6 +73,8 @@ class Spray:
     """`REPS`: EVs kept that came back unmarked."""
     freeze_ps: int = 0
     """`REPS`: how long nothing new is tried after a silent loss."""
+    echoes: bool = False
+    """Whether answers go back on the EVs of the packets that they answer, and nobody probes the way back."""
 
 
 class SprayedEndpoints(ColumnEndpoints):
@@ -112,7 +114,8 @@ class SprayedEndpoints(ColumnEndpoints):
         self.params = params
         self.routing = routing(self.pairs, route_by, self._stride, shape.paths, route_word)
         """How EVs become paths."""
-        self.halves = _make_halves(network, self.pairs, params, Spray(spray) if isinstance(spray, int) else spray)
+        chosen = Spray(spray) if isinstance(spray, int) else spray
+        self.halves = _make_halves(network, self.pairs, params, chosen, self._stride)
         self.sheet = make_sheet()
         self._start(seed)
         for port in sorted(denied):
@@ -121,15 +124,17 @@ class SprayedEndpoints(ColumnEndpoints):
     def _start(self, seed: Seed) -> None:
         """Make every half ready, each with its own chance, which depends on nothing but its pair."""
         shape = self.network.shape
-        halves = ("send", "back", "receive")
-        named = (("pair", pair.source, pair.destination, pair.lane, half) for pair in self.pairs for half in halves)
-        words = np.array([word & _WORD_MASK for word in seed.words(named)], np.int64).reshape(-1, len(halves))
+        uses = ("send", "back", "receive")
+        named = (("pair", pair.source, pair.destination, pair.lane, half) for pair in self.pairs for half in uses)
+        words = np.array([word & _WORD_MASK for word in seed.words(named)], np.int64).reshape(-1, len(uses))
         paths = np.array([len(pair.uplinks) or self._stride for pair in self.pairs], np.int64)
         # Two NICs at one T0 have one path in each plane, whatever uplink an EV names.
         local = [shape.t0_of(pair.source) == shape.t0_of(pair.destination) for pair in self.pairs]
         paths[local] = 1
         scratch = np.zeros(self._stride, np.int64)
         self._rule(beginnings.start_pairs)(self.halves, words, paths, self._stride, scratch)
+        if self.halves.spray[halves.ECHOES]:
+            self.halves.r.qp["reverse_probe_ps"] = columns.NEVER
 
     def _deny(self, link: int) -> None:
         """Deny every EV whose path crosses a link."""
@@ -171,18 +176,25 @@ class SprayedEndpoints(ColumnEndpoints):
         return found
 
 
-def _make_halves(network: Network, pairs: tuple[Pair, ...], params: np.ndarray, spray: Spray) -> hosts.Halves:
+def _make_halves(
+    network: Network, pairs: tuple[Pair, ...], params: np.ndarray, spray: Spray, per_plane: int
+) -> hosts.Halves:
     count = len(pairs)
     back = params.copy()
     back["window"], back["slot_mask"], back["messages"], back["message_mask"] = _BACK_WINDOW, _BACK_WINDOW - 1, 1, 0
     ring = int(params["evs"][0]) if spray.kind == hosts.RECYCLE else max(1, spray.ring)
+    b, r = columns.make_sender(back, count), columns.make_receiver(params, count)
+    # Pairs are numbered by their sources: those of the destinations, where both of these are, lie anywhere.
+    at_destinations = columns.together(r.qp, r.arrived, b.planes, b.qp, b.evs)
+    r = r._replace(qp=at_destinations[0], arrived=at_destinations[1])
+    b = b._replace(planes=at_destinations[2], qp=at_destinations[3], evs=at_destinations[4])
     return hosts.Halves(
         s=columns.make_sender(params, count),
-        b=columns.make_sender(back, count),
-        r=columns.make_receiver(params, count),
+        b=b,
+        r=r,
         ring=np.full((count, ring), -1, np.int16),
         ring_at=np.zeros((count, 2), np.int16),
         frozen=np.zeros((count, 2), np.int64),
-        spray=np.array([spray.kind, spray.freeze_ps], np.int64),
+        spray=np.array([spray.kind, spray.freeze_ps, spray.echoes, per_plane], np.int64),
         **tied_to_nics(network, pairs, hosts.KINDS),
     )

@@ -10,7 +10,7 @@ from weft.netsim.network import Frames, Network
 from weft.netsim.switching import PLAIN, Switching
 from weft.netsim.transports.base import Endpoints, Pair
 from weft.netsim.transports.routing import HASHED
-from weft.netsim.transports.sprayed import SprayedEndpoints, fitted
+from weft.netsim.transports.sprayed import Spray, SprayedEndpoints, fitted
 from weft.specs.rivals import UetSpec
 from weft.specs.transport import EvSpec, MrcSpec
 
@@ -60,6 +60,6 @@ class Uet:
         )
         spec = fitted(base, network) if self.fit else base
         return SprayedEndpoints(
-            network, pairs, spec, seed, spray=RECYCLE if mixed else TURN, route_by=HASHED,
+            network, pairs, spec, seed, spray=Spray(RECYCLE if mixed else TURN, echoes=True), route_by=HASHED,
             route_word=seed.branch("hash").word(), ev_paths=max(1, self.spec.evs // network.shape.planes), fast=fast,
         )  # fmt: skip
