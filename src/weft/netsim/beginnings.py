@@ -21,7 +21,15 @@ def start_pairs(h: Any, words: Any, paths: Any, stride: int, scratch: Any) -> No
 @rule
 def deny(h: Any, i: int, half: int, e: int) -> None:
     """Deny EV `e` of a half, as an operator's denylist does; no answer takes it either."""
-    s = h.b if half else h.s
+    if half:
+        _deny(h.b, i, e)
+    else:
+        _deny(h.s, i, e)
+
+
+@rule
+def _deny(s: Any, i: int, e: int) -> None:
+    """Deny EV `e` of a sending half, and take another for answers in its plane."""
     ev_event(s, i, e, DENY)
     plane = s.evs[i, e]["plane"]
     if s.planes[i, plane]["reverse"] != e:
