@@ -110,8 +110,9 @@ site = "gb200-8x100g-131k"
 gpus = 64
 [traffic]
 pattern = "permutation"
-size = "4 MiB"
+size = "256 MiB"
 """
+"""About a second: it must not be over before it is interrupted."""
 
 
 def simulated(*arguments: str, cut: bool = False) -> tuple[int, str, str]:
