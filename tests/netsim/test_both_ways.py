@@ -5,9 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.netsim.worlds import US, fault, flows, scenario, simulate, small_site
 
-from weft.netsim.flow import Flow
 from weft.netsim.simulate import prepare, set_up, transports_of
-from weft.netsim.traffic import cut
 from weft.netsim.transports import transport_named
 from weft.netsim.transports.base import Pair
 from weft.netsim.transports.mrc import frames_of
@@ -78,9 +76,3 @@ def test_everything_with_mrcs_frames_has_those_that_were_asked_for(name: str):
     usual, other = (TransportsSpec(forwarding=forwarding) for forwarding in ("srv6", "structured"))
     assert transport_named(name, usual).frames(4096).header == 166
     assert transport_named(name, other).frames(4096).header == 126
-
-
-def test_parts_of_a_flow_wait_for_all_parts_of_what_it_waits_for():
-    sent = Flow("b", 1, 0, 100, 0, (0,), after_sent=(0,))
-    *_, first, second = cut((Flow("a", 0, 1, 100, 0), sent), 2)
-    assert first.after == second.after == first.after_sent == second.after_sent == (0, 1)

@@ -29,3 +29,12 @@ def test_the_slowest_of_flows_that_begin_apart_is_the_slowest_of_each_alone(tier
     made = [Flow(str(i), source, end, size, at_ps) for i, ((source, end), size, at_ps) in enumerate(flows)]
     made.append(Flow("last", 0, 1, 1, 9))
     assert ideal_ps(network, made) == max(network.ideal_ps(one.source, one.destination, one.size) for one in made)
+
+
+def test_flows_that_wait_for_each_other_still_share_their_nics():
+    network = _NETWORKS[2]
+    # A chain of two short flows beside five long ones of the same NIC: what it sends in all takes longest.
+    flows = [Flow("a", 0, 8, 1000, 0), Flow("b", 8, 0, 1000, 0, (0,))]
+    flows += [Flow(str(n), 0, 9 + n, 400_000, 0) for n in range(5)]
+    assert ideal_ps(network, flows) == network.ideal_ps(0, 9, 2_001_000)
+    assert ideal_ps(network, flows[:2]) == network.arrival_ps(0, 8, 1000) + network.ideal_ps(8, 0, 1000)

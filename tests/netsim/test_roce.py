@@ -17,7 +17,7 @@ from weft.netsim.transports import transport_named
 from weft.netsim.transports.base import Pair
 from weft.netsim.transports.roce import RoceEndpoints, make_halves
 from weft.specs.rivals import DcqcnSpec, RoceSpec, TransportsSpec
-from weft.specs.scenario import NetworkSpec, TrafficSpec
+from weft.specs.scenario import FlowSpec, NetworkSpec, TrafficSpec
 
 HEADER = 82
 
@@ -163,6 +163,12 @@ def test_dcqcn_halves_the_rate_at_its_first_cnp_and_goes_half_the_way_back_after
     assert q["rise_ps"] == 6 * 55 * US
 
 
+def test_the_first_cnp_takes_half_of_the_first_alpha():
+    h = halves(dcqcn=DcqcnSpec(first_alpha=1 / 16))
+    roce._slow_down(h, 0, 0)
+    assert h.s.qp[0]["rate_bps"] == pytest.approx(100 * GBPS * (1 - 1 / 32), rel=1e-5)
+
+
 def test_alpha_decays_while_no_cnp_comes():
     h = halves()
     q = h.s.qp[0]
@@ -204,6 +210,24 @@ def test_a_paced_sender_sends_at_its_rate():
     apart_ps = (4096 + HEADER) * 8 * 1000
     first_ps = 4 * 334_240 + 80 * 4_900 + 3 * 580_000 + 4_400_000
     assert world.board.progress[0].arrived_ps == pytest.approx(first_ps + 9 * apart_ps, abs=340_000)
+
+
+@pytest.mark.parametrize(("burst", "early"), [(0, 0), (3 * 4178, 3), (10**6, 9)])
+def test_a_queue_pair_that_has_rested_sends_what_its_bucket_holds_at_once(burst: int, early: int):
+    # As above, but after a rest of 10 ms, long enough to fill any bucket.
+    control = DcqcnSpec.model_construct(on=False, burst=Bytes(burst))
+    flow = FlowSpec.model_construct(source=0, destination=5, size=10 * 4096, at=Picoseconds(10_000 * US))
+    traffic = TrafficSpec.model_construct(pattern="flows", flows=(flow,))
+    setup = set_up(scenario(traffic, transport=transports(dcqcn=control)), one_plane())
+    (chosen,) = transports_of(setup, ("roce",))
+    _, world = prepare(setup, chosen, fast=False)
+    assert isinstance(world.endpoints, RoceEndpoints)
+    world.endpoints.halves.s.qp[0]["rate_bps"] = GBPS
+    world.run()
+    apart_ps, at_once_ps = (4096 + HEADER) * 8 * 1000, 334_240
+    first_ps = 4 * 334_240 + 80 * 4_900 + 3 * 580_000 + 4_400_000
+    took_ps = world.board.progress[0].arrived_ps - 10_000 * US - first_ps
+    assert took_ps == pytest.approx(early * at_once_ps + (9 - early) * apart_ps, abs=4 * 340_000)
 
 
 def test_marks_bring_cnps_no_more_often_than_allowed():

@@ -4,7 +4,7 @@ import dataclasses
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.netsim.worlds import US, check_report, fault, flows, pair, run_world, scenario, simulate, small_site
 
@@ -233,6 +233,27 @@ def test_any_world_delivers_every_byte_once_or_names_the_error(faults, transport
     assert records.injected == records.delivered + records.dropped + records.lost + world.in_flight
     queued = sum(len(port.data) + len(port.control) for port in world.ports)
     assert world.in_flight == queued + sum(len(packets) for packets in world.calendar.values())
+
+
+@settings(max_examples=12)
+@example([(a, b, size) for size in (8192, 808) for a in range(4) for b in range(6) if a != b], "roce", 5)
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(4, 7), st.integers(1, 20_000)), min_size=1, max_size=12),
+    st.sampled_from(TRANSPORTS),
+    st.integers(0, 2**40),
+)
+def test_slots_in_which_nothing_can_happen_may_be_left_out(ends, transport: str, seed: int):
+    spec = scenario(flows(*ends))
+    one_each = tuple(dataclasses.replace(flow, lane=n) for n, flow in enumerate(set_up(spec, small_site()).flows))
+    setup = dataclasses.replace(set_up(spec, small_site(planes=1), seed), flows=one_each)
+    (chosen,) = transports_of(setup, (transport,))
+    _, quick = prepare(setup, chosen, fast=False)
+    _, slow = prepare(setup, chosen, fast=False)
+    quick.run()
+    while slow.board.open:
+        slow.step()
+    assert [each.arrived_ps for each in quick.board.progress] == [each.arrived_ps for each in slow.board.progress]
+    assert quick.records.trace == slow.records.trace
 
 
 def test_a_report_can_be_told_from_another():

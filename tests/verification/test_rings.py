@@ -1,27 +1,20 @@
-"""The traffic of the experiments with collectives: who waits for whom."""
+"""The settings of the experiments with collectives."""
 
 import pytest
-from verification.rings import exchanges
+from verification.rings import cluster_c, otherwise
+from verification.rivals import as_published
 
 
-@pytest.mark.parametrize("inside", [False, True])
-def test_a_rank_goes_on_when_all_that_it_sends_and_receives_is_over(inside: bool):
-    ranks, times = 24, 3
-    flows = exchanges(ranks, 4096, times, inside)
-    peers = ranks - 1 if inside else ranks - 8
-    each = len(flows) // times
-    assert each == ranks * peers + ranks
-    for number, flow in enumerate(flows):
-        turn = number // each
-        if flow.is_wait:
-            assert (
-                {flows[k].destination for k in flow.after}
-                == {flows[k].source for k in flow.after_sent}
-                == {flow.source}
-            )
-            assert len(flow.after) == len(flow.after_sent) == peers
-            assert {k // each for k in flow.after + flow.after_sent} == {turn}
-        else:
-            assert inside or flow.source // 8 != flow.destination // 8
-            before = [(flows[k].is_wait, flows[k].source, k // each) for k in flow.after]
-            assert before == ([(True, flow.source, turn - 1)] if turn else [])
+@pytest.mark.parametrize("what", [what for what in otherwise() if what != "nothing"])
+def test_what_could_be_otherwise_differs_from_the_usual_and_can_be_read(what: str):
+    transport, traffic = otherwise()[what]
+    table = {"pattern": "nccl-all-to-all", "size": "1 MiB"}
+    assert as_published(table | traffic, transport=transport) != as_published(table, transport=cluster_c())
+
+
+def test_a_ring_is_posted_in_longer_messages_than_a_send_on_the_same_nics():
+    ring, send = (as_published({}, transport=table).transport for table in (cluster_c("1 MiB", 4), cluster_c()))
+    assert ring.roce == send.roce
+    assert (ring.posting.piece, send.posting.piece) == (2**20, 2**17)
+    assert ring.posting.turns
+    assert send.posting.turns

@@ -316,7 +316,8 @@ def _print_status(found: Lab, *, json: bool, took_s: float | None = None) -> Non
     spec, shape = found.record.spec, found.plan.addressing.shape
     tiers = " + ".join(f"{count} T{tier}" for tier, count in enumerate((shape.t0, shape.t1, shape.t2)) if count)
     title = (
-        f"lab {spec.name}: {shape.hosts} hosts on {shape.planes} planes of {quantity.RATE.format(spec.rate_bps)}, "
+        f"lab {spec.name}: {shape.hosts} hosts on {quantity.counted(shape.planes, 'plane')} of "
+        f"{quantity.RATE.format(spec.rate_bps)}, "
         f"{tiers} switches in each, {sum(shape.links)} links"
     )
     who = "as root" if found.world.keeper is None else "in a user namespace"

@@ -127,9 +127,8 @@ def _print_results(lab: Lab, results: Sequence[Result], wanted: Sequence[Planned
     rate = quantity.RATE.about
     spec, planes = lab.record.spec, lab.plan.addressing.shape.planes
     stream = results[0].stream
-    title = (
-        f"host {stream.source} to host {stream.destination}, {planes} planes of {quantity.RATE.format(spec.rate_bps)}"
-    )
+    split = f"{quantity.counted(planes, 'plane')} of {quantity.RATE.format(spec.rate_bps)}"
+    title = f"host {stream.source} to host {stream.destination}, {split}"
     if wanted:
         columns = ("transport", "before", "during", "after", "during / before", "longest stall", "resent")
         rows = [

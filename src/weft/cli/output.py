@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 PIPE_WIDTH = 120
+_SHORT_FIGURE = 10
 _SHORT_NAME = 24
 _LONGEST_NAME = 240
 """Bytes of a file's name; with what stands around it until the file is whole, file systems take 255."""
@@ -94,10 +95,13 @@ def print_table(
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     names_are_short = all(len(row[0]) <= _SHORT_NAME for row in rows)
     for number, column in enumerate(columns):
-        widest_word = max((len(word) for word in column.split()), default=0)
+        widest = max((len(word) for word in column.split()), default=0)
         alignment: Literal["left", "right"] = "left" if number in words else "right"
+        if number not in words:
+            # A heading may take two lines, "372 Gb/s" may not.
+            widest = max((widest, *(len(row[number]) for row in rows if len(row[number]) <= _SHORT_FIGURE)))
         table.add_column(
-            column, justify=alignment, overflow="fold", no_wrap=number == 0 and names_are_short, min_width=widest_word
+            column, justify=alignment, overflow="fold", no_wrap=number == 0 and names_are_short, min_width=widest
         )
     for row in rows:
         table.add_row(*row)

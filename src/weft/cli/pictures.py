@@ -6,7 +6,7 @@ from collections.abc import Callable
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from weft.core.quantity import RATE, significant
+from weft.core.quantity import RATE, counted, significant
 from weft.fabric.design import Design
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#999999")
@@ -18,7 +18,8 @@ def draw_fabric(figure: Figure, found: Design) -> None:
     axes = figure.subplots()
     axes.set_axis_off()
     axes.set_title(
-        f"{found.name}: {found.spec.gpus:,} NICs, {found.spec.planes} planes of {RATE.format(found.spec.port_rate)}, "
+        f"{found.name}: {found.spec.gpus:,} NICs, {counted(found.spec.planes, 'plane')} of "
+        f"{RATE.format(found.spec.port_rate)}, "
         f"{found.shape.switches:,} switches"
     )
     planes = found.spec.planes

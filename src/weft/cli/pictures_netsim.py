@@ -4,6 +4,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from weft.cli.pictures import COLOURS
+from weft.core.quantity import counted
 from weft.netsim.results import Report
 
 _PS_PER_US = 10**6
@@ -32,4 +33,4 @@ def draw_reports(figure: Figure, reports: tuple[Report, ...]) -> None:
     stages.set_xticks(range(1, peaks.shape[1]))
     stages.set(title="deepest data queue by hop", xlabel="hop on the path", ylabel="kB", ylim=(0, None))
     rate.legend()
-    figure.suptitle(f"{reports[0].scenario}: {reports[0].hosts:,} NICs, {reports[0].planes} planes")
+    figure.suptitle(f"{reports[0].scenario}: {reports[0].hosts:,} NICs, {counted(reports[0].planes, 'plane')}")

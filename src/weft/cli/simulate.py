@@ -14,7 +14,7 @@ from cyclopts import Parameter
 from weft import api
 from weft.cli.output import JsonFlag, PlotFile, console, print_json, print_table, save_plot, writing, written_to
 from weft.core.errors import FailedError, UsageError
-from weft.core.quantity import RATE, SIZE, TIME, significant
+from weft.core.quantity import RATE, SIZE, TIME, counted, significant
 from weft.netsim.engine.checkpoint import Keep
 from weft.netsim.results import Report
 from weft.netsim.series_file import SeriesFile
@@ -209,7 +209,9 @@ def _print(reports: tuple[Report, ...]) -> None:
     table = [_row(report) for report in reports]
     columns = ("transport", "flows", "fct mean", "p99", "max", "to ideal", "NIC goodput", "resent", "trimmed",
                "marked", "hops", "CPU")  # fmt: skip
-    title = f"{first.scenario}: {first.hosts:,} NICs, {first.planes} planes; ideal {TIME.about(first.ideal_ps)}"
+    title = (
+        f"{first.scenario}: {first.hosts:,} NICs, {counted(first.planes, 'plane')}; ideal {TIME.about(first.ideal_ps)}"
+    )
     print_table(title, columns, table)
     rows = [
         (report.transport, fault.kind, fault.target, TIME.about(fault.at_ps), f"{fault.data_lost:,}",

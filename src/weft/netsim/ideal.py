@@ -11,24 +11,33 @@ from weft.netsim.network import Network
 
 
 def ideal_ps(network: Network, flows: Sequence[Flow]) -> int:
-    """Return a bound below which the slowest counted flow can not complete: alone, or sharing its NICs at best."""
-    counted = [flow for flow in flows if flow.counted]
+    """Return a bound below which counted flows can not complete.
+
+    Of flows that wait for each other it is a bound on the time of all of them, of others on that of the slowest.
+    """
+    counted = [flow for flow in flows if flow.counted and not flow.is_wait]
     if not counted:
         return 0
-    if any(flow.after for flow in counted):
-        return _chain_ps(network, flows)
+    if any(flow.after for flow in flows if flow.counted):
+        return max(_chain_ps(network, flows), _shared_ps(network, counted))
     alone = max(network.ideal_ps(flow.source, flow.destination, flow.size) for flow in _one_of_each(network, counted))
     if any(flow.after_sent or flow.at_ps != counted[0].at_ps for flow in counted):
         return alone
+    return max(alone, _shared_ps(network, counted))
+
+
+def _shared_ps(network: Network, flows: Sequence[Flow]) -> int:
+    """Return how long the NIC with the most to send, or to receive, takes at best."""
+    found = 0
     for end in ("source", "destination"):
         load: dict[int, int] = {}
-        for flow in counted:
+        for flow in flows:
             nic = getattr(flow, end)
             load[nic] = load.get(nic, 0) + flow.size
         nic, size = max(load.items(), key=lambda item: item[1])
-        ends = next((f.source, f.destination) for f in counted if getattr(f, end) == nic)
-        alone = max(alone, network.ideal_ps(*ends, size))
-    return alone
+        mine = _one_of_each(network, [flow for flow in flows if getattr(flow, end) == nic])
+        found = max(found, min(network.ideal_ps(flow.source, flow.destination, size) for flow in mine))
+    return found
 
 
 def _one_of_each(network: Network, flows: Sequence[Flow]) -> list[Flow]:

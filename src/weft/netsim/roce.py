@@ -38,7 +38,7 @@ def _wide(*names: str) -> np.dtype[Any]:
 PARAMS = _wide(
     *("payload", "slot_ps", "timeout_ps", "retries", "ack_every", "window", "message_mask"),
     *("dcqcn", "line_bps", "least_bps", "ai_bps", "hai_bps", "gain", "cnp_ps", "alpha_ps", "rise_ps", "rise_bytes"),
-    *("fast", "window_max", "mpr"),
+    *("fast", "first_alpha", "burst_bytes", "window_max", "mpr"),
 )
 """The parameters of all queue pairs, one row; the last two are what an engine asks of every transport."""
 SENDER = _wide(
@@ -108,7 +108,7 @@ def start_pair(h: Any, i: int, plane: int, route: int, back_route: int) -> None:
     q = h.s.qp[i]
     q["timer_ps"] = q["wait_ps"] = q["rise_ps"] = NEVER
     q["rate_bps"] = q["target_bps"] = h.s.params[0]["line_bps"]
-    q["alpha"] = ALPHA_ONE
+    q["alpha"] = h.s.params[0]["first_alpha"]
     q["plane"] = plane
     q["route"] = route
     q["back_route"] = back_route
@@ -430,8 +430,9 @@ def _send_one(h: Any, sheet: Any, i: int, now_ps: int) -> int:
     q["high"] = max(q["high"], seq + 1)
     if q["timer_ps"] == NEVER:
         q["timer_ps"] = now_ps + params["timeout_ps"]
-    # Over time exactly the rate; what was not used is not saved up for longer than a slot.
-    q["pace_ps"] = max(q["pace_ps"], now_ps - params["slot_ps"]) + size * _PS_PER_SECOND_BITS // q["rate_bps"]
+    # Over time exactly the rate; what was not used is saved up for a slot, or for what its bucket holds.
+    saved_ps = max(params["slot_ps"], params["burst_bytes"] * _PS_PER_SECOND_BITS // q["rate_bps"])
+    q["pace_ps"] = max(q["pace_ps"], now_ps - saved_ps) + size * _PS_PER_SECOND_BITS // q["rate_bps"]
     if q["rise_ps"] < NEVER:
         q["bytes"] += size
         if q["bytes"] >= params["rise_bytes"]:

@@ -29,6 +29,7 @@ from weft.netsim.jobs import step_flows, step_of
 from weft.netsim.memory import check_memory, free_memory, planned_bytes
 from weft.netsim.network import Network, Timing
 from weft.netsim.pausing import PauseRecord
+from weft.netsim.posting import first_parts, post
 from weft.netsim.reference.flows import FlowBoard, Progress
 from weft.netsim.reference.lone_flows import flow_board
 from weft.netsim.reference.records import Counts
@@ -36,7 +37,7 @@ from weft.netsim.reference.world import World
 from weft.netsim.results import FaultResult, FlowResult, PauseResult, Report, Series
 from weft.netsim.series_file import SeriesFile
 from weft.netsim.switching import PLAIN
-from weft.netsim.traffic import cut, flows_of, with_background
+from weft.netsim.traffic import flows_of, with_background
 from weft.netsim.transports import transport_named
 from weft.netsim.transports.base import Endpoints, Transport
 from weft.netsim.transports.nics import ColumnEndpoints
@@ -316,7 +317,7 @@ def _parts(setup: Setup, transport: Transport, *, fast: bool) -> _Parts:
     )
     if (switching := transport.switching(network)) != PLAIN:
         network = replace(network, switching=switching)
-    board = flow_board(cut(setup.flows, transport.queue_pairs), fabric.packet)
+    board = flow_board(post(setup.flows, transport.queue_pairs, scenario.transport.posting), fabric.packet)
     endpoints = transport.open(network, board.pairs, setup.seed.branch("transport"), fast=fast)
     rest: dict[str, Any] = {
         "changes": changes_of(scenario.faults, topology),
@@ -353,8 +354,9 @@ def _report(
     took: tuple[float, float],
 ) -> Report:
     board, records = world.board, world.records
-    parts, progress = transport.queue_pairs, world.board.progress
-    ways = [_flow_result(flow, progress[i * parts : (i + 1) * parts]) for i, flow in enumerate(setup.flows)]
+    progress = world.board.progress
+    first = first_parts(setup.flows, transport.queue_pairs, setup.scenario.transport.posting)
+    ways = [_flow_result(flow, progress[first[i] : first[i + 1]]) for i, flow in enumerate(setup.flows)]
     faults = tuple(
         FaultResult(
             spec.kind, spec.target, spec.at, found.lost, found.data_lost, len(found.first_ps),

@@ -1,6 +1,5 @@
 """The flows of a scenario: who writes how many bytes to whom, when, and after what. Given, or drawn from a seed."""
 
-from dataclasses import replace
 from typing import assert_never
 
 import numpy as np
@@ -10,37 +9,12 @@ from weft.core.seeds import Seed
 from weft.core.units import PICOSECONDS_PER_SECOND
 from weft.fabric.shape import Shape
 from weft.netsim.collectives import flows_of_schedule, schedule_named
+from weft.netsim.exchanges import exchange_flows
 from weft.netsim.flow import Flow
 from weft.specs.scenario import ScenarioSpec, TrafficSpec
 
 _BITS_PER_BYTE = 8
 _FEWEST_RANKS, _MOST_RANKS = 2, 512
-
-
-def cut(flows: tuple[Flow, ...], parts: int) -> tuple[Flow, ...]:
-    """Return every flow cut over `parts` queue pairs, each part after all parts of what the flow waits for.
-
-    A part of a flow with fewer bytes than parts has one byte all the same, so that every flow has as many.
-    """
-    if parts == 1:
-        return flows
-    return tuple(
-        replace(
-            flow,
-            name=f"{flow.name}.{part}",
-            size=min(flow.size, max(1, flow.size // parts + (1 if part < flow.size % parts else 0))),
-            after=_all_parts(flow.after, parts),
-            after_sent=_all_parts(flow.after_sent, parts),
-            lane=flow.lane * parts + part,
-        )
-        for flow in flows
-        for part in range(parts)
-    )
-
-
-def _all_parts(flows: tuple[int, ...], parts: int) -> tuple[int, ...]:
-    """Return the numbers that all parts of `flows` have."""
-    return tuple(number * parts + other for number in flows for other in range(parts))
 
 
 def flows_of(scenario: ScenarioSpec, shape: Shape, nic_bps: int, seed: Seed) -> tuple[Flow, ...]:
@@ -82,6 +56,8 @@ def _flows(spec: TrafficSpec, shape: Shape, nic_bps: int, seed: Seed) -> list[Fl
             ends = _incast(spec, hosts, shape)
         case "collective":
             return _collective(spec, hosts)
+        case "nccl-all-to-all":
+            return exchange_flows(spec, hosts)
         case "all-to-all":
             ends = [(a, (a + step) % hosts) for step in range(1, hosts) for a in range(hosts)]
         case _:

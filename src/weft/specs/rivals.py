@@ -4,7 +4,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from weft.core.spec import Check, Duration, Rate, Size, Spec
+from weft.core import quantity
+from weft.core.spec import Check, Duration, Quantity, Rate, Size, Spec
 from weft.core.units import BitsPerSecond, Bytes, Picoseconds
 from weft.specs.transport import CongestionSpec, LossSpec, MrcSpec, WindowSpec
 
@@ -18,6 +19,7 @@ Forwarding = Literal["srv6", "structured"]
 """How the path that an EV names is told to switches."""
 _US = 10**6
 _MBPS = 10**6
+_MOST_BURST = 10**6
 
 
 class UetSpec(Spec):
@@ -76,7 +78,8 @@ class PfcSpec(Spec):
 class DcqcnSpec(Spec):
     """DCQCN (Zhu et al., SIGCOMM 2015); defaults are the values that section 5 of the paper ends with, for 40 Gb/s.
 
-    Queue limits and steps of the rate are scaled from `line_rate` to that of the fabric's ports, times are not.
+    Queue limits and steps of the rate are scaled from `line_rate` to that of the fabric's ports, times are not. The
+    built-in scenario `rccl-all-to-all` has what AMD recommends for its NICs instead.
     """
 
     on: bool = True
@@ -91,6 +94,8 @@ class DcqcnSpec(Spec):
     """Share of packets marked just below `ecn_high`: Pmax."""
     gain: Annotated[float, Field(gt=0, le=1)] = 1 / 256
     """Weight of the newest CNP in alpha: g."""
+    first_alpha: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Alpha before the first CNP: at 1 it halves the rate."""
     cnp_interval: Duration = Picoseconds(50 * _US)
     """Least time between two CNPs of a queue pair: N."""
     alpha_timer: Duration = Picoseconds(55 * _US)
@@ -107,6 +112,12 @@ class DcqcnSpec(Spec):
     """Step of the target after F rounds of both: R_HAI; ten times R_AI, as NICs are set by default."""
     least_rate: Rate = BitsPerSecond(100 * _MBPS)
     """The rate never falls below this. Ours."""
+    burst: Size = Bytes(0)
+    """Bytes that a queue pair which has rested may send at once, whatever its rate: its token bucket."""
+
+    checks: ClassVar[tuple[Check, ...]] = (
+        Check(("burst",), lambda s: None if s.burst <= _MOST_BURST else "burst is 1 MB at most; write less"),
+    )
 
 
 class RoceSpec(Spec):
@@ -165,6 +176,19 @@ class AdaptiveSpec(Spec):
     """How long routing takes to go round a dead link beyond a switch's own; never where absent."""
 
 
+class PostingSpec(Spec):
+    """How a flow is handed to its queue pairs: as one message, or in pieces as a collective library does it."""
+
+    piece: Annotated[Bytes, Quantity(quantity.SIZE, at_least=1)] | None = None
+    """Bytes of a message; a flow is one message where absent. NCCL and RCCL: 128 KiB of a send
+    (NCCL_P2P_NET_CHUNKSIZE), 1 MiB of a ring (two steps of an eighth of NCCL_BUFFSIZE)."""
+    under_way: Annotated[int, Field(ge=1, le=1024)] = 8
+    """Messages of a flow that its sender may wait for at once: buffers of a channel (NCCL_STEPS)."""
+    turns: bool = False
+    """Whether a message goes to one queue pair of its flow, the next in turn, as NCCL and RCCL do it unless told
+    otherwise (NCCL_IB_SPLIT_DATA_ON_QPS = 0); else every queue pair takes an equal part of it."""
+
+
 class TransportsSpec(Spec):
     """Which transports run, and how each is set."""
 
@@ -178,6 +202,8 @@ class TransportsSpec(Spec):
     as in the published clusters of 100,000 GPUs; or by fields of the EV that switches read themselves (structured EVs),
     without that header, 126 bytes in all (section 3). Paths are the same. REPS, random spraying and adaptive routing
     have MRC's frames, whichever these are."""
+    posting: PostingSpec = PostingSpec()
+    """Messages and queue pairs of a flow, whichever transport carries it."""
     mrc: MrcSpec = MrcSpec()
     """MRC."""
     uet: UetSpec = UetSpec()

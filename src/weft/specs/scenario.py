@@ -76,10 +76,12 @@ def _pair_is_two(spec: Any) -> str | None:
 class TrafficSpec(Spec):
     """Who sends what to whom."""
 
-    pattern: Literal["pair", "permutation", "incast", "all-to-all", "collective", "poisson", "flows"] = "permutation"
+    pattern: Literal[
+        "pair", "permutation", "incast", "all-to-all", "nccl-all-to-all", "collective", "poisson", "flows"
+    ] = "permutation"  # fmt: skip
     """Shape of the traffic: one pair; everybody to one other; many to one, with a victim beside it; everybody to
-    everybody; a collective whose sends wait for each other; flows at random times between random NICs; or the flows
-    listed below."""
+    everybody; the same between servers and in the order of NCCL and RCCL; a collective whose sends wait for each other;
+    flows at random times between random NICs; or the flows listed below."""
     size: FlowSize = Bytes(8 * 2**20)
     """Bytes of one flow; of a collective, its whole buffer."""
     sizes: Annotated[tuple[PartSizeSpec, ...], Field(strict=False)] = ()
@@ -104,6 +106,16 @@ class TrafficSpec(Spec):
     """Collective: how many take part; as many as fit where absent."""
     stride: Annotated[int, Field(ge=1)] = 1
     """Collective: NICs from one rank to the next."""
+    server: Annotated[int, Field(ge=1)] = 8
+    """NCCL's all-to-all: NICs of one server, whose GPUs reach each other over links of their own."""
+    channels: Annotated[int, Field(ge=1, le=64)] = 2
+    """NCCL's all-to-all: connections between two ranks; NCCL_NCHANNELS_PER_NET_PEER, which is 2 up to 128 ranks with 64
+    channels. A send that is too short for all of them takes fewer."""
+    at_once: Annotated[int, Field(ge=1)] = 32
+    """NCCL's all-to-all: peers that a rank works for at a time: its channels, 64 on AMD's MI355X, over those of a
+    peer."""
+    times: Annotated[int, Field(ge=1, le=1000)] = 1
+    """NCCL's all-to-all: how many follow each other, a rank's next after all that it sends and receives."""
     load: Annotated[float, Field(gt=0, le=1)] = 0.5
     """Poisson: share of every NIC's rate that is offered on average."""
     lasts: Duration = Picoseconds(100 * _MICROSECOND)

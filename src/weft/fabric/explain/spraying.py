@@ -3,7 +3,7 @@
 import math
 
 from weft.core.errors import UsageError
-from weft.core.quantity import RATE, significant
+from weft.core.quantity import RATE, counted, significant
 from weft.core.seeds import Seed
 from weft.fabric.explain.base import Check, Explanation, Panel, Series, Table, curves, named, points
 from weft.fabric.explain.figures import Figures, figures_of
@@ -42,8 +42,8 @@ def explain(site: SiteSpec, seed: Seed) -> Explanation:
         title="Spray every packet over many paths",
         site=site.name,
         decision=f"Each connection rotates, packet by packet, over {figures.values} paths "
-        f"({figures.values_per_plane} in each of {figures.fabric.planes} planes), instead of keeping a flow on the one "
-        "path that a hash picks.",
+        f"({figures.values_per_plane} in each of {counted(figures.fabric.planes, 'plane')}), instead of keeping a "
+        "flow on the one path that a hash picks.",
         surprise="Networks have kept flows on one path for forty years so that packets arrive in order. But a training "
         "step has few, large, simultaneous flows, for which hashing is at its worst; and order is not needed when "
         "every packet carries the address where its bytes belong.",

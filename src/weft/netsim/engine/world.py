@@ -156,7 +156,8 @@ class EngineWorld:
         """Run until every counted flow is over or time is up; `watch` is called now and then."""
         while self.board.open and not self._time_is_up() and not self._deadlocked():
             self._prepare()
-            self._go(self._stop())
+            # The slot in which flows that only stand for time are the last to end is the last one.
+            self._go(self._stop() if self.board.open else self.slot + 1)
             if watch is not None:
                 watch(self)
             if self.slot > _MOST_SLOTS:

@@ -77,7 +77,6 @@ class World:
             for link in range(network.shape.links[0])
         }
         self._marks_end = bin_ps
-        self._sending = False
         self._trimming = network.trimming
         switching = network.switching
         self.pauses = None if switching.pause is None else Pauses(network, switching.pause)
@@ -248,7 +247,6 @@ class World:
         phase = np.where(self._last_sent == self.slot - 1, 0, self._phase)
         outcome = self.endpoints.send_out(start_ps, phase, room)
         self._inject(outcome)
-        self._sending = len(outcome.sent) > 0
         for nic in self._learned:
             self._phase[nic] = 0
         self._learned.clear()
@@ -329,7 +327,7 @@ class World:
 
     def _skip_idle(self) -> None:
         """Go on to the next slot in which anything can happen."""
-        if self.busy or self._sending or not self.board.open:
+        if self.busy or not self.board.open:
             return
         slots = [min(self.calendar)] if self.calendar else []
         if self._events or self._misses:

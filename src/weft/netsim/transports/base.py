@@ -121,7 +121,7 @@ class Endpoints(Carriers, Protocol):
         ...
 
     def deadline_ps(self) -> int:
-        """Return when any NIC has something to do by itself."""
+        """Return when any NIC has something to do by itself, or 0 where one may have data to send."""
         ...
 
     def sequence(self, row: int) -> int:

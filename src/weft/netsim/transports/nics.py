@@ -168,8 +168,8 @@ class ColumnEndpoints:
         self._rule(self.rules.change_port)(self.halves, nic, plane, int(up), now_ps)
 
     def deadline_ps(self) -> int:
-        """Return when any half has something to do by itself."""
-        return int(self.halves.each[:, halves.DUE].min())
+        """Return when any half has something to do by itself, or 0 where one may have data to send."""
+        return 0 if self.halves.awake.any() else int(self.halves.each[:, halves.DUE].min())
 
     def sequence(self, row: int) -> int:
         """Return the packet number in its pair that a data packet carries."""

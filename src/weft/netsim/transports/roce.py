@@ -206,6 +206,8 @@ def params_of(network: Network, spec: RoceSpec) -> np.ndarray:
         "rise_ps": control.rise_timer,
         "rise_bytes": control.rise_bytes,
         "fast": control.fast_rounds,
+        "first_alpha": round(control.first_alpha * roce.ALPHA_ONE),
+        "burst_bytes": control.burst,
         "window_max": 2 * network.plane_bdp,
     }
     row = np.zeros(1, roce.PARAMS)
