@@ -11,10 +11,12 @@ from matplotlib.figure import Figure
 from verification.findings import Experiment, Finding, site_of, within
 from verification.rivals import COLOURS, MRC_LINE, ROCE_LINE, as_published, bed, mean_of, order, shown, simulate
 from weft.collectives.algorithms import ring_all_reduce
+from weft.netsim.posting import NCCL_RINGS, NCCL_SENDS
 from weft.netsim.results import Report
 from weft.netsim.simulate import prepare_engine, set_up, transports_of
 from weft.netsim.transports.roce import RoceEndpoints
 from weft.specs import load_scenario
+from weft.specs.rivals import PostingSpec
 from weft.specs.site import SiteSpec
 
 
@@ -33,13 +35,10 @@ def ring_traffic(ranks: int, part: int, rounds: int, stride: int) -> dict[str, A
     return {"pattern": "flows", "flows": flows}
 
 
-def cluster_c(piece: str = "128 KiB", under_way: int = 8) -> dict[str, Any]:
-    """Return transports as the paper's cluster C has them: RCCL's queue pairs, and DCQCN as AMD recommends it.
-
-    RCCL hands a send to the NIC in messages of 128 KiB, and a ring's in those of 1 MiB, of which four are under way.
-    """
+def cluster_c(posting: PostingSpec = NCCL_SENDS) -> dict[str, Any]:
+    """Return transports as the paper's cluster C has them: posted as RCCL does, and DCQCN as AMD recommends it."""
     found = load_scenario("rccl-all-to-all").transport.as_written()
-    return {"roce": found["roce"], "posting": {"piece": piece, "under_way": under_way, "turns": True}}
+    return {"roce": found["roce"], "posting": posting.as_written()}
 
 
 def round_ends_ps(report: Report, ranks: int) -> Any:
@@ -67,7 +66,7 @@ def s4() -> Experiment:
     for name in ("mrc", "roce:1", "roce:2", "roce:4", "roce:8", "roce:16", "reps", "adaptive"):
         table[name] = {}
         for label, (part, rounds, first, last) in RINGS.items():
-            spec = as_published(ring_traffic(ranks, part, rounds, 8), bin_us=100, transport=cluster_c("1 MiB", 4))
+            spec = as_published(ring_traffic(ranks, part, rounds, 8), bin_us=100, transport=cluster_c(NCCL_RINGS))
             seeds = 10 if name in ("roce:8", "roce:16") and label == "1 GiB" else 3
             runs = [simulate(spec, site, name, seed) for seed in range(seeds)]
             table[name][label] = [bus_gbps(each, part, ranks, first, last) for each in runs]

@@ -48,3 +48,11 @@ def test_the_best_comes_first_and_is_measured_against_mrc():
 def test_more_ranks_than_nics_are_refused():
     with pytest.raises(UsageError, match="ask for 2 to 8"):
         compare("ring", [4096], 9, small_site(), ("mrc",))
+
+
+def test_queue_pairs_in_turn_spread_no_short_send():
+    # 64 KiB are one message, which eight queue pairs share or one of them carries.
+    asked = ("all-to-all", [8 * 2**16], 8, small_site(planes=1), ("roce:8", "mrc"))
+    shared, turned = compare(*asked, seed=3), compare(*asked, seed=3, posting="nccl")
+    used = [{row.transport: int((row.report.counters["sent"] > 0).sum()) for row in rows} for rows in (shared, turned)]
+    assert used == [{"roce:8": 8 * 7 * 8, "mrc": 8 * 7}, {"roce:8": 8 * 7, "mrc": 8 * 7}]

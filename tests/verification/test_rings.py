@@ -4,6 +4,8 @@ import pytest
 from verification.rings import cluster_c, otherwise
 from verification.rivals import as_published
 
+from weft.netsim.posting import NCCL_RINGS
+
 
 @pytest.mark.parametrize("what", [what for what in otherwise() if what != "nothing"])
 def test_what_could_be_otherwise_differs_from_the_usual_and_can_be_read(what: str):
@@ -13,7 +15,7 @@ def test_what_could_be_otherwise_differs_from_the_usual_and_can_be_read(what: st
 
 
 def test_a_ring_is_posted_in_longer_messages_than_a_send_on_the_same_nics():
-    ring, send = (as_published({}, transport=table).transport for table in (cluster_c("1 MiB", 4), cluster_c()))
+    ring, send = (as_published({}, transport=table).transport for table in (cluster_c(NCCL_RINGS), cluster_c()))
     assert ring.roce == send.roce
     assert (ring.posting.piece, send.posting.piece) == (2**20, 2**17)
     assert ring.posting.turns

@@ -7,7 +7,7 @@ from weft.cli.output import console, print_json, print_table, save_plot
 from weft.core import quantity
 from weft.core.errors import UsageError
 from weft.core.quantity import RATE, SIZE, TIME
-from weft.netsim.comparison import Collective, Row, compare
+from weft.netsim.comparison import Collective, Posting, Row, compare
 from weft.specs import load_site
 
 if TYPE_CHECKING:
@@ -21,23 +21,33 @@ _SWEEP = (256, 16, 1)
 
 
 def run_collective(
-    kind: str, size: str, ranks: int, site: str, names: tuple[str, ...], *, seed: int, json: bool, plot: Path | None
+    kind: str,
+    size: str,
+    ranks: int,
+    site: str | None,
+    names: tuple[str, ...],
+    *,
+    seed: int,
+    posting: Posting,
+    json: bool,
+    plot: Path | None,
 ) -> None:
     """Compare transports on one collective and print the table; a plot of one size has smaller ones too."""
     if kind not in get_args(Collective):
         raise UsageError(f"there is no collective called {kind!r}; there are {', '.join(get_args(Collective))}")
     asked = [_bytes(text) for text in size.split(",")]
     sizes = sorted({asked[0] // part for part in _SWEEP}) if plot is not None and len(asked) == 1 else asked
-    place = load_site(site)
-    rows = compare(cast("Collective", kind), sizes, ranks, place, names or RIVALS, seed=seed)
+    place = load_site(site or SITE)
+    rows = compare(cast("Collective", kind), sizes, ranks, place, names or RIVALS, seed=seed, posting=posting)
     base = {row.size: row.bus_bps for row in rows if row.transport == "mrc"}
     if plot is not None:
         save_plot(plot, lambda figure: _draw(figure, rows, f"{kind} over {ranks} ranks on {place.name}"))
     if json:
-        print_json([row.as_json(base.get(row.size, 0.0)) for row in rows])
+        print_json([row.as_json(base.get(row.size, 0.0)) | {"posting": posting} for row in rows])
         return
+    title = f"{kind}, {ranks} ranks, {place.name}" + (", posted as NCCL does" if posting == "nccl" else "")
     for each in sizes:
-        _print([row for row in rows if row.size == each], base.get(each, 0.0), f"{kind}, {ranks} ranks, {place.name}")
+        _print([row for row in rows if row.size == each], base.get(each, 0.0), title)
 
 
 def _bytes(text: str) -> int:

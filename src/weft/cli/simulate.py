@@ -58,6 +58,10 @@ Traces = Annotated[
         help="Chakra traces PREFIX.0.et, PREFIX.1.et, ... of MLCommons, one for each rank, instead of the traffic."
     ),
 ]
+PostingName = Annotated[
+    Literal["whole", "nccl"],
+    Parameter(help="Collective: each send as one message, or in pieces and over queue pairs in turn, as NCCL does."),
+]
 KeepFolder = Annotated[
     Path | None, Parameter(help="Folder in which a long run is kept; the same command takes it up again.")
 ]
@@ -78,6 +82,7 @@ def simulate(
     collective: Collective = None,
     size: Annotated[str, Parameter(help="Collective: bytes of the buffer, or several sizes by comma.")] = "64MiB",
     ranks: Annotated[int, Parameter(help="Collective: how many take part.")] = 64,
+    posting: PostingName = "whole",
     site: SiteName = None,
     seed: Annotated[int | None, Parameter(help="Root of everything random; the scenario's where absent.")] = None,
     engine: Engine = None,
@@ -111,11 +116,10 @@ def simulate(
         return
     names = tuple(name.strip() for name in transport.split(",")) if transport else ()
     if collective is not None:
-        if scenario is not None or matrix is not None or chakra is not None:
-            raise UsageError("name either a scenario or a collective: weft simulate pair, or --collective ring")
         from weft.cli.collective import run_collective
 
-        run_collective(collective, size, ranks, site or "bed-64x400g", names, seed=seed or 0, json=json, plot=plot)
+        _only_a_collective(scenario, matrix, chakra)
+        run_collective(collective, size, ranks, site, names, seed=seed or 0, posting=posting, json=json, plot=plot)
         return
     chosen = scenario if chakra is None else _traced(scenario, chakra, site, matrix)
     files = _files(chosen, sweep, matrix, topology)
@@ -196,6 +200,12 @@ def _end(reports: tuple[Report, ...], kept: Keep | None) -> None:
     failed = sum(report.as_json()["failed"] for report in reports)
     if failed:
         raise FailedError(f"{failed} flows failed; --flows FILE.csv names each with its error")
+
+
+def _only_a_collective(*others: str | Path | None) -> None:
+    """Refuse a collective beside anything else that says what is sent."""
+    if any(other is not None for other in others):
+        raise UsageError("name either a scenario or a collective: weft simulate pair, or --collective ring")
 
 
 def _check_format(flows: Path | None) -> None:

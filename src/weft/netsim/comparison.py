@@ -14,9 +14,10 @@ from weft.collectives.schedule import Schedule
 from weft.core.errors import UsageError
 from weft.core.units import Bytes
 from weft.fabric.shape import Shape, shape_of
+from weft.netsim.posting import NCCL_RINGS, NCCL_SENDS
 from weft.netsim.results import Report
 from weft.netsim.simulate import run, set_up, transports_of
-from weft.specs.rivals import TransportsSpec
+from weft.specs.rivals import PostingSpec, TransportsSpec
 from weft.specs.scenario import FlowSpec, ScenarioSpec, TrafficSpec
 from weft.specs.site import SiteSpec
 
@@ -28,6 +29,8 @@ _MAKERS: dict[str, Callable[[int], Schedule]] = {
     "all-gather": ring_all_gather,
     "all-to-all": direct_all_to_all,
 }
+Posting = Literal["whole", "nccl"]
+"""How sends are handed to queue pairs: each as one message that all of them share, or as NCCL and RCCL do."""
 MOST_PACKETS = 2_000_000
 """Data packets of one run; longer rings are cut."""
 _FEWEST_RANKS, _MOST_RANKS = 2, 512
@@ -76,6 +79,7 @@ def compare(
     transports: Sequence[str],
     *,
     seed: int = 0,
+    posting: Posting = "whole",
     most_packets: int = MOST_PACKETS,
     each: Callable[[Row], None] | None = None,
 ) -> tuple[Row, ...]:
@@ -85,11 +89,12 @@ def compare(
         most = min(_MOST_RANKS, shape.hosts)
         raise UsageError(f"{ranks} ranks are not possible on {site.name}; ask for {_FEWEST_RANKS} to {most}")
     places = across(shape, ranks)
+    posted = PostingSpec() if posting == "whole" else NCCL_SENDS if collective == "all-to-all" else NCCL_RINGS
     found: list[Row] = []
     for size in sizes:
         rows: list[Row] = []
         for name in transports:
-            rows.append(_run(collective, size, places, site, name, seed, most_packets))
+            rows.append(_run(collective, size, places, site, name, seed, posted, most_packets))
             if each is not None:
                 each(rows[-1])
         found += sorted(rows, key=lambda row: -row.bus_bps)
@@ -109,7 +114,14 @@ def across(shape: Shape, ranks: int) -> list[int]:
 
 
 def _run(
-    collective: Collective, size: int, places: Sequence[int], site: SiteSpec, name: str, seed: int, most_packets: int
+    collective: Collective,
+    size: int,
+    places: Sequence[int],
+    site: SiteSpec,
+    name: str,
+    seed: int,
+    posting: PostingSpec,
+    most_packets: int,
 ) -> Row:
     ranks = len(places)
     schedule = _MAKERS[collective](ranks)
@@ -128,7 +140,7 @@ def _run(
     )  # fmt: skip
     traffic = TrafficSpec.model_construct(pattern="flows", flows=flows)
     scenario = ScenarioSpec.model_construct(
-        name=f"{collective} over {ranks}", site=site.name, traffic=traffic, transport=TransportsSpec()
+        name=f"{collective} over {ranks}", site=site.name, traffic=traffic, transport=TransportsSpec(posting=posting)
     )
     setup = set_up(scenario, site, seed)
     (transport,) = transports_of(setup, (name,))
