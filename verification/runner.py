@@ -109,7 +109,9 @@ _HEADS = {
         "S3 to S7 and S17 stand beside the paper's test beds C and D. MRC names its paths by structured EVs there, 126 bytes",
         'around 4,096 (`transport.forwarding = "structured"`): of 400 Gb/s these let 388.1 through, SRv6\'s second IPv6 header',
         "(166 bytes) 384.4, and the published rate on test bed D is 390 (R21). That follows from the figure, it is not said in",
-        "the paper. S19 and S20 keep SRv6. RoCE has 82 bytes, over IPv4: 392.2 of 400 Gb/s, which is what perftest shows.",
+        "the paper. S19 and S20 keep SRv6. RoCE has 82 bytes, over IPv4: 392.2 of 400 Gb/s, which is what perftest shows. In S4",
+        "and S5, which stand beside cluster C, RoCE is set as AMD recommends it for that cluster's NICs, and flows are posted as",
+        "RCCL posts them; elsewhere DCQCN has the values of its paper and every queue pair takes its part of a flow.",
         "",
     ),
 }

@@ -1,7 +1,8 @@
-"""Which way the answer to a packet takes: MRC's receivers prove a way back, UET's return on the EV of what they answer.
+"""Which way the answer to a packet takes: MRC's receivers prove one, others return on the EV of what they answer.
 
 MRC keeps one EV for each plane that is known to work (`weft.mrc.reverse`). UET has no such thing: in uet-htsim an
-acknowledgement carries the path of the data packet that caused it.
+acknowledgement carries the path of the data packet that caused it. REPS, which is built on it, and random spraying do
+the same here.
 """
 
 from typing import Any

@@ -9,14 +9,14 @@ from weft.netsim.network import Frames, Network
 from weft.netsim.switching import PLAIN, Switching
 from weft.netsim.transports.base import Endpoints, Pair
 from weft.netsim.transports.mrc import frames_of
-from weft.netsim.transports.sprayed import SprayedEndpoints, fitted
+from weft.netsim.transports.sprayed import Spray, SprayedEndpoints, fitted
 from weft.specs.rivals import Forwarding, RandomSpec
 from weft.specs.transport import CongestionSpec, EvSpec, MrcSpec
 
 
 @dataclass(frozen=True)
 class RandomSpray:
-    """Paths at random, a fixed window; packets and recovery are MRC's, but no EV is skipped or retired."""
+    """Paths at random, a fixed window; packets and recovery are MRC's, but no EV is skipped, retired or proved."""
 
     spec: RandomSpec
     """Its parameters."""
@@ -54,4 +54,4 @@ class RandomSpray:
             skip=False,
         )
         spec = fitted(base, network) if self.fit else base
-        return SprayedEndpoints(network, pairs, spec, seed, spray=DRAW, fast=fast)
+        return SprayedEndpoints(network, pairs, spec, seed, spray=Spray(DRAW, echoes=True), fast=fast)

@@ -1,7 +1,7 @@
 """REPS: entropies hashed to paths by the switches; those that worked are used again (arXiv 2407.21625).
 
-NICs run MRC's acknowledgements, repair and NSCC, as UET's do here; only the choice of entropies differs, and no path is
-ever retired.
+NICs run MRC's acknowledgements, repair and NSCC, as UET's do here, and answer on the entropy of what they answer; only
+the choice of entropies differs from UET, and no path is ever retired.
 """
 
 from collections.abc import Sequence
@@ -61,7 +61,8 @@ class Reps:
             skip=False,
         )
         spec = fitted(base, network) if self.fit else base
+        spray = Spray(REPS, self.spec.ring, self.spec.freeze, echoes=True)
         return SprayedEndpoints(
-            network, pairs, spec, seed, spray=Spray(REPS, self.spec.ring, self.spec.freeze), route_by=HASHED,
+            network, pairs, spec, seed, spray=spray, route_by=HASHED,
             route_word=seed.branch("hash").word(), ev_paths=max(1, self.spec.evs // network.shape.planes), fast=fast,
         )  # fmt: skip
