@@ -217,6 +217,7 @@ def otherwise() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     often = roce | {"dcqcn": roce["dcqcn"] | {"cnp_interval": "4 us"}}
     return {
         "as above": (usual, {}),
+        "16 peers at a time": (usual, {"at_once": 16}),
         "CNPs every 4 us": (usual | {"roce": often}, {}),
         "PFC from 12 BDP on": (usual | {"roce": roce | {"pfc": {"xoff": 12.0, "xon": 11.8}}}, {}),
         "each message split over all QPs": (usual | {"posting": usual["posting"] | {"turns": False}}, {}),
@@ -235,9 +236,9 @@ def _otherwise(what: str, transport: dict[str, Any], traffic: dict[str, Any]) ->
 S5_REMARK = (
     "What is set is what cluster C is made of, as far as that is public: DCQCN as AMD recommends it for the Pollara 400 (network "
     "configuration in its Instinct documentation; ROCm's guide for the MI355X has the same), and how RCCL posts (its sources: "
-    "NCCL_IB_SPLIT_DATA_ON_QPS is 0, and sends are not batched on AMD's NICs). Not public are how often a Pollara sends CNPs, "
-    "and ECN and PFC of the switches; the rows that begin with 8 and 16 QPs tell what they would change, on 5 exchanges of one "
-    "seed: CNPs nothing, and PFC as late as Tomahawk 5's buffer of 165 MB allows makes queue pairs help less. RCCL's queue pairs take turns with "
+    "NCCL_IB_SPLIT_DATA_ON_QPS is 0, and sends are not batched on AMD's NICs). Not public are how many of RCCL's 64 "
+    "channels there were, how often a Pollara sends CNPs, and ECN and PFC of the switches; the rows that begin with 8 and 16 QPs tell "
+    "what they would change, on 5 exchanges of one seed: channels and CNPs next to nothing, and PFC as late as Tomahawk 5's buffer of 165 MB allows makes queue pairs help less. RCCL's queue pairs take turns with "
     "whole messages, so that up to 128 KiB for a channel nothing is spread and nothing gained. Beyond that hashing alone would give 16 of them 1.16 "
     "times what 1 gets, and about that is found: R17 has no gain at all, so a cost of queue pairs is missing here, of which "
     "no figure for 4 KiB packets at 400 Gb/s is published. With AMD's settings DCQCN forgets in microseconds and hardly slows flows of 7 Gb/s; what "
