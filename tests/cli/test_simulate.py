@@ -164,6 +164,7 @@ def test_three_terabytes_work_where_time_is_limited(tmp_path: Path, capsys: pyte
         (("--threads", "0"), "from 1 to 256"),
         (("--threads", "-3", "--engine", "engine"), "from 1 to 256"),
         (("--seed", "-1"), "seed"),
+        (("--posting", "nccl"), "goes with --collective"),
     ],
 )
 def test_bad_options_are_named(arguments, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -15,6 +15,7 @@ from weft import api
 from weft.cli.output import JsonFlag, PlotFile, console, print_json, print_table, save_plot, writing, written_to
 from weft.core.errors import FailedError, UsageError
 from weft.core.quantity import RATE, SIZE, TIME, counted, significant
+from weft.netsim.comparison import Posting
 from weft.netsim.engine.checkpoint import Keep
 from weft.netsim.results import Report
 from weft.netsim.series_file import SeriesFile
@@ -59,7 +60,7 @@ Traces = Annotated[
     ),
 ]
 PostingName = Annotated[
-    Literal["whole", "nccl"],
+    Posting,
     Parameter(help="Collective: each send as one message, or in pieces and over queue pairs in turn, as NCCL does."),
 ]
 KeepFolder = Annotated[
@@ -123,7 +124,7 @@ def simulate(
         return
     chosen = scenario if chakra is None else _traced(scenario, chakra, site, matrix)
     files = _files(chosen, sweep, matrix, topology)
-    _check_format(flows)
+    _check_options(flows, posting)
     kept = None if keep is None else Keep(keep)
     with _progress() as (watch, say), nullcontext() if series is None else SeriesFile(series) as bins:
         reports = api.simulate(
@@ -208,8 +209,10 @@ def _only_a_collective(*others: str | Path | None) -> None:
         raise UsageError("name either a scenario or a collective: weft simulate pair, or --collective ring")
 
 
-def _check_format(flows: Path | None) -> None:
-    """Refuse a format that can not be written here, before anything runs."""
+def _check_options(flows: Path | None, posting: str) -> None:
+    """Refuse a format that can not be written here, and what only a collective takes, before anything runs."""
+    if posting != "whole":
+        raise UsageError("--posting goes with --collective; a scenario says it in its table transport.posting")
     if flows is not None and flows.suffix == ".parquet" and find_spec("polars") is None:
         raise UsageError("Parquet needs polars, which is not installed; name a .csv file instead")
 
