@@ -74,8 +74,8 @@ app.command("weft.cli.queue:drain", name="drain", help="Give a node no more work
 app.command("weft.cli.queue:undrain", name="undrain", help="Give a node back.")
 
 app.command("weft.cli.scale:app", name="scale", help="Predict the loss of a large run from small ones.")
-cluster.command("weft.cli.cluster:replay", name="replay", help="Replay a trace through the real decisions.")
-cluster.command("weft.cli.cluster:generate", name="generate", help="Make a trace from a seed.")
+cluster.command("weft.cli.replay:replay", name="replay", help="Replay a trace through the real decisions.")
+cluster.command("weft.cli.replay:generate", name="generate", help="Make a trace from a seed.")
 
 cluster.command("weft.cli.cluster_kubernetes:install", name="install", help="Make weft's kinds known to Kubernetes.")
 cluster.command("weft.cli.cluster_kubernetes:control", name="control", help="Run the engine of a Kubernetes cluster.")
