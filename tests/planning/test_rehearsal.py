@@ -7,7 +7,7 @@ import pytest
 
 from weft import api
 from weft.cli.main import main
-from weft.cli.rehearse import figures, shown
+from weft.cli.planning.rehearse import figures, shown
 from weft.planning.rehearsal import rehearse
 from weft.specs import load_job
 from weft.training.runs import Record, Run, StepLine

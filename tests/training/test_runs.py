@@ -233,5 +233,5 @@ def test_a_place_where_nothing_can_be_made_is_a_clear_failure(tmp_path: Path):
 
 
 def test_reading_runs_does_not_load_torch():
-    text = "import sys; import weft.cli.runs; sys.exit('torch' in sys.modules)"
+    text = "import sys; import weft.cli.training.runs; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", text], check=False).returncode == 0

@@ -39,7 +39,7 @@ def client_of(given: Path | None, on: str | None = None) -> Speaker:
     """Return a way to the cluster that is meant: this machine's, or the Kubernetes context `on`."""
     if on is None:
         return Client(home_of(given))
-    from weft.cli.cluster_kubernetes import remote
+    from weft.cli.cluster.kubernetes import remote
 
     return remote(on)
 

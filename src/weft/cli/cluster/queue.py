@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from weft.cli.cluster_local import HomeOption, OnOption, ago, client_of, print_nodes
+from weft.cli.cluster.local import HomeOption, OnOption, ago, client_of, print_nodes
 from weft.cli.output import JsonFlag, console, print_json, print_table
 from weft.core.errors import UsageError
 from weft.core.quantity import significant
@@ -247,7 +247,7 @@ def undrain(
 
 
 def _drain(node: str, verb: str, reason: str, client: Speaker, *, json: bool) -> None:
-    from weft.cli.submit import asker
+    from weft.cli.cluster.submit import asker
 
     document = client.post("v1", "nodes", node, verb, body={"by": asker(), "reason": reason})
     if json:

@@ -10,7 +10,7 @@ import pytest
 from tests.training.ranks import job_of
 
 from weft.cli.main import INTERRUPTED, main
-from weft.cli.train import changed, check_memory
+from weft.cli.training.train import changed, check_memory
 from weft.core.errors import SpecError, UsageError
 from weft.core.toml import written
 from weft.specs import load_job

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from weft.cli.cluster.queue import nodes_app
 from weft.cli.output import JsonFlag, console, print_json, print_table
-from weft.cli.queue import nodes_app
 from weft.core.errors import FailedError, UsageError
 from weft.core.quantity import significant
 from weft.engines.health.programs import PROGRAMS, SUITES, named

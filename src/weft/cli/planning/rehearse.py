@@ -22,7 +22,7 @@ from weft.cli.output import (
     writing,
     written_to,
 )
-from weft.cli.plan import thousands
+from weft.cli.planning.plan import thousands
 from weft.core.errors import UsageError
 from weft.core.provenance import provenance
 from weft.core.quantity import ENERGY, POWER, RATE, SIZE, TIME, significant

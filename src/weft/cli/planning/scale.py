@@ -29,7 +29,9 @@ LawOption = Annotated[Form, Parameter(help="The law: terms that add up (hoffmann
 DeltaOption = Annotated[float, Parameter(help="Log loss at which the Huber loss turns from squares to absolutes.")]
 
 
-app.command("weft.cli.ladder:ladder", name="ladder", help="Predict a run from smaller ones that are trained for it.")
+app.command(
+    "weft.cli.planning.ladder:ladder", name="ladder", help="Predict a run from smaller ones that are trained for it."
+)
 
 
 @app.command

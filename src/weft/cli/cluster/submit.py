@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from weft.cli.cluster_local import HomeOption, OnOption, client_of
+from weft.cli.cluster.local import HomeOption, OnOption, client_of
+from weft.cli.cluster.queue import follow, print_array
 from weft.cli.output import JsonFlag, console, print_json
-from weft.cli.queue import follow, print_array
 from weft.core.errors import FailedError, UsageError
 from weft.core.specfile import read_table, validate
 from weft.engines.local.client import Speaker
@@ -90,7 +90,7 @@ def submit(
         table |= {"command": list(words), "name": _name_of(words)} | own
     _check(table)
     if render is not None:
-        from weft.cli.cluster_kubernetes import print_rendered
+        from weft.cli.cluster.kubernetes import print_rendered
 
         print_rendered(table, render, image, volume)
         return
@@ -106,7 +106,7 @@ def submit(
 
 def remote_of(on: str, image: str | None, volumes: tuple[str, ...]) -> Speaker:
     """Return a way to a Kubernetes cluster, with what its pods need."""
-    from weft.cli.cluster_kubernetes import remote
+    from weft.cli.cluster.kubernetes import remote
 
     return remote(on, image, volumes)
 
@@ -153,7 +153,7 @@ def _is_job(words: tuple[str, ...]) -> bool:
 
 def _job(reference: str, own: dict[str, Any], changes: tuple[str, ...]) -> JobSpec:
     """Return the training with its plan settled and its data found from anywhere."""
-    from weft.cli.train import changed, planned
+    from weft.cli.training.train import changed, planned
 
     job = load_job(reference)
     if own:

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from weft.cli.main import main
-from weft.cli.runs import sparkline
+from weft.cli.training.runs import sparkline
 from weft.specs import load_job
 from weft.training.runs import Run, StepLine
 

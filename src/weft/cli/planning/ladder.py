@@ -12,11 +12,11 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from weft.cli import cluster_local
-from weft.cli.cluster_local import HomeOption, home_of
+from weft.cli.cluster import local
+from weft.cli.cluster.local import HomeOption, home_of
+from weft.cli.cluster.submit import findable
 from weft.cli.output import JsonFlag, console, print_json, print_table, written_to
-from weft.cli.scale import counted, print_prediction, print_warnings
-from weft.cli.submit import findable
+from weft.cli.planning.scale import counted, print_prediction, print_warnings
 from weft.core.errors import FailedError, UsageError
 from weft.core.seeds import Seed
 from weft.engines.local.client import Client
@@ -133,11 +133,11 @@ def _cluster(given: Path | None) -> Iterator[Client]:
     if client.process() is not None:
         yield client
         return
-    cluster_local.bring_up(home_of(given))
+    local.bring_up(home_of(given))
     try:
         yield client
     finally:
-        cluster_local.take_down(client)
+        local.take_down(client)
 
 
 @contextlib.contextmanager

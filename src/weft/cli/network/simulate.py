@@ -111,13 +111,13 @@ def simulate(
 
     """
     if scenario == "sweep":
-        from weft.cli.sweep import run_sweep
+        from weft.cli.network.sweep import run_sweep
 
         run_sweep(sweep, out, json=json, plot=plot)
         return
     names = tuple(name.strip() for name in transport.split(",")) if transport else ()
     if collective is not None:
-        from weft.cli.collective import run_collective
+        from weft.cli.network.collective import run_collective
 
         _only_a_collective(scenario, matrix, chakra)
         run_collective(collective, size, ranks, site, names, seed=seed or 0, posting=posting, json=json, plot=plot)

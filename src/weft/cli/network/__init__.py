@@ -1,0 +1,1 @@
+"""Commands for who designs and simulates networks: design, explain, fabric, simulate."""

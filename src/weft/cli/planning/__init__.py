@@ -1,0 +1,1 @@
+"""Commands for who plans a training: plan, rehearse, scale, site measure."""

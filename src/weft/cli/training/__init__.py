@@ -1,0 +1,1 @@
+"""Commands for who trains on this machine: train, runs."""
