@@ -24,12 +24,12 @@ SMALL_TURNS = 100
 
 def _groups() -> dict[str, Any]:
     """Return the three groups by name."""
-    from weft.wire import backend
+    from weft.transport import torch_backend
 
     groups: dict[str, Any] = {"gloo": dist.group.WORLD}
     for name, check in (("mrc", True), ("mrc without check", False)):
-        backend.register(backend.Wiring(check=check))
-        groups[name] = dist.new_group(backend=backend.BACKEND)
+        torch_backend.register(torch_backend.Wiring(check=check))
+        groups[name] = dist.new_group(backend=torch_backend.BACKEND)
     return groups
 
 

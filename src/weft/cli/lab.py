@@ -1,6 +1,6 @@
 """`weft lab`: a real multi-plane SRv6 fabric on this machine, in network namespaces; its faults and its prober.
 
-Everything that it does is `weft.wire.lab`'s.
+Everything that it does is `weft.transport.lab`'s.
 """
 
 import json as to_json
@@ -20,14 +20,14 @@ from weft.core.provenance import provenance
 from weft.core.quantity import QuantityError
 from weft.fabric.blame import Health
 from weft.specs import load_site
-from weft.wire.lab import faults, lab
-from weft.wire.lab.bench import rate_bps, share_per_million
-from weft.wire.lab.faults import Change, Faults, Filter, Into
-from weft.wire.lab.lab import Lab
-from weft.wire.lab.plan import MTU, LabPlan, LabSpec, queue_for, small_fabric
-from weft.wire.lab.record import own_records as records
-from weft.wire.lab.status import Status, status_of
-from weft.wire.lab.survey import PROBES, Survey, survey
+from weft.transport.lab import faults, lab
+from weft.transport.lab.bench import rate_bps, share_per_million
+from weft.transport.lab.faults import FaultChange, Faults, Filter, Into
+from weft.transport.lab.lab import Lab
+from weft.transport.lab.plan import MTU, LabPlan, LabSpec, queue_for, small_fabric
+from weft.transport.lab.record import own_records as records
+from weft.transport.lab.status import Status, status_of
+from weft.transport.lab.survey import PROBES, Survey, survey
 
 MOST_NAMESPACES = 200
 """Namespaces that one machine is asked for."""
@@ -284,7 +284,7 @@ def _change(
     name: str,
     patterns: tuple[str, ...],
     kinds: tuple[Any, ...],
-    step: Callable[[LabPlan, Faults, str, Filter], Change],
+    step: Callable[[LabPlan, Faults, str, Filter], FaultChange],
     *,
     json: bool,
     may_be_none: bool = False,

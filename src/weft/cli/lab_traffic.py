@@ -14,12 +14,12 @@ from weft.cli.output import JsonFlag, PlotFile, console, print_json, print_table
 from weft.core import quantity
 from weft.core.errors import FailedError, UsageError
 from weft.core.provenance import provenance
-from weft.wire.lab import lab as labs
-from weft.wire.lab.bench import BIN_S, PlannedFault, Result, Rival, planned, run_mrc, run_tcp
-from weft.wire.lab.lab import Lab
-from weft.wire.lab.ping import Trip, ping_by_mrc
-from weft.wire.lab.rates import binned_bps
-from weft.wire.lab.traffic import Stream, warm_up
+from weft.transport.lab import lab as labs
+from weft.transport.lab.bench import BIN_S, PlannedFault, Result, Rival, planned, run_mrc, run_tcp
+from weft.transport.lab.lab import Lab
+from weft.transport.lab.ping import Trip, ping_by_mrc
+from weft.transport.lab.rates import binned_bps
+from weft.transport.lab.traffic import TrafficStream, warm_up
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -158,7 +158,7 @@ def _print_results(lab: Lab, results: Sequence[Result], wanted: Sequence[Planned
             out.print(f"{result.stream.label}: {result.stream.error}", markup=False, soft_wrap=True)
 
 
-def _bins(stream: Stream) -> list[float]:
+def _bins(stream: TrafficStream) -> list[float]:
     return binned_bps(stream.samples, stream.now_s, max(BIN_S, stream.seconds / _WIDTH))
 
 
@@ -166,13 +166,13 @@ def _bars(rates: Sequence[float], top: float) -> str:
     return "".join(_BARS[round((len(_BARS) - 1) * min(1.0, rate / top))] if top else " " for rate in rates)
 
 
-def _resent(stream: Stream) -> str:
+def _resent(stream: TrafficStream) -> str:
     planes = stream.statistics.get("planes")
     return f"{sum(plane['resent'] for plane in planes):,}" if planes else "-"
 
 
 @contextmanager
-def _screen(*, live: bool) -> "Iterator[Callable[[Stream], None] | None]":
+def _screen(*, live: bool) -> "Iterator[Callable[[TrafficStream], None] | None]":
     """Give what shows a stream while it runs, where somebody watches."""
     if not live or not sys.stdout.isatty():
         yield None
@@ -183,7 +183,7 @@ def _screen(*, live: bool) -> "Iterator[Callable[[Stream], None] | None]":
         yield lambda stream: screen.update(_picture(stream))
 
 
-def _picture(stream: Stream) -> "Table":
+def _picture(stream: TrafficStream) -> "Table":
     from rich.table import Table
 
     rates = _bins(stream)

@@ -3,7 +3,7 @@
 Everything here is a function of numbers and arrays that are given: no socket, no clock, no chance of its own. The
 simulators and the endpoint on real sockets run these very rules, plain or compiled (see `compiled`).
 
-- `wire`: packets to the byte.
+- `transport`: packets to the byte.
 - `columns`: the state of queue pairs as structured arrays; `settings` makes its parameters from an `MrcSpec`.
 - `evs`: entropy values, their four states, the rotation, replacement and readmission.
 - `sender`, `acks`, `recovery`, `ports`, `control`: the requester. `receiver`, `reverse`: the responder.

@@ -14,7 +14,7 @@ from weft.core.errors import WeftError
 def backend_of(wanted: str) -> str:
     """Return torch's name of the backend that a job asks for, ready to be used."""
     if wanted == "mrc":
-        from weft.wire.backend import BACKEND
+        from weft.transport.torch_backend import BACKEND
 
         return BACKEND
     return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
@@ -34,8 +34,8 @@ def join(wanted: str = "auto") -> bool:
 
 def leave() -> None:
     """Let what this rank still owes its peers arrive: MRC's packets are sent again by the process, not the kernel."""
-    if "weft.wire.backend" in sys.modules:
-        from weft.wire.backend import links_of
+    if "weft.transport.torch_backend" in sys.modules:
+        from weft.transport.torch_backend import links_of
 
         links = links_of()
         if links is not None:

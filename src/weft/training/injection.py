@@ -67,7 +67,7 @@ class Injector:
                 self._spoil(fault, over=True)
 
     def _spoil(self, fault: Fault, *, over: bool) -> None:
-        from weft.wire.backend import links_of
+        from weft.transport.torch_backend import links_of
 
         links = links_of()
         assert links is not None, "a fault of planes without planes was not refused"

@@ -1,0 +1,192 @@
+"""The state of an endpoint as columns: what its compiled thread and the Python around it share.
+
+Rules of sharing, because plain loads and stores are all there is: a row of `commands` belongs to Python until `posted`
+counts it, and to the thread afterwards; a row of `events` the other way round with `told`. Everything else is the
+thread's alone while it runs, except switches in `HUB` that Python sets and counters that it reads. Neither side ever
+waits by watching memory: Python writes to an eventfd, the thread returns from its call.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from weft.mrc.columns import NEVER, REPLY, SEND, make_receiver, make_sender
+from weft.mrc.wire.inplace import VIEW
+from weft.transport.memory.native import CRC_SCRATCH
+
+PREFIX = 4
+"""Bytes in front of the base transport header: the EV, which the specification carries in port and flow label."""
+TX_SLOTS, HEAD_BYTES, TRAILER_AT = 64, 128, 120
+RX_SLOTS = 16
+NAME_BYTES = 32
+COMMANDS, EVENTS = 1024, 4096
+INDEX_BITS = 12
+INDEX_MASK = (1 << INDEX_BITS) - 1
+REGIONS = 1 << INDEX_BITS
+PLANES_MOST = 16
+GAP_BUCKETS = 64
+
+SENT, IMMEDIATE, FAILED, PROGRAM_DONE = 1, 2, 3, 4
+"""Kinds of rows in `events`: a write is acknowledged, an immediate came, a queue pair ended, a program ended."""
+POST, BEGIN, PORT, DENY_EV, CLOSE, OPEN = 1, 2, 3, 4, 5, 6
+"""Kinds of rows in `commands`."""
+GONE = 100
+"""The error of a queue pair whose peer was silent for too long; the others are the protocol's."""
+
+_MALFORMED = ("too_short", "unknown_opcode", "wrong_version", "wrong_check", "wrong_length", "wrong_reason")
+_COUNTERS = (
+    *("packets_in", "packets_out", "bytes_in", "bytes_out", "batches_in", "batches_out", "wakes"),
+    *_MALFORMED,
+    *("wrong_key", "out_of_bounds", "replayed", "no_queue_pair", "wrong_ev", "refused"),
+    *("shim_out", "shim_in", "send_errors", "last_errno", "sends_blocked"),
+)
+HUB = np.dtype(
+    [
+        (name, "i8")
+        for name in (
+            *("socket", "eventfd", "base_ns", "stride", "check", "slot_bytes", "queue_pairs", "stop"),
+            *("first", "staged", "blocked", "turn", "asleep", "spin_ns", "crowded_ns"),
+            *("taken", "posted", "told", "heard_of"),
+            *("cut", "shim_word", "shim_draws", "shim_on"),
+            *("journal_on", "journal_at", "journal_lost", "capture_on", "capture_at", "capture_lost"),
+            *("liveness_ps", "programs"),
+            *_COUNTERS,
+        )
+    ]
+)
+"""The one row of an endpoint: what it is set to, where its rings stand, and what it has counted."""
+COUNTERS = _COUNTERS
+MALFORMED = _MALFORMED
+
+PEER = np.dtype(
+    [
+        (name, "i8")
+        for name in (
+            *(
+                "open",
+                "number",
+                "remote",
+                "engine",
+                "watched",
+                "waiting",
+                "heard_ps",
+                "asked_ps",
+                "asks",
+                "deadline_ps",
+            ),
+            *("reverse_ps", "dirty", "failed", "told_sent", "closing", "bye"),
+            # Messages of the engine: written, given back by the peer; taken here, told to the peer.
+            *("eager_sent", "eager_back", "eager_taken", "eager_told", "bounce_at", "inbox_at", "far_inbox", "far_key"),
+            *("rank",),
+        )
+    ]
+)
+"""What an endpoint knows of one queue pair besides the protocol's columns."""
+
+REGION = np.dtype([(name, "i8") for name in ("key", "address", "size", "open", "adds")])
+"""Memory that peers may write to: a 32-bit key, where it lies, whether it may be written, and 0 or one more than the
+number of the reduction (`weft.transport.memory.arithmetic`) by which what comes is combined with what is there."""
+
+PATH = np.dtype([(name, "i8") for name in ("sent", "resent", "bytes", "received")])
+"""What one EV of a queue pair has carried."""
+
+CAPTURE_BYTES = 128
+"""How much of a packet a capture keeps."""
+
+
+class EndpointState(NamedTuple):
+    """Everything that the compiled thread of an endpoint works on."""
+
+    hub: Any
+    s: Any
+    """Sending halves."""
+    r: Any
+    """Receiving halves."""
+    peers: Any
+    paths: Any
+    """Traffic of every EV."""
+    source: Any
+    """Where the bytes of every message lie here."""
+    tags: Any
+    """What the owner of every message calls it; -1 where nobody wants to know."""
+    names: Any
+    """Socket address of every EV."""
+    name_bytes: Any
+    regions: Any
+    shim: Any
+    """Share of packets to be lost on each plane, in millionths."""
+    heard_on: Any
+    """When something last came on each plane."""
+    gaps: Any
+    """How long peers took to be heard of, in powers of two."""
+    heads: Any
+    tx_iov: Any
+    tx_msg: Any
+    tx_at: Any
+    """Where the rings lie: heads, iovecs, messages, names, poll set, time."""
+    rx: Any
+    rx_iov: Any
+    rx_msg: Any
+    rx_at: Any
+    scratch: Any
+    clock: Any
+    polls: Any
+    out: Any
+    reply: Any
+    seen: Any
+    """What the packet at hand says."""
+    commands: Any
+    events: Any
+    journal: Any
+    capture: Any
+    capture_rows: Any
+    t: Any
+    """Tables of the engine (`weft.transport.messages.transfers`)."""
+
+
+def address_of(array: np.ndarray) -> int:
+    """Return where an array lies."""
+    return int(array.ctypes.data)
+
+
+def make_state(
+    params: np.ndarray, *, queue_pairs: int, transfers: Any, journal_rows: int, capture_rows: int
+) -> EndpointState:
+    """Return the columns of an endpoint with room for `queue_pairs`, all zero, its rings wired up."""
+    row = params[0]
+    evs, messages = int(row["evs"]), int(row["message_mask"]) + 1
+    slot = -(-(PREFIX + 64 + int(row["payload"]) + 8) // 4096) * 4096
+    heads = np.zeros(TX_SLOTS * HEAD_BYTES, np.uint8)
+    tx_iov, tx_msg = np.zeros((TX_SLOTS, 3, 2), np.int64), np.zeros((TX_SLOTS, 8), np.int64)
+    rx, rx_iov, rx_msg = np.zeros(RX_SLOTS * slot, np.uint8), np.zeros((RX_SLOTS, 2), np.int64), np.zeros(
+        (RX_SLOTS, 8), np.int64
+    )  # fmt: skip
+    names = np.zeros((queue_pairs, evs, NAME_BYTES), np.uint8)
+    clock, polls = np.zeros(4, np.int64), np.zeros(2, np.int64)
+    tx_iov[:, 0, 0] = address_of(heads) + np.arange(TX_SLOTS) * HEAD_BYTES
+    tx_iov[:, 2, 0] = tx_iov[:, 0, 0] + TRAILER_AT
+    tx_iov[:, 2, 1] = 4
+    tx_msg[:, 2] = address_of(tx_iov) + np.arange(TX_SLOTS) * 48
+    rx_iov[:, 0] = address_of(rx) + np.arange(RX_SLOTS) * slot
+    rx_iov[:, 1] = slot
+    rx_msg[:, 2] = address_of(rx_iov) + np.arange(RX_SLOTS) * 16
+    rx_msg[:, 3] = 1
+    at = np.array([address_of(one) for one in (heads, tx_iov, tx_msg, names, polls, clock)], np.int64)
+    hub = np.zeros(1, HUB)
+    hub["slot_bytes"], hub["queue_pairs"], hub["shim_word"] = slot, queue_pairs, 1
+    return EndpointState(
+        hub=hub, s=make_sender(params, queue_pairs), r=make_receiver(params, queue_pairs),
+        peers=np.zeros(queue_pairs, PEER), paths=np.zeros((queue_pairs, evs), PATH),
+        source=np.zeros((queue_pairs, messages), np.int64), tags=np.full((queue_pairs, messages), -1, np.int64),
+        names=names, name_bytes=np.zeros(queue_pairs, np.int64), regions=np.zeros(REGIONS, REGION),
+        shim=np.zeros(PLANES_MOST, np.int64), heard_on=np.full((queue_pairs, PLANES_MOST), -NEVER, np.int64),
+        gaps=np.zeros((queue_pairs, GAP_BUCKETS), np.int64),
+        heads=heads, tx_iov=tx_iov, tx_msg=tx_msg, tx_at=at, rx=rx, rx_iov=rx_iov, rx_msg=rx_msg,
+        rx_at=np.array([address_of(rx), address_of(rx_msg), address_of(rx_iov)], np.int64),
+        scratch=np.zeros(CRC_SCRATCH, np.uint8), clock=clock, polls=polls,
+        out=np.zeros(1, SEND), reply=np.zeros(1, REPLY), seen=np.zeros(1, VIEW),
+        commands=np.zeros((COMMANDS, 8), np.int64), events=np.zeros((EVENTS, 5), np.int64),
+        journal=np.zeros((journal_rows, 16), np.int64),
+        capture=np.zeros((capture_rows, CAPTURE_BYTES), np.uint8), capture_rows=np.zeros((capture_rows, 6), np.int64),
+        t=transfers,
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Named messages between two endpoints, and collective programs made of them."""

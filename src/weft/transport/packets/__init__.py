@@ -1,0 +1,1 @@
+"""The compiled thread: packets in, packets out, timers, and the loop over them."""

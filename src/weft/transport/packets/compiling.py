@@ -1,0 +1,50 @@
+"""The compiled thread of the endpoint: what it is made of, and how it is kept between runs."""
+
+import fcntl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+from weft.core.errors import UsageError
+from weft.mrc.compiled import compiled
+from weft.mrc.kept import can_compile, digest_of, home_of, is_kept, keep_under
+
+_SOURCES = (
+    "mrc",
+    *(f"transport/memory/{name}.py" for name in ("native", "arithmetic", "layout", "journal")),
+    *(f"transport/messages/{name}.py" for name in ("tables", "transfers", "running")),
+    *(f"transport/packets/{name}.py" for name in ("departures", "arrivals", "pump")),
+)
+"""What the thread is made of, below the package."""
+
+
+@cache
+def _name() -> str:
+    return f"wire-{digest_of(_SOURCES)}"
+
+
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Let one process of this user compile at a time: the others find what it kept."""
+    home = home_of(_name())
+    if home is None:
+        yield
+        return
+    with (home / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@cache
+def compiled_pump(say: Callable[[str], None] | None = None) -> Any:
+    """Return the compiled form of `weft.transport.packets.pump.pump`, kept on disk where that can be written."""
+    if not can_compile():
+        raise UsageError("MRC on sockets needs numba; install weft[sim]")
+    known = is_kept(_name())
+    kept = keep_under(_name())
+    if say is not None and not (known and kept):
+        say(f"compiling the endpoint; this takes about a minute, {'once' if kept else 'every time'}")
+    from weft.transport.packets.pump import pump
+
+    return compiled(pump)

@@ -1,0 +1,76 @@
+"""The socket of an endpoint: opened with what suits it or refused in one sentence; addresses as the kernel has them."""
+
+import contextlib
+import errno
+import socket
+from typing import Any
+
+from weft.core.errors import FailedError, UsageError
+from weft.transport.memory.layout import PREFIX
+from weft.transport.underlay import Underlay
+
+_BUFFER = 4 << 20
+_OVERHEAD_MOST = 128
+_UDP_NO_CHECK6_TX, _UDP_NO_CHECK6_RX = 101, 102
+_IP_MTU_DISCOVER, _IP_MTU, _IPV6_MTU_DISCOVER, _IPV6_MTU, _DISCOVER_DO = 10, 14, 23, 24, 2
+_SO_RCVBUFFORCE = 33
+
+
+def packed(family: int, address: tuple[Any, ...]) -> bytes:
+    """Return a socket address as the kernel has it."""
+    port = int(address[1]).to_bytes(2, "big")
+    head = family.to_bytes(2, "little") + port
+    if family == socket.AF_INET:
+        return head + socket.inet_pton(family, address[0]) + bytes(8)
+    return head + bytes(4) + socket.inet_pton(family, address[0]) + int(address[3]).to_bytes(4, "little")
+
+
+def open_socket(world: Underlay, port: int) -> socket.socket:
+    """Return a bound socket with the largest buffers that the system gives, or say why there is none."""
+    with world.inside():
+        sock = socket.socket(world.family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    try:
+        for option in (socket.SO_RCVBUF, socket.SO_SNDBUF, _SO_RCVBUFFORCE):
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.SOL_SOCKET, option, _BUFFER)
+        if world.family == socket.AF_INET6:
+            # The ICRC covers more than UDP's sum, which would cost a pass over every byte.
+            sock.setsockopt(socket.IPPROTO_UDP, _UDP_NO_CHECK6_TX, 1)
+            sock.setsockopt(socket.IPPROTO_UDP, _UDP_NO_CHECK6_RX, 1)
+            sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER, _DISCOVER_DO)
+        else:
+            sock.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _DISCOVER_DO)
+        world.bind(sock, port)
+    except OSError as error:
+        sock.close()
+        if error.errno == errno.EADDRINUSE:
+            raise UsageError(f"UDP port {port} is in use; choose another, or 0 for any") from None
+        if error.errno in (errno.EACCES, errno.EPERM):
+            raise UsageError(f"UDP port {port} may not be bound: {error.strerror}; choose one above 1023") from None
+        raise FailedError(f"no socket can be opened: {error.strerror}") from None
+    return sock
+
+
+def held(sock: socket.socket) -> int:
+    """Return how many bytes of payload a receive buffer like ours surely holds: the kernel counts its own overhead."""
+    return sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 3
+
+
+def refuse_small_mtu(world: Underlay, name: str, address: tuple[Any, ...]) -> None:
+    """Refuse a way that does not take full packets."""
+    needed = world.payload + PREFIX + _OVERHEAD_MOST
+    level, option = (socket.IPPROTO_IPV6, _IPV6_MTU) if world.family == socket.AF_INET6 else (0, _IP_MTU)
+    with world.inside():
+        probe = socket.socket(world.family, socket.SOCK_DGRAM)
+    with probe:
+        try:
+            probe.connect(address)
+            mtu = probe.getsockopt(level, option)
+        except OSError:
+            # A way that is down now may come up; what it takes is seen then.
+            return
+    if mtu < needed:
+        raise UsageError(
+            f"the way to {name} takes packets of {mtu} bytes, but a payload of {world.payload} needs {needed};"
+            f" raise the MTU or lower the payload to {max(1, mtu - PREFIX - _OVERHEAD_MOST)}"
+        )

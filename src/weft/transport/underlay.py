@@ -1,0 +1,225 @@
+"""The worlds that an endpoint can live in: how an entropy value becomes a socket address, and what suits the place.
+
+`Loopback` needs no rights: planes are addresses on `lo`. `Carriers` is for a fabric of SRv6 switches: the address of a
+packet is its path, and whoever built the fabric says which carrier belongs to an EV. Neither knows the protocol.
+"""
+
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from weft.specs.transport import MrcSpec
+
+Address = tuple[Any, ...]
+"""A socket address as Python's sockets take it."""
+Place = Mapping[str, Any]
+"""What an endpoint tells its peers about where it is; JSON."""
+
+_MPR = 8
+
+
+class Underlay(Protocol):
+    """What an endpoint asks of the place it lives in."""
+
+    @property
+    def family(self) -> int:
+        """Return the address family of its sockets."""
+        ...
+
+    @property
+    def planes(self) -> int:
+        """Return how many planes there are."""
+        ...
+
+    @property
+    def paths(self) -> int:
+        """Return how many EVs a plane has; the value of an EV is plane x paths + path."""
+        ...
+
+    @property
+    def payload(self) -> int:
+        """Return the bytes of data in a full packet."""
+        ...
+
+    @property
+    def window(self) -> int:
+        """Return how many bytes a queue pair may have under way; 0 where congestion control decides alone."""
+        ...
+
+    @property
+    def spec(self) -> MrcSpec:
+        """Return the protocol's parameters here."""
+        ...
+
+    @property
+    def rate_bps(self) -> int:
+        """Return the rate of all planes together, from which congestion control starts."""
+        ...
+
+    def inside(self) -> AbstractContextManager[None]:
+        """Return where sockets are to be made: they belong to the network of whoever makes them."""
+        ...
+
+    def bind(self, sock: socket.socket, port: int) -> None:
+        """Bind a socket to `port`, or to any where it is 0."""
+        ...
+
+    def place(self, port: int) -> dict[str, Any]:
+        """Return what peers must know to reach us."""
+        ...
+
+    def address(self, place: Place, ev: int) -> Address:
+        """Return where packets on `ev` to a peer at `place` are sent."""
+        ...
+
+
+def software_spec(
+    planes: int, *, paths: int, spread_us: int, probe_us: int, rtt_us: int, ack_bytes: int, fixed: bool
+) -> MrcSpec:
+    """Return the protocol's parameters for threads instead of NICs: the same rules, slower clocks, no trimming.
+
+    A thread that is not scheduled is silent for milliseconds on all paths at once, so that time alone proves little and
+    the timer is a last resort of 268 ms. What proves a loss is a later transmission that has arrived, `spread_us`
+    later, or the answer to a probe.
+    """
+    return MrcSpec.model_validate(
+        {
+            "ev": {
+                "active": planes * paths,
+                "backup": 0,
+                "min_active": 1,
+                "probe_interval": "2 ms",
+                "probe_timeout": "20 ms",
+            },
+            "loss": {
+                "spread": f"{spread_us} us",
+                "spread_max": f"{16 * spread_us} us",
+                "spread_decay": "100 ms",
+                "probe_after": f"{probe_us} us",
+                "timeout": 18,
+            },
+            "window": {
+                "mpr": _MPR,
+                "messages": 1024,
+                "immediates": 1024,
+                "ack_bytes": f"{ack_bytes} B",
+                "ack_packet_bytes": "1024 B",
+            },
+            "congestion": {
+                "algorithm": "fixed" if fixed else "nscc",
+                "base_rtt": f"{rtt_us} us",
+                "target_delay": 1.0,
+            },
+            "trimming": False,
+            "port_remap_delay": "100 us",
+        }
+    )
+
+
+@dataclass(frozen=True)
+class Loopback:
+    """One machine: planes are addresses 127.0.0.1, 127.0.0.2 and so on, faults are injected by the endpoint itself."""
+
+    planes: int = 4
+    """How many planes."""
+    payload: int = 60 * 1024
+    """Bytes in a full packet: `lo` takes datagrams of 65,507 bytes, and every packet costs the same whatever its
+    size."""
+    paths: int = 1
+    """EVs in a plane: all of them would be the same way here, and a dead one is known sooner."""
+    window: int = 1024 * 1024
+    """Bytes that a queue pair may have under way; an endpoint lowers it to what its receive buffer holds. On a busy
+    machine sender and receiver run in turns, and this is what a turn carries."""
+    family: int = socket.AF_INET
+    """IPv4: `lo` owns all of 127.0.0.0/8, but a single IPv6 address."""
+    rate_bps: int = 40 * 10**9
+    """Nominal."""
+
+    @property
+    def spec(self) -> MrcSpec:
+        """Return the protocol's parameters here."""
+        return software_spec(
+            self.planes,
+            paths=self.paths,
+            spread_us=300,
+            probe_us=1_000,
+            rtt_us=40,
+            ack_bytes=2 * self.payload,
+            fixed=True,
+        )
+
+    def inside(self) -> AbstractContextManager[None]:
+        """Return that sockets are made right here."""
+        return nullcontext()
+
+    def bind(self, sock: socket.socket, port: int) -> None:
+        """Bind to every address of `lo`, and to that device alone."""
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo\0")
+        sock.bind(("0.0.0.0", port))  # noqa: S104 - the device is `lo` and nothing else
+
+    def place(self, port: int) -> dict[str, Any]:
+        """Return what peers must know to reach us."""
+        return {"port": port}
+
+    def address(self, place: Place, ev: int) -> Address:
+        """Return the plane's address."""
+        return (f"127.0.0.{1 + ev // self.paths}", int(place["port"]))
+
+
+@dataclass(frozen=True)
+class Srv6Underlay:
+    """A fabric of SRv6 switches: the destination address of a packet is its path."""
+
+    planes: int
+    """How many planes."""
+    paths: int
+    """EVs in a plane."""
+    rate_bps: int
+    """Rate of all planes together."""
+    carrier: Callable[[Place, int], str]
+    """From where a peer is and an EV to the address that takes a packet there on that path."""
+    where: Mapping[str, Any]
+    """What peers must know to reach us; `carrier` of a peer is given it as it is."""
+    payload: int = 4096
+    """Bytes in a full packet."""
+    window: int = 0
+    """Bytes that a queue pair may have under way; 0 where congestion control decides alone."""
+    spread_us: int = 4_000
+    """How much later a transmission must have been made that proves an earlier one lost: more than paths differ by."""
+    rtt_us: int = 1_000
+    """Round trip through empty queues."""
+    host: str = "::"
+    """Address to bind to."""
+    family: int = socket.AF_INET6
+    """Carriers are IPv6 addresses."""
+
+    @property
+    def spec(self) -> MrcSpec:
+        """Return the protocol's parameters here."""
+        return software_spec(
+            self.planes,
+            paths=self.paths,
+            spread_us=self.spread_us,
+            probe_us=2 * self.spread_us,
+            rtt_us=self.rtt_us,
+            ack_bytes=2 * self.payload,
+            fixed=self.window > 0,
+        )
+
+    def inside(self) -> AbstractContextManager[None]:
+        """Return that sockets are made right here."""
+        return nullcontext()
+
+    def bind(self, sock: socket.socket, port: int) -> None:
+        """Bind to the address of this host."""
+        sock.bind((self.host, port))
+
+    def place(self, port: int) -> dict[str, Any]:
+        """Return what peers must know to reach us."""
+        return {**self.where, "port": port}
+
+    def address(self, place: Place, ev: int) -> Address:
+        """Return the carrier for an EV."""
+        return (self.carrier(place, ev), int(place["port"]), 0, 0)
