@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from weft.core.compile.rules import compiled, rule
 from weft.mrc import columns
-from weft.mrc.acks import on_sack
-from weft.mrc.compiled import compiled, rule
-from weft.mrc.receiver import receive, start_receiver, take_sack
-from weft.mrc.sender import next_data, post, start_sender
+from weft.mrc.rules.acks import on_sack
+from weft.mrc.rules.receiver import receive, start_receiver, take_sack
+from weft.mrc.rules.sender import next_data, post, start_sender
 from weft.mrc.settings import settings
 from weft.specs.transport import MrcSpec
 

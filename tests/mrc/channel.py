@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from weft.mrc import acks, columns, control, ports, receiver, reverse, sender
-from weft.mrc.compiled import compiled
+from weft.core.compile.rules import compiled
+from weft.mrc import columns
 from weft.mrc.invariants import check_receiver, check_sender
+from weft.mrc.rules import acks, control, ports, receiver, reverse, sender
 from weft.mrc.settings import settings
 from weft.specs.transport import MrcSpec
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import weft
-from weft.mrc import kept as kept_module
+from weft.core.compile import cache as kept_module
 from weft.netsim.compiling import RULES, prepare
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from weft.core.units import PICOSECONDS_PER_SECOND
 from weft.mrc.columns import PARAMS
-from weft.mrc.congestion import ALGORITHMS
+from weft.mrc.rules.congestion import ALGORITHMS
 from weft.specs.transport import MrcSpec, window_packets
 
 TIMEOUT_UNIT_PS = 1_024_000

@@ -1,16 +1,16 @@
 """Which way the answer to a packet takes: MRC's receivers prove one, others return on the EV of what they answer.
 
-MRC keeps one EV for each plane that is known to work (`weft.mrc.reverse`). UET has no such thing: in uet-htsim an
+MRC keeps one EV for each plane that is known to work (`weft.mrc.rules.reverse`). UET has no such thing: in uet-htsim an
 acknowledgement carries the path of the data packet that caused it. REPS, which is built on it, and random spraying do
 the same here.
 """
 
 from typing import Any
 
+from weft.core.compile.rules import rule
 from weft.mrc.columns import NACK
-from weft.mrc.compiled import rule
-from weft.mrc.evs import usable
-from weft.mrc.reverse import reverse_ev
+from weft.mrc.rules.evs import usable
+from weft.mrc.rules.reverse import reverse_ev
 from weft.netsim.halves import ECHOES, PER_PLANE
 from weft.netsim.waiting import opposite
 

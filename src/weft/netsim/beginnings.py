@@ -2,11 +2,11 @@
 
 from typing import Any
 
+from weft.core.compile.rules import rule
 from weft.mrc.columns import DENIED
-from weft.mrc.compiled import rule
-from weft.mrc.evs import DENY, ev_event
-from weft.mrc.receiver import start_receiver
-from weft.mrc.sender import start_sender
+from weft.mrc.rules.evs import DENY, ev_event
+from weft.mrc.rules.receiver import start_receiver
+from weft.mrc.rules.sender import start_sender
 
 
 @rule

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from weft.core.compile.cache import can_compile, digest_of, is_kept, keep_under
+from weft.core.compile.rules import Specialisation, compiled
 from weft.core.errors import UsageError
-from weft.mrc.compiled import Swap, compiled
-from weft.mrc.kept import can_compile, digest_of, is_kept, keep_under
 
 RULES = (
     "mrc",
@@ -30,7 +30,7 @@ class Fixed:
     To tell the types of some seventy columns takes longer than most calls do.
     """
 
-    def __init__(self, function: Callable[..., Any], swap: Swap | None = None) -> None:
+    def __init__(self, function: Callable[..., Any], swap: Specialisation | None = None) -> None:
         self._function, self._swap = function, swap
         self._entry: Any = None
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from weft.mrc.compiled import prefetch, rule
-from weft.mrc.numbers import LOW32, lowest_bit
+from weft.core.compile.rules import prefetch, rule
+from weft.mrc.rules.numbers import LOW32, lowest_bit
 from weft.netsim.halves import DRAW, RECYCLE
 from weft.netsim.waiting import next_ready
 

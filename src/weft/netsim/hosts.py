@@ -10,7 +10,7 @@ its own that only answers and probes, at the destination. "Half" number 2i is th
 
 from typing import Any
 
-from weft.mrc.acks import on_nack, on_sack, transmission
+from weft.core.compile.rules import rule
 from weft.mrc.columns import (
     DATA,
     EV_PROBE,
@@ -21,21 +21,13 @@ from weft.mrc.columns import (
     PROBE,
     SACK,
 )
-from weft.mrc.compiled import rule
-from weft.mrc.control import next_control, on_ev_probe_answer, on_timer
-from weft.mrc.numbers import seq_near
-from weft.mrc.ports import on_port_answer, on_port_status, port_changed
-from weft.mrc.receiver import (
-    ACCEPTED,
-    DUPLICATE,
-    on_probe,
-    receive,
-    receive_trimmed,
-    refusal,
-    take_sack,
-)
-from weft.mrc.reverse import next_reverse_probe, on_reverse_answer
-from weft.mrc.sender import next_data_on, post, sendable, unfinished
+from weft.mrc.rules.acks import on_nack, on_sack, transmission
+from weft.mrc.rules.control import next_control, on_ev_probe_answer, on_timer
+from weft.mrc.rules.numbers import seq_near
+from weft.mrc.rules.ports import on_port_answer, on_port_status, port_changed
+from weft.mrc.rules.receiver import ACCEPTED, DUPLICATE, on_probe, receive, receive_trimmed, refusal, take_sack
+from weft.mrc.rules.reverse import next_reverse_probe, on_reverse_answer
+from weft.mrc.rules.sender import next_data_on, post, sendable, unfinished
 from weft.netsim.answers import way_back
 from weft.netsim.halves import (  # noqa: F401 - whoever speaks of hosts finds their columns here too
     ACKNOWLEDGED,

@@ -8,7 +8,7 @@ ones, because random ones may hit what has failed. Rules over the columns of `we
 
 from typing import Any
 
-from weft.mrc.compiled import rule
+from weft.core.compile.rules import rule
 from weft.netsim.halves import FREEZE
 
 HEAD, VALID = 0, 1

@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from weft.core.compile.rules import rule
 from weft.mrc.columns import NEVER
-from weft.mrc.compiled import rule
-from weft.mrc.control import next_deadline
-from weft.mrc.numbers import lowest_bit
+from weft.mrc.rules.control import next_deadline
+from weft.mrc.rules.numbers import lowest_bit
 from weft.netsim.halves import AT_NIC, DUE, RECENT_ROUND_TRIPS, SEEN_AS, WORD_MASK, WORD_SHIFT
 
 

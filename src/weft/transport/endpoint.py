@@ -29,8 +29,8 @@ import numpy as np
 from weft.core.errors import FailedError, LimitReachedError, UsageError
 from weft.core.seeds import Seed
 from weft.mrc.columns import ERROR_NAMES
-from weft.mrc.receiver import start_receiver
-from weft.mrc.sender import start_sender
+from weft.mrc.rules.receiver import start_receiver
+from weft.mrc.rules.sender import start_sender
 from weft.mrc.settings import settings
 from weft.transport.memory import layout
 from weft.transport.memory.arithmetic import reduce_at

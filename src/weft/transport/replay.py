@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from weft.mrc.acks import on_nack, on_sack
 from weft.mrc.columns import NOTHING, REPLY, SEND, Receiver, Sender, make_receiver, make_sender
-from weft.mrc.control import next_control, on_ev_probe_answer, on_timer
-from weft.mrc.evs import deny
-from weft.mrc.ports import on_port_answer, on_port_status, port_changed
-from weft.mrc.receiver import on_probe, receive, start_receiver, take_immediate, take_sack
-from weft.mrc.reverse import next_reverse_probe, on_reverse_answer, reverse_ev
-from weft.mrc.sender import next_data, post, start_sender
+from weft.mrc.rules.acks import on_nack, on_sack
+from weft.mrc.rules.control import next_control, on_ev_probe_answer, on_timer
+from weft.mrc.rules.evs import deny
+from weft.mrc.rules.ports import on_port_answer, on_port_status, port_changed
+from weft.mrc.rules.receiver import on_probe, receive, start_receiver, take_immediate, take_sack
+from weft.mrc.rules.reverse import next_reverse_probe, on_reverse_answer, reverse_ev
+from weft.mrc.rules.sender import next_data, post, start_sender
 from weft.transport.memory import journal
 
 _VERDICT_MASK, _PROBE_SHIFT = 0xFF, 8

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from weft.mrc.compiled import rule
-from weft.mrc.numbers import LOW32
+from weft.core.compile.rules import rule
+from weft.mrc.rules.numbers import LOW32
 
 ICRC_BYTES = 4
 CHANGEABLE_BTH_BYTE = 4

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from weft.core.compile.rules import rule
 from weft.mrc.columns import REPLY
-from weft.mrc.compiled import rule
 from weft.mrc.wire.icrc import ICRC_BYTES, byte_at, icrc_over
 from weft.mrc.wire.packets import (
     ACK,

@@ -7,8 +7,8 @@ slots as a packet needs to get to one.
 
 from typing import Any
 
+from weft.core.compile.rules import rule
 from weft.mrc.columns import NEVER
-from weft.mrc.compiled import rule
 from weft.netsim.engine.layout import (
     AHEAD,
     ANSWERS,

@@ -17,7 +17,7 @@ whole line of the cache, so that a packet that has waited is one access.
 
 from typing import Any, NamedTuple
 
-from weft.mrc.compiled import rule
+from weft.core.compile.rules import rule
 
 WORDS = 6
 UID, PLACE, NAME, STATE, EXTRA, GOAL = range(WORDS)

@@ -5,9 +5,9 @@ The rules of `weft.netsim.hosts` decide; here packets are unpacked for them and 
 
 from typing import Any
 
+from weft.core.compile.rules import blank, rule
 from weft.mrc.columns import DATA, EV_PROBE, NACK, NEVER, PORT_STATUS, PROBE, SACK
-from weft.mrc.compiled import blank, rule
-from weft.mrc.numbers import seq_near
+from weft.mrc.rules.numbers import seq_near
 from weft.netsim.engine.layout import (
     AGAIN,
     ASKS,

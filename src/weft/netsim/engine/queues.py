@@ -6,9 +6,9 @@ by its grade, a row of numbers.
 
 from typing import Any
 
+from weft.core.compile.rules import copy_four, prefetch, rule
 from weft.mrc.columns import DATA, NEVER
-from weft.mrc.compiled import copy_four, prefetch, rule
-from weft.mrc.numbers import mix64
+from weft.mrc.rules.numbers import mix64
 from weft.netsim.engine.layout import (
     AFTER,
     ASKED,

@@ -6,9 +6,9 @@ for another way of choosing.
 
 from typing import Any
 
+from weft.core.compile.rules import prefetch, rule
 from weft.mrc.columns import SACK
-from weft.mrc.compiled import prefetch, rule
-from weft.mrc.numbers import lowest_bit, mix64
+from weft.mrc.rules.numbers import lowest_bit, mix64
 from weft.netsim.engine.layout import (
     AT,
     AT_NICS,

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import TYPE_CHECKING
 
-from weft.mrc.compiled import Swap
+from weft.core.compile.rules import Specialisation
 from weft.netsim.compiling import Fixed
 from weft.netsim.engine import kernel, layout, wires
 
@@ -21,7 +21,7 @@ _LOW_SHARE = 4
 class Crew:
     """The threads of one run."""
 
-    def __init__(self, threads: int, swap: Swap | None = None) -> None:
+    def __init__(self, threads: int, swap: Specialisation | None = None) -> None:
         self.threads = threads
         self._pool = ThreadPoolExecutor(threads - 1) if threads > 1 else None
         self._lacks, self._walk = Fixed(kernel.lacks), Fixed(kernel.walk, swap)

@@ -6,7 +6,7 @@ because what arrives is ordered by its key. A list's first chunk is the one that
 
 from typing import Any
 
-from weft.mrc.compiled import rule
+from weft.core.compile.rules import rule
 from weft.netsim.engine.layout import CHUNK, CHUNK_SHIFT, FAULTY, LOW32, NO_CHUNK
 
 OUT_OF_CHUNKS, OUT_OF_ROWS, OUT_OF_LOG = 1, 2, 3

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from weft.core.compile.rules import Specialisation
 from weft.core.errors import LimitReachedError, UsageError
 from weft.core.seeds import Seed
-from weft.mrc.compiled import Swap
-from weft.mrc.numbers import seq_near
+from weft.mrc.rules.numbers import seq_near
 from weft.netsim.compiling import Fixed
 from weft.netsim.engine import kernel, layout, stores
 from weft.netsim.engine.fabric import NO_PORT, build_fabric, near_ps
@@ -37,13 +37,13 @@ _COUNTED = (layout.HOPS, layout.TRIMMED, layout.MARKS, layout.DROPPED, layout.LO
 """Counters of a part in the order of `Counts`."""
 
 
-def _swap(network: Network, swap: Swap | None) -> Swap:
+def _swap(network: Network, swap: Specialisation | None) -> Specialisation:
     """Return which rules take the place of others: those of the transport, and where switches only queue, of those."""
     switching = network.switching
     name, instead = ("engine", AT_ONCE) if swap is None else (f"{swap.name}_engine", {**swap.instead, **AT_ONCE})
     if switching.pause is not None or switching.ordered or switching.adaptive:
-        return Swap(name, instead)
-    return Swap(f"{name}_plain", {**instead, **layout.PLAINLY})
+        return Specialisation(name, instead)
+    return Specialisation(f"{name}_plain", {**instead, **layout.PLAINLY})
 
 
 class EngineWorld:

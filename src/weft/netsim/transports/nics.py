@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from weft.core.compile.rules import Specialisation
 from weft.mrc import columns
-from weft.mrc.compiled import Swap
-from weft.mrc.sender import POSTED
+from weft.mrc.rules.sender import POSTED
 from weft.netsim import halves, hosts
 from weft.netsim.compiling import Fixed
 from weft.netsim.network import Network
@@ -41,7 +41,7 @@ class ColumnEndpoints:
     """Their parameters, one row."""
     routing: Routing
     """How what packets name becomes a path."""
-    swap: ClassVar[Swap | None] = None
+    swap: ClassVar[Specialisation | None] = None
     """Rules that take the place of those of `weft.netsim.hosts` in an engine."""
     _fast: bool
     _fixed: dict[Callable[..., Any], Fixed]

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
+from weft.core.compile.rules import Specialisation
 from weft.core.seeds import Seed, mix
 from weft.mrc.columns import NACK, SACK
-from weft.mrc.compiled import Swap
 from weft.netsim import foresight, hosts, roce
 from weft.netsim.network import Frames, Network, pause_lags
 from weft.netsim.switching import MARK_ONE, Marking, Pause, Switching
@@ -95,7 +95,7 @@ class RoceEndpoints(ColumnEndpoints):
     """All NICs of a run, driven by the rules of `weft.netsim.roce`."""
 
     rules = roce
-    swap = Swap(
+    swap = Specialisation(
         "roce",
         {
             hosts.take_one: roce.take_one,

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from weft.mrc.compiled import rule
-from weft.mrc.numbers import mix32
+from weft.core.compile.rules import rule
+from weft.mrc.rules.numbers import mix32
 from weft.netsim.transports.base import Pair
 
 AS_GIVEN, HASHED = 0, 1

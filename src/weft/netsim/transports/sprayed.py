@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
+from weft.core.compile.rules import Specialisation
 from weft.core.seeds import Seed
 from weft.core.units import Picoseconds
-from weft.mrc import columns, sender
-from weft.mrc.compiled import Swap
-from weft.mrc.receiver import has_packet
+from weft.mrc import columns
+from weft.mrc.rules import sender
+from weft.mrc.rules.receiver import has_packet
 from weft.mrc.settings import TIMEOUT_UNIT_PS, settings, slots_mask
 from weft.netsim import beginnings, halves, hosts
 from weft.netsim.memory import check_memory, free_memory, planned_bytes
@@ -81,7 +82,7 @@ class SprayedEndpoints(ColumnEndpoints):
     """All NICs of a run, driven by the rules of `weft.netsim.hosts`."""
 
     rules = hosts
-    swap = Swap("sprayed", {sender.describe_write: sender.describe_no_write})
+    swap = Specialisation("sprayed", {sender.describe_write: sender.describe_no_write})
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from weft.mrc.compiled import rule
+from weft.core.compile.rules import rule
 from weft.transport.memory.native import apart
 
 # Its types describe what makes an intrinsic, not what one is called with.

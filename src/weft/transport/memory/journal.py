@@ -6,7 +6,7 @@ Written by the compiled thread where that is asked for, a row a call, until its 
 
 from typing import Any
 
-from weft.mrc.compiled import rule
+from weft.core.compile.rules import rule
 from weft.transport.memory import native
 
 _apart = native.apart

@@ -13,8 +13,8 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, overload, register_model
 
-from weft.mrc.compiled import compiled
-from weft.mrc.numbers import LOW32
+from weft.core.compile.rules import compiled
+from weft.mrc.rules.numbers import LOW32
 from weft.mrc.wire.icrc import crc_over
 
 # Its types describe what makes an intrinsic, not what one is called with.

@@ -8,8 +8,8 @@ been acknowledged or copied away.
 
 from typing import Any
 
+from weft.core.compile.rules import rule
 from weft.mrc.columns import NEVER
-from weft.mrc.compiled import rule
 from weft.transport.memory import native
 from weft.transport.memory.arithmetic import reduce_at
 from weft.transport.memory.layout import EVENTS, PROGRAM_DONE

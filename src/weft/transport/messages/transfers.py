@@ -10,8 +10,8 @@ Who sends and receives are programs (`weft.transport.messages.running`).
 
 from typing import Any
 
-from weft.mrc.compiled import rule
-from weft.mrc.sender import POSTED, post
+from weft.core.compile.rules import rule
+from weft.mrc.rules.sender import POSTED, post
 from weft.transport.memory import native
 from weft.transport.memory.arithmetic import reduce_at, width_of
 from weft.transport.memory.journal import POST, note_all

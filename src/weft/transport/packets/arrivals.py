@@ -8,13 +8,22 @@ place adds, the sum is made in the same pass.
 
 from typing import Any
 
-from weft.mrc.acks import on_nack, on_sack
+from weft.core.compile.rules import rule
 from weft.mrc.columns import NOTHING
-from weft.mrc.compiled import rule
-from weft.mrc.control import on_ev_probe_answer
-from weft.mrc.ports import on_port_answer, on_port_status
-from weft.mrc.receiver import ACCEPTED, DUPLICATE, on_probe, placement, receive, refusal, take_immediate, take_sack
-from weft.mrc.reverse import REVERSE_ID, on_reverse_answer
+from weft.mrc.rules.acks import on_nack, on_sack
+from weft.mrc.rules.control import on_ev_probe_answer
+from weft.mrc.rules.ports import on_port_answer, on_port_status
+from weft.mrc.rules.receiver import (
+    ACCEPTED,
+    DUPLICATE,
+    on_probe,
+    placement,
+    receive,
+    refusal,
+    take_immediate,
+    take_sack,
+)
+from weft.mrc.rules.reverse import REVERSE_ID, on_reverse_answer
 from weft.mrc.wire.icrc import ICRC_BYTES, ICRC_START
 from weft.mrc.wire.inplace import (
     FINE,

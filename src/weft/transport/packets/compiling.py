@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
+from weft.core.compile.cache import can_compile, digest_of, home_of, is_kept, keep_under
+from weft.core.compile.rules import compiled
 from weft.core.errors import UsageError
-from weft.mrc.compiled import compiled
-from weft.mrc.kept import can_compile, digest_of, home_of, is_kept, keep_under
 
 _SOURCES = (
     "mrc",

@@ -7,12 +7,12 @@ or an exercise asks for (a cut plane, a share of loss) are done here, where a fa
 
 from typing import Any
 
+from weft.core.compile.rules import rule
 from weft.mrc.columns import DATA, EV_PROBE, NEVER, NOTHING, PORT_STATUS, PROBE
-from weft.mrc.compiled import rule
-from weft.mrc.control import next_control, next_deadline, on_timer
-from weft.mrc.numbers import draw
-from weft.mrc.reverse import next_reverse_probe, reverse_ev
-from weft.mrc.sender import next_data
+from weft.mrc.rules.control import next_control, next_deadline, on_timer
+from weft.mrc.rules.numbers import draw
+from weft.mrc.rules.reverse import next_reverse_probe, reverse_ev
+from weft.mrc.rules.sender import next_data
 from weft.mrc.wire.icrc import ICRC_START
 from weft.mrc.wire.inplace import pack_data, pack_probe, pack_reply, pack_request, pack_response, put16, put32
 from weft.mrc.wire.packets import OPERATION_EV_PROBE, OPERATION_PORT_STATUS

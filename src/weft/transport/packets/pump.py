@@ -7,10 +7,10 @@ is word for Python, when it was asked to stop, and in any case after a while.
 
 from typing import Any
 
+from weft.core.compile.rules import rule
 from weft.mrc.columns import NEVER
-from weft.mrc.compiled import rule
-from weft.mrc.evs import deny
-from weft.mrc.ports import port_changed
+from weft.mrc.rules.evs import deny
+from weft.mrc.rules.ports import port_changed
 from weft.transport.memory import native
 from weft.transport.memory.journal import DENY, PORT_CHANGED, note
 from weft.transport.memory.layout import (

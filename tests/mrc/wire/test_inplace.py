@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.mrc.test_wire import whole_packets
+from tests.mrc.wire.test_packets import whole_packets
 
+from weft.core.compile.rules import compiled
 from weft.mrc import columns
-from weft.mrc.compiled import compiled
 from weft.mrc.wire import inplace, packets
 from weft.mrc.wire.headers import Bth, CcState, DecodeError, Eeth, Erth, ImmDt, Meth, Neth, Peth, Reth, Seth, Tseth
 from weft.mrc.wire.icrc import icrc, icrc_over

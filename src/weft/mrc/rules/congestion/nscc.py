@@ -12,7 +12,7 @@ it does not matter how many of them share an acknowledgement.
 
 from typing import Any
 
-from weft.mrc.compiled import rule
+from weft.core.compile.rules import rule
 
 _FAST_DELAY_PS = 1_000_000
 _ONE = 1024

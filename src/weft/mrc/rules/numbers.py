@@ -7,7 +7,7 @@ because a window (at most 255 x 128 packets) is far smaller than half the PSN sp
 
 from typing import Any
 
-from weft.mrc.compiled import lowest_set, rule, twin
+from weft.core.compile.rules import compiled_variant, lowest_set, rule
 
 PSN_MASK = 0xFFFFFF
 _PSN_SPACE = 0x1000000
@@ -82,7 +82,7 @@ def _mix32_wrapping(word: int, counter: int) -> int:
     return (mix64(word, counter) >> 32) & LOW32
 
 
-twin(mix32, _mix32_wrapping)
+compiled_variant(mix32, _mix32_wrapping)
 
 
 @rule

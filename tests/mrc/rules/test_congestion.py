@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.mrc import columns
-from weft.mrc.congestion import cc_ack, cc_allows, cc_loss, cc_penalty, cc_start, cc_trim
+from weft.mrc.rules.congestion import cc_ack, cc_allows, cc_loss, cc_penalty, cc_start, cc_trim
 from weft.mrc.settings import settings
 from weft.specs.transport import MrcSpec
 

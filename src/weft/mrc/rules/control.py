@@ -7,11 +7,11 @@ to a reliability probe is a SACK.
 
 from typing import Any
 
+from weft.core.compile.rules import rule
 from weft.mrc.columns import ASSUMED_BAD, EV_PROBE, NEVER, NOTHING, PORT_STATUS, PROBE
-from weft.mrc.compiled import rule
-from weft.mrc.evs import PROBED_CLEAR, PROBED_MARKED, ev_event, pick_ev, reachable, usable
-from weft.mrc.ports import apply_ports
-from weft.mrc.recovery import expire, timeout_ps
+from weft.mrc.rules.evs import PROBED_CLEAR, PROBED_MARKED, ev_event, pick_ev, reachable, usable
+from weft.mrc.rules.ports import apply_ports
+from weft.mrc.rules.recovery import expire, timeout_ps
 from weft.mrc.wire.packets import VERDICT_ALWAYS_SKIP, VERDICT_SKIP_ONCE
 
 ID_MASK = 0x7FFF

@@ -7,12 +7,12 @@ so a round trip is measured only where it is certain which of two copies arrived
 
 from typing import Any
 
+from weft.core.compile.rules import rule
 from weft.mrc.columns import ACKED, ERROR_PEER, ERROR_RETRIES, FREE, IN_FLIGHT, LOST, RETURNED
-from weft.mrc.compiled import rule
-from weft.mrc.congestion import cc_ack, cc_penalty, cc_trim
-from weft.mrc.evs import ALWAYS_SKIP, TRIM, ev_delivers, ev_event, ev_marked, note_fate
-from weft.mrc.numbers import LOW32, lowest_bit, seq_near
-from weft.mrc.recovery import (
+from weft.mrc.rules.congestion import cc_ack, cc_penalty, cc_trim
+from weft.mrc.rules.evs import ALWAYS_SKIP, TRIM, ev_delivers, ev_event, ev_marked, note_fate
+from weft.mrc.rules.numbers import LOW32, lowest_bit, seq_near
+from weft.mrc.rules.recovery import (
     count_retry,
     declare_lost,
     infer_losses,
@@ -22,8 +22,8 @@ from weft.mrc.recovery import (
     unlink_lost,
     was_not_lost,
 )
-from weft.mrc.sender import grant
-from weft.mrc.skipping import ev_clear
+from weft.mrc.rules.sender import grant
+from weft.mrc.rules.skipping import ev_clear
 from weft.mrc.wire.packets import (
     TRIMMED,
     TRIMMED_LASTHOP,

@@ -6,12 +6,12 @@ time through `control.on_timer`. Nothing is sent here: the caller puts what stan
 
 from typing import Any
 
+from weft.core.compile.rules import rule
 from weft.mrc.columns import ACTIVE, DATA, FREE, GOOD, KEPT, NEVER, NOTHING
-from weft.mrc.compiled import rule
-from weft.mrc.congestion import cc_allows, cc_start
-from weft.mrc.evs import fill_evs, pick_ev, reachable, usable
-from weft.mrc.numbers import mix32, psn_of
-from weft.mrc.recovery import link_flying, seq_of, unlink_lost
+from weft.mrc.rules.congestion import cc_allows, cc_start
+from weft.mrc.rules.evs import fill_evs, pick_ev, reachable, usable
+from weft.mrc.rules.numbers import mix32, psn_of
+from weft.mrc.rules.recovery import link_flying, seq_of, unlink_lost
 from weft.mrc.wire.packets import FIRST, LAST, LAST_IMMEDIATE, MIDDLE, ONLY, ONLY_IMMEDIATE
 
 POSTED, POST_EMPTY, POST_TOO_LONG, POST_QUEUE_FULL, POST_IMMEDIATES_FULL, POST_CLOSED = 0, 1, 2, 3, 4, 5

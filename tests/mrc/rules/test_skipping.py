@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.mrc import columns, evs, skipping
+from weft.mrc import columns
 from weft.mrc.columns import GOOD, SKIP
-from weft.mrc.sender import start_sender
+from weft.mrc.rules import evs, skipping
+from weft.mrc.rules.sender import start_sender
 from weft.mrc.settings import settings
 from weft.specs.transport import MrcSpec
 

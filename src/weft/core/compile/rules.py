@@ -30,7 +30,7 @@ def rule(function: RuleT) -> RuleT:
     return function
 
 
-def twin(function: Callable[..., Any], other: Callable[..., Any]) -> None:
+def compiled_variant(function: Callable[..., Any], other: Callable[..., Any]) -> None:
     """Let compiled code use rule `other` for `function`: the same result by arithmetic that wraps only there."""
     assert isinstance(function, FunctionType), "a rule is a plain function"
     assert isinstance(other, FunctionType), "a rule is a plain function"
@@ -79,7 +79,7 @@ def keep_compiled(folder: str) -> None:
     _KEPT.append(folder)
 
 
-class Swap(NamedTuple):
+class Specialisation(NamedTuple):
     """Rules that take the place of others wherever those are called."""
 
     name: str
@@ -88,12 +88,12 @@ class Swap(NamedTuple):
     """From a rule to the one that takes its place."""
 
 
-def compiled(function: Callable[..., Any], swap: Swap | None = None) -> Any:
+def compiled(function: Callable[..., Any], swap: Specialisation | None = None) -> Any:
     """Return the compiled form of a rule; it takes the same arguments and leaves the same state behind."""
     return _compiled(function, swap, entry=True)
 
 
-def _compiled(function: Callable[..., Any], swap: Swap | None, *, entry: bool) -> Any:
+def _compiled(function: Callable[..., Any], swap: Specialisation | None, *, entry: bool) -> Any:
     """Return a rule compiled to be called from outside, or by other compiled rules only.
 
     The latter take no part in what Python needs, the unpacking of arguments and the keeping of code, which costs far
@@ -134,7 +134,7 @@ def _compiled(function: Callable[..., Any], swap: Swap | None, *, entry: bool) -
     return made
 
 
-def _inner(called: FunctionType, swap: Swap | None) -> Any:
+def _inner(called: FunctionType, swap: Specialisation | None) -> Any:
     """Return what compiled rules call for a function: its compiled form where it has one."""
     if swap is not None:
         called = cast("FunctionType", swap.instead.get(called, called))
@@ -143,7 +143,7 @@ def _inner(called: FunctionType, swap: Swap | None) -> Any:
     return _compiled(_TWINS.get(called, called), swap, entry=False) if _is_rule(called) else called
 
 
-def _reaches(function: FunctionType, swap: Swap, seen: set[FunctionType]) -> bool:
+def _reaches(function: FunctionType, swap: Specialisation, seen: set[FunctionType]) -> bool:
     """Return whether a rule calls, itself or through others, one that another takes the place of."""
     seen.add(function)
     called = [function.__globals__.get(name) for name in function.__code__.co_names]

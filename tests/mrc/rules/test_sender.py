@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.mrc.channel import LOSE, US, Channel, Script, small_spec
 
-from weft.mrc import columns, sender
-from weft.mrc.acks import on_nack, on_sack
+from weft.mrc import columns
 from weft.mrc.columns import DATA, ERROR_NAMES, NOTHING
-from weft.mrc.control import next_control
 from weft.mrc.invariants import check_sender
-from weft.mrc.recovery import LONGEST_TIMEOUT_PS, timeout_ps
+from weft.mrc.rules import sender
+from weft.mrc.rules.acks import on_nack, on_sack
+from weft.mrc.rules.control import next_control
+from weft.mrc.rules.recovery import LONGEST_TIMEOUT_PS, timeout_ps
 from weft.mrc.settings import settings
 from weft.mrc.wire import packets
 

@@ -5,12 +5,12 @@ import sys
 
 import pytest
 
-from weft.mrc.compiled import compiled, rule, rules
-from weft.mrc.numbers import draw, psn_of
+from weft.core.compile.rules import compiled, rule, rules
+from weft.mrc.rules.numbers import draw, psn_of
 
 
 def test_plain_rules_do_not_load_numba() -> None:
-    program = "import sys, weft.mrc.control, weft.mrc.acks, weft.mrc.reverse; sys.exit('numba' in sys.modules)"
+    program = "import sys; from weft.mrc.rules import acks, control, reverse; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
@@ -20,7 +20,7 @@ def test_rules_call_compiled_rules() -> None:
 
 
 def test_every_rule_is_known_by_its_name() -> None:
-    assert rules()["weft.mrc.numbers.psn_of"] is psn_of
+    assert rules()["weft.mrc.rules.numbers.psn_of"] is psn_of
 
 
 def test_what_is_not_a_rule_can_not_be_compiled():

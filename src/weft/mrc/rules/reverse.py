@@ -13,10 +13,10 @@ none was answered for long, the others take an EV drawn at random.
 
 from typing import Any
 
+from weft.core.compile.rules import rule
 from weft.mrc.columns import DENIED, EV_PROBE, NOTHING
-from weft.mrc.compiled import rule
-from weft.mrc.evs import usable
-from weft.mrc.numbers import draw
+from weft.mrc.rules.evs import usable
+from weft.mrc.rules.numbers import draw
 
 REVERSE_ID = 0x8000
 """The bit that tells ids of reverse probes from those of the sending half."""

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.mrc import columns, evs, skipping
+from weft.mrc import columns
 from weft.mrc.columns import ACTIVE, ASSUMED_BAD, DENIED, EV_STATE_NAMES, GOOD, SKIP, SPARE
 from weft.mrc.invariants import check_evs
-from weft.mrc.ports import on_port_status
-from weft.mrc.sender import start_sender
+from weft.mrc.rules import evs, skipping
+from weft.mrc.rules.ports import on_port_status
+from weft.mrc.rules.sender import start_sender
 from weft.mrc.settings import settings
 from weft.specs.transport import MrcSpec
 

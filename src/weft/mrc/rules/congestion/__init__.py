@@ -7,9 +7,9 @@ the position in `ALGORITHMS`.
 
 from typing import Any
 
-from weft.mrc.compiled import rule
-from weft.mrc.congestion.fixed import fixed_start
-from weft.mrc.congestion.nscc import nscc_ack, nscc_loss, nscc_penalty, nscc_start, nscc_trim
+from weft.core.compile.rules import rule
+from weft.mrc.rules.congestion.fixed import fixed_start
+from weft.mrc.rules.congestion.nscc import nscc_ack, nscc_loss, nscc_penalty, nscc_start, nscc_trim
 
 ALGORITHMS = ("fixed", "nscc")
 """Names of the algorithms; a name's place is its number."""

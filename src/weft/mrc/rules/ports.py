@@ -8,9 +8,9 @@ down blame no EV; those blamed before the peer had told are good again with thei
 
 from typing import Any
 
+from weft.core.compile.rules import rule
 from weft.mrc.columns import ASSUMED_BAD, NEVER
-from weft.mrc.compiled import rule
-from weft.mrc.evs import ARRIVED, ev_event
+from weft.mrc.rules.evs import ARRIVED, ev_event
 
 _ID_MASK = 0x7FFF
 

@@ -10,8 +10,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-import weft
-from weft.mrc.compiled import keep_compiled
+from weft.core.compile.rules import keep_compiled
 
 _DIGITS = 16
 _PRIVATE = 0o700
@@ -24,7 +23,7 @@ def can_compile() -> bool:
 
 def digest_of(places: Sequence[str]) -> str:
     """Return a digest of all sources below some places of the package, and of the compiler's version."""
-    package = Path(weft.__file__).parent
+    package = Path(__file__).parents[2]
     digest = hashlib.sha256(version("numba").encode())
     for place in places:
         for file in sorted([package / place, *(package / place).rglob("*.py")]):

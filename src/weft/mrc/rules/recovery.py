@@ -19,10 +19,10 @@ proves that the peer is there.
 
 from typing import Any
 
+from weft.core.compile.rules import rule
 from weft.mrc.columns import ERROR_NO_PATH, ERROR_RETRIES, IN_FLIGHT, KEPT, LOST, NEVER, VANISHED
-from weft.mrc.compiled import rule
-from weft.mrc.congestion import cc_loss
-from weft.mrc.evs import ARRIVED, ev_event, ev_silent, forgive, note_fate, usable
+from weft.mrc.rules.congestion import cc_loss
+from weft.mrc.rules.evs import ARRIVED, ev_event, ev_silent, forgive, note_fate, usable
 
 LONGEST_TIMEOUT_PS = 1_024_000 << 24
 """The timeout of t = 24, the longest there is."""

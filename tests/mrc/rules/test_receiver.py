@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.mrc.channel import small_spec
 
-from weft.mrc import columns, receiver, reverse, sender
+from weft.mrc import columns
 from weft.mrc.columns import ERROR_NAMES, NACK, NOTHING, SACK
 from weft.mrc.invariants import check_receiver
+from weft.mrc.rules import receiver, reverse, sender
 from weft.mrc.settings import settings
 from weft.mrc.wire import packets
 

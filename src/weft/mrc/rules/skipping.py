@@ -24,8 +24,8 @@ A mark skips an EV once (facts section 4.2). What goes beyond is chosen here; `e
 
 from typing import Any
 
+from weft.core.compile.rules import rule
 from weft.mrc.columns import SKIP
-from weft.mrc.compiled import rule
 
 _PATIENCE_SHIFT = 3
 """Marks in a row, doublings of `patience`, that only skip an EV once each; those after them double the rounds."""

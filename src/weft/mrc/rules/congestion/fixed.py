@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from weft.mrc.compiled import rule
+from weft.core.compile.rules import rule
 
 
 @rule

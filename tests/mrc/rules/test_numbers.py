@@ -1,9 +1,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weft.core.compile.rules import compiled
 from weft.core.seeds import mix
-from weft.mrc.compiled import compiled
-from weft.mrc.numbers import draw, lowest_bit, mix32, psn_of, seq_near
+from weft.mrc.rules.numbers import draw, lowest_bit, mix32, psn_of, seq_near
 
 WORDS = st.integers(-(2**63), 2**63 - 1)
 COUNTERS = st.integers(0, 2**62)

@@ -27,10 +27,10 @@ from typing import Any
 
 import numpy as np
 
+from weft.core.compile.rules import rule
 from weft.mrc.columns import ACTIVE, ASSUMED_BAD, DENIED, GOOD, OUT, SKIP, SPARE
-from weft.mrc.compiled import rule
-from weft.mrc.numbers import next_draw
-from weft.mrc.skipping import is_held, mark_ages, most_held, note_mark, pace, rounds_of
+from weft.mrc.rules.numbers import next_draw
+from weft.mrc.rules.skipping import is_held, mark_ages, most_held, note_mark, pace, rounds_of
 
 MARK, TRIM, UNBLAMED, SILENCE, ALWAYS_SKIP, PASSED, PROBED_CLEAR, PROBED_MARKED, DENY, ALLOW, ARRIVED = range(11)
 """What can happen to an EV: an ECN mark, a trimmed packet, a loss that is not its fault, silence, the peer's wish never

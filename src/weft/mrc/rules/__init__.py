@@ -1,0 +1,1 @@
+"""The protocol as rules over columns: sender, receiver, acknowledgements, recovery, entropy values, congestion."""
