@@ -22,7 +22,8 @@ from typing import Any
 from weft.engines.kubernetes.acting import Actor, Stage
 from weft.engines.kubernetes.client import Client
 from weft.engines.kubernetes.control_plane import ControlPlane, assets, missing
-from weft.engines.kubernetes.program import NAMESPACE, install
+from weft.engines.kubernetes.installing import install
+from weft.engines.kubernetes.program import NAMESPACE
 from weft.engines.kubernetes.resources import GPU, JOBS, NAMESPACES, PODS, POOL_TAINT, TEAMS
 from weft.engines.kubernetes.watching import Reflector
 

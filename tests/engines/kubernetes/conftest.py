@@ -11,7 +11,7 @@ import pytest
 from tests.engines.kubernetes.stage import BARE, CONTROLLER, GRACE_S, NOBODY, Theatre
 
 from weft.engines.kubernetes.control_plane import ControlPlane, assets, missing
-from weft.engines.kubernetes.program import install
+from weft.engines.kubernetes.installing import install
 
 _NUMBERS = itertools.count()
 

@@ -78,7 +78,7 @@ def install(
         sys.stdout.write(manifest())
         return
     from weft.engines.kubernetes.access import load
-    from weft.engines.kubernetes.program import install as work
+    from weft.engines.kubernetes.installing import install as work
 
     access = load(on, os.environ, kubeconfig)
     names = run(work(access))
@@ -134,8 +134,7 @@ def act(
     """Play the nodes of a cluster against a real API server: they heartbeat and move pods through their states."""
     needed()
     from weft.engines.kubernetes.access import load
-    from weft.engines.kubernetes.acting import Stage
-    from weft.engines.kubernetes.program import play, stage_fits
+    from weft.engines.kubernetes.acting import Stage, play, stage_fits
 
     if not 0 <= silence <= 1:
         raise UsageError(f"--silence {silence}: write a share from 0 to 1")

@@ -11,10 +11,13 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
-from weft.core.errors import WeftError
-from weft.engines.kubernetes.client import ApiError, Client
+from weft.core.errors import UsageError, WeftError
+from weft.engines.kubernetes.access import Access
+from weft.engines.kubernetes.client import ApiError, Client, explaining
+from weft.engines.kubernetes.executing import ActedPod, Executor, NoProcesses, Processes
 from weft.engines.kubernetes.resources import GPU, LEASES, NODES, PODS, POOL_LABEL, POOL_TAINT
 from weft.engines.kubernetes.watching import Reflector
 
@@ -89,55 +92,6 @@ def ready(now: str) -> dict[str, str]:
     """Return the condition of a node that is well."""
     return {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "acted", "lastHeartbeatTime": now,
             "lastTransitionTime": now}  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class ActedPod:
-    """What is kept of a pod on an acted node."""
-
-    namespace: str
-    name: str
-    uid: str
-    node: str
-    phase: str
-    leaving: bool
-    grace_s: int
-    item: Mapping[str, Any] | None
-    """The whole object, where it is needed to run it."""
-
-    @property
-    def key(self) -> str:
-        """Return what tells it from all others."""
-        return self.uid
-
-
-class Executor(Protocol):
-    """Runs the commands of pods."""
-
-    def start(self, pod: ActedPod, ended: Callable[[ActedPod, int], None]) -> None:
-        """Start a pod's command and call `ended` with its exit status."""
-        ...
-
-    async def stop(self, pod: ActedPod, grace_s: float) -> None:
-        """Ask a pod's command to end, end it after the grace, and return when it has gone."""
-        ...
-
-    def lose(self, node: str) -> None:
-        """End everything on a node at once, without a word."""
-        ...
-
-
-class NoProcesses:
-    """An executor that runs nothing: pods run because it is said."""
-
-    def start(self, pod: ActedPod, ended: Callable[[ActedPod, int], None]) -> None:
-        """Start nothing."""
-
-    async def stop(self, pod: ActedPod, grace_s: float) -> None:
-        """Stop nothing."""
-
-    def lose(self, node: str) -> None:
-        """Lose nothing."""
 
 
 @dataclass
@@ -381,3 +335,30 @@ def _now() -> str:
 
 def _now_micro() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+async def play(
+    access: Access, stage: Stage, ready: Callable[[], None], folder: Path | None, silence: tuple[float, float]
+) -> None:
+    """Register the nodes of a stage and play them until cancelled; `silence` is a share of them, and after how long."""
+    share, after_s = silence
+    async with explaining(), Client(access, agent="weft-actor") as client:
+        actor = Actor(client, stage)
+        if folder is not None:
+            actor.run_in(Processes(folder, client))
+
+        async def register() -> None:
+            await actor.register()
+            ready()
+            await asyncio.sleep(after_s)
+            actor.silence(sorted(actor.names)[: int(share * stage.nodes)])
+
+        await asyncio.gather(actor.run(), register())
+
+
+def stage_fits(stage: Stage) -> Stage:
+    """Refuse a stage that can not be played."""
+    most = 60_000
+    if not 1 <= stage.nodes <= most:
+        raise UsageError(f"--nodes {stage.nodes}: write a number from 1 to {most:,}")
+    return stage

@@ -20,7 +20,7 @@ import orjson
 from weft.core.errors import FailedError, UsageError
 from weft.engines.kubernetes.access import Access, Credential
 from weft.engines.kubernetes.connecting import Connector
-from weft.engines.kubernetes.resources import BUDGETS, OLD_BUDGETS, PODS, Resource
+from weft.engines.kubernetes.resources import BUDGETS, OLD_BUDGETS, OURS, PODS, Resource
 
 MERGE = "application/merge-patch+json"
 APPLY = "application/apply-patch+yaml"
@@ -71,6 +71,27 @@ class ApiError(FailedError):
     def forbidden(self) -> bool:
         """Return whether a permission is missing."""
         return self.status == _FORBIDDEN
+
+
+def explained(error: ApiError) -> Exception:
+    """Return what a refusal means for the user, where it means that something has to be put right first."""
+    unknown = ("page not found", "could not find the requested resource", *(one.plural for one in OURS))
+    if error.missing and any(words in error.message for words in unknown):
+        return UsageError("the cluster does not know weft's kinds; an administrator runs: weft cluster install")
+    if error.forbidden:
+        return UsageError(f"a permission is missing: {error.message}")
+    if error.status == _UNAUTHORISED:
+        return UsageError("the API server does not accept the credentials of this context")
+    return error
+
+
+@contextlib.asynccontextmanager
+async def explaining() -> AsyncIterator[None]:
+    """Turn refusals into sentences for the user."""
+    try:
+        yield
+    except ApiError as error:
+        raise explained(error) from None
 
 
 class Client:

@@ -11,15 +11,64 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from weft.engines.kubernetes.acting import ActedPod
 from weft.engines.kubernetes.client import Client
 from weft.engines.kubernetes.resources import CONFIG_MAPS
 
 _WEFT = [sys.executable, "-c", "from weft.cli.main import run; run()"]
 _NOT_FOUND = 127
+
+
+@dataclass(frozen=True, slots=True)
+class ActedPod:
+    """What is kept of a pod on an acted node."""
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+    phase: str
+    leaving: bool
+    grace_s: int
+    item: Mapping[str, Any] | None
+    """The whole object, where it is needed to run it."""
+
+    @property
+    def key(self) -> str:
+        """Return what tells it from all others."""
+        return self.uid
+
+
+class Executor(Protocol):
+    """Runs the commands of pods."""
+
+    def start(self, pod: ActedPod, ended: Callable[[ActedPod, int], None]) -> None:
+        """Start a pod's command and call `ended` with its exit status."""
+        ...
+
+    async def stop(self, pod: ActedPod, grace_s: float) -> None:
+        """Ask a pod's command to end, end it after the grace, and return when it has gone."""
+        ...
+
+    def lose(self, node: str) -> None:
+        """End everything on a node at once, without a word."""
+        ...
+
+
+class NoProcesses:
+    """An executor that runs nothing: pods run because it is said."""
+
+    def start(self, pod: ActedPod, ended: Callable[[ActedPod, int], None]) -> None:
+        """Start nothing."""
+
+    async def stop(self, pod: ActedPod, grace_s: float) -> None:
+        """Stop nothing."""
+
+    def lose(self, node: str) -> None:
+        """Lose nothing."""
 
 
 class Processes:

@@ -1,4 +1,4 @@
-"""The programs: the engine with its lease and its metrics, the acted nodes, and the installation of our kinds.
+"""The programs: the engine with its lease and its metrics, and the installation of our kinds.
 
 Wiring only. Each function runs until it is cancelled or until something ends it that the user has to put right.
 """
@@ -9,21 +9,16 @@ import os
 import resource
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
 from weft.core.errors import UsageError
 from weft.engines.kubernetes.access import Access
-from weft.engines.kubernetes.acting import Actor, Stage
-from weft.engines.kubernetes.client import ApiError, Client, Hook
+from weft.engines.kubernetes.client import Client, Hook, explaining
 from weft.engines.kubernetes.election import Election
 from weft.engines.kubernetes.engine import Engine
-from weft.engines.kubernetes.executing import Processes
-from weft.engines.kubernetes.objects import definitions
 from weft.engines.kubernetes.reporting import read
-from weft.engines.kubernetes.resources import DEFINITIONS, OURS
 from weft.engines.kubernetes.settings import Settings, system_ms
 
 NAMESPACE = "weft-system"
@@ -41,27 +36,6 @@ class Leading:
     """How long the lease lasts without renewal."""
     metrics: str = ""
     """HOST:PORT at which metrics and health are served; empty for nowhere."""
-
-
-def explained(error: ApiError) -> Exception:
-    """Return what a refusal means for the user, where it means that something has to be put right first."""
-    unknown = ("page not found", "could not find the requested resource", *(one.plural for one in OURS))
-    if error.missing and any(words in error.message for words in unknown):
-        return UsageError("the cluster does not know weft's kinds; an administrator runs: weft cluster install")
-    if error.forbidden:
-        return UsageError(f"a permission is missing: {error.message}")
-    if error.status == 401:  # noqa: PLR2004 - HTTP
-        return UsageError("the API server does not accept the credentials of this context")
-    return error
-
-
-@contextlib.asynccontextmanager
-async def explaining() -> Any:
-    """Turn refusals into sentences for the user."""
-    try:
-        yield
-    except ApiError as error:
-        raise explained(error) from None
 
 
 async def control(
@@ -160,52 +134,3 @@ async def served(where: str, engine: Engine, client: Client, election: Election)
         raise UsageError(f"--metrics {where}: {os.strerror(error.errno or 0)}") from None
     finally:
         await runner.cleanup()
-
-
-async def install(access: Access) -> list[str]:
-    """Make our kinds known to a server and wait until it serves them; returns their names."""
-    async with explaining(), Client(access) as client:
-        names: list[str] = []
-        for one in definitions():
-            await client.apply(DEFINITIONS, one)
-            names.append(one["metadata"]["name"])
-        for name in names:
-            await _established(client, name)
-        return names
-
-
-async def _established(client: Client, name: str) -> None:
-    for _ in range(300):
-        there = await client.get(DEFINITIONS, name)
-        kinds = {one["type"]: one["status"] for one in (there.get("status") or {}).get("conditions") or ()}
-        if kinds.get("Established") == "True":
-            return
-        await asyncio.sleep(0.1)
-    raise UsageError(f"the server does not serve {name} after 30 s; look at its conditions")
-
-
-async def play(
-    access: Access, stage: Stage, ready: Callable[[], None], folder: Path | None, silence: tuple[float, float]
-) -> None:
-    """Register the nodes of a stage and play them until cancelled; `silence` is a share of them, and after how long."""
-    share, after_s = silence
-    async with explaining(), Client(access, agent="weft-actor") as client:
-        actor = Actor(client, stage)
-        if folder is not None:
-            actor.run_in(Processes(folder, client))
-
-        async def register() -> None:
-            await actor.register()
-            ready()
-            await asyncio.sleep(after_s)
-            actor.silence(sorted(actor.names)[: int(share * stage.nodes)])
-
-        await asyncio.gather(actor.run(), register())
-
-
-def stage_fits(stage: Stage) -> Stage:
-    """Refuse a stage that can not be played."""
-    most = 60_000
-    if not 1 <= stage.nodes <= most:
-        raise UsageError(f"--nodes {stage.nodes}: write a number from 1 to {most:,}")
-    return stage

@@ -16,10 +16,9 @@ from weft.cluster.why import why
 from weft.core.errors import FailedError, UsageError
 from weft.core.specfile import validate
 from weft.engines.kubernetes.access import Access
-from weft.engines.kubernetes.client import ApiError, Client
+from weft.engines.kubernetes.client import ApiError, Client, explaining
 from weft.engines.kubernetes.engine import Engine
 from weft.engines.kubernetes.objects import JobBody
-from weft.engines.kubernetes.program import explaining
 from weft.engines.kubernetes.resources import CONFIG_MAPS, JOB_LABEL, JOBS, NODES, PODS, RANK_LABEL
 from weft.engines.kubernetes.seen import CANCEL, SeenJob, seen_job
 from weft.engines.kubernetes.settings import Settings, system_ms
