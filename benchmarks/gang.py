@@ -19,13 +19,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from weft.engines.kubernetes.acting import Actor, Stage
-from weft.engines.kubernetes.client import Client
-from weft.engines.kubernetes.control_plane import ControlPlane, assets, missing
-from weft.engines.kubernetes.installing import install
-from weft.engines.kubernetes.program import NAMESPACE
-from weft.engines.kubernetes.resources import GPU, JOBS, NAMESPACES, PODS, POOL_TAINT, TEAMS
-from weft.engines.kubernetes.watching import Reflector
+from weft.engines.kubernetes.api.api_client import ApiClient
+from weft.engines.kubernetes.api.reflector import Reflector
+from weft.engines.kubernetes.api.resources import GPU, JOBS, NAMESPACES, PODS, POOL_TAINT, TEAMS
+from weft.engines.kubernetes.commands.installation import install
+from weft.engines.kubernetes.controller.controller_main import NAMESPACE
+from weft.testing.control_plane import ControlPlane, assets, missing
+from weft.testing.kubelets import Kubelets, SimulatedNodes
 
 _GPUS = 8
 _HOME = "default"
@@ -37,7 +37,7 @@ _ENGINE = [sys.executable, "-c", "from weft.cli.main import run; run()", "cluste
 class Watcher:
     """Sees pods come and be bound, and when."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: ApiClient) -> None:
         """Watch every pod."""
         self.bound: dict[str, float] = {}
         self.first: float | None = None
@@ -123,7 +123,7 @@ def peak_mb(process: subprocess.Popen[bytes]) -> float:
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")) * 1024 / 1e6
 
 
-async def sweep(client: Client, watcher: Watcher) -> None:
+async def sweep(client: ApiClient, watcher: Watcher) -> None:
     """Take every job and pod away."""
     for one in await client.list(JOBS, _HOME):
         await client.delete(JOBS, one["metadata"]["name"], _HOME)
@@ -135,7 +135,7 @@ async def sweep(client: Client, watcher: Watcher) -> None:
 
 
 async def ours(
-    plane: ControlPlane, client: Client, watcher: Watcher, nodes: int, number: int
+    plane: ControlPlane, client: ApiClient, watcher: Watcher, nodes: int, number: int
 ) -> tuple[float, float, float]:
     """Return the seconds that weft takes for the gang, the processor seconds, and its peak memory in MB."""
     async with engine(plane) as process:
@@ -151,7 +151,9 @@ async def ours(
     return seconds, mine + servers, memory
 
 
-async def theirs(plane: ControlPlane, client: Client, watcher: Watcher, nodes: int, number: int) -> tuple[float, float]:
+async def theirs(
+    plane: ControlPlane, client: ApiClient, watcher: Watcher, nodes: int, number: int
+) -> tuple[float, float]:
     """Return the seconds that kube-scheduler takes for as many pods, and the processor seconds."""
     plane.start_scheduler()
     await asyncio.sleep(8.0)
@@ -175,7 +177,7 @@ async def theirs(plane: ControlPlane, client: Client, watcher: Watcher, nodes: i
 
 
 async def beside(
-    plane: ControlPlane, client: Client, watcher: Watcher, nodes: int, small: int
+    plane: ControlPlane, client: ApiClient, watcher: Watcher, nodes: int, small: int
 ) -> tuple[list[float], int]:
     """Return submit-to-bound seconds of small jobs during the bind of a gang, and how many were bound before it was."""
     async with engine(plane) as process:
@@ -206,13 +208,13 @@ async def measure(plane: ControlPlane, nodes: int, rounds: int, small: int) -> d
         "nodes": nodes, "weft_s": [], "kube_scheduler_s": [], "weft_peak_mb": [], "weft_cpu_s": [],
         "kube_scheduler_cpu_s": [],
     }  # fmt: skip
-    async with Client(plane.access(), agent="bench") as client, Client(plane.access(), agent="actor") as acting:
+    async with ApiClient(plane.access(), agent="bench") as client, ApiClient(plane.access(), agent="actor") as acting:
         await client.apply(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
         team = {"apiVersion": TEAMS.api_version, "kind": TEAMS.kind, "metadata": {"name": "default"}}
         await client.apply(TEAMS, {**team, "spec": {"quota": _GPUS * (nodes + small)}})
         watcher = Watcher(client)
         task = asyncio.create_task(watcher.cache.run())
-        actor = Actor(acting, Stage(nodes + small, _GPUS, moves=False, heartbeats_per_s=20.0))
+        actor = Kubelets(acting, SimulatedNodes(nodes + small, _GPUS, moves=False, heartbeats_per_s=20.0))
         begun = time.monotonic()
         await actor.register()
         print(f"{nodes + small:,} nodes registered in {time.monotonic() - begun:.1f} s", flush=True)

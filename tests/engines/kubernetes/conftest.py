@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 from tests.engines.kubernetes.stage import BARE, CONTROLLER, GRACE_S, NOBODY, Theatre
 
-from weft.engines.kubernetes.control_plane import ControlPlane, assets, missing
-from weft.engines.kubernetes.installing import install
+from weft.engines.kubernetes.commands.installation import install
+from weft.testing.control_plane import ControlPlane, assets, missing
 
 _NUMBERS = itertools.count()
 

@@ -10,9 +10,9 @@ import signal
 import sys
 from pathlib import Path
 
-from weft.engines.kubernetes.access import load
-from weft.engines.kubernetes.program import Leading, control
-from weft.engines.kubernetes.settings import Settings
+from weft.engines.kubernetes.api.access import load
+from weft.engines.kubernetes.controller.controller_main import Leading, control
+from weft.engines.kubernetes.controller.settings import Settings
 
 
 def live(writes: int, config: str, pool: str) -> None:

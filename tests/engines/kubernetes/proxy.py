@@ -12,8 +12,8 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from weft.engines.kubernetes.access import Access
-from weft.engines.kubernetes.connecting import Connector
+from weft.engines.kubernetes.api.access import Access
+from weft.engines.kubernetes.api.connector import Connector
 
 _STALE_MOST = 400_000
 

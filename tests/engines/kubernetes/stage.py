@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
-from weft.engines.kubernetes.acting import Actor, Stage
-from weft.engines.kubernetes.client import ApiError, Client
-from weft.engines.kubernetes.control_plane import ControlPlane, User
-from weft.engines.kubernetes.engine import Engine
-from weft.engines.kubernetes.resources import JOB_LABEL, JOBS, NAMESPACES, PODS, TEAMS
-from weft.engines.kubernetes.settings import Settings
+from weft.engines.kubernetes.api.api_client import ApiClient, ApiError
+from weft.engines.kubernetes.api.resources import JOB_LABEL, JOBS, NAMESPACES, PODS, TEAMS
+from weft.engines.kubernetes.controller.control_loop import KubernetesEngine
+from weft.engines.kubernetes.controller.settings import Settings
+from weft.testing.control_plane import ControlPlane, User
+from weft.testing.kubelets import Kubelets, SimulatedNodes
 
 GRACE_S = 15
 """After so long without a heartbeat Kubernetes itself says that a node is not ready."""
@@ -32,22 +32,24 @@ class Theatre:
     name: str
 
     @contextlib.asynccontextmanager
-    async def open(self, gpus: int = 1000) -> AsyncIterator[Client]:
+    async def open(self, gpus: int = 1000) -> AsyncIterator[ApiClient]:
         """Make the namespace and the team, and give an administrator's client."""
-        async with Client(self.plane.access()) as client:
+        async with ApiClient(self.plane.access()) as client:
             await client.apply(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.name}})
             await self.team(client, self.name, gpus)
             yield client
 
-    async def team(self, client: Client, name: str, quota: int, most: int | None = None) -> None:
+    async def team(self, client: ApiClient, name: str, quota: int, most: int | None = None) -> None:
         """Set a team's quota."""
         spec = {"quota": quota, **({} if most is None else {"most": most})}
         body = {"apiVersion": TEAMS.api_version, "kind": TEAMS.kind, "metadata": {"name": name}, "spec": spec}
         await client.apply(TEAMS, body)
 
-    def stage(self, nodes: int, **more: Any) -> Stage:
+    def stage(self, nodes: int, **more: Any) -> SimulatedNodes:
         """Return nodes of this theatre's pool."""
-        return Stage(nodes, pool=self.name, prefix=self.name, **cast("Any", {"gpus": 8, "least_period_s": 3.0, **more}))
+        return SimulatedNodes(
+            nodes, pool=self.name, prefix=self.name, **cast("Any", {"gpus": 8, "least_period_s": 3.0, **more})
+        )
 
     def settings(self, **more: Any) -> Settings:
         """Return settings of an engine for this theatre."""
@@ -58,21 +60,21 @@ class Theatre:
         spec = {"nodes": nodes, "command": ["true"], "team": self.name, **more}
         return {"apiVersion": JOBS.api_version, "kind": JOBS.kind, "metadata": {"name": name}, "spec": spec}
 
-    async def submit(self, client: Client, name: str, nodes: int, **more: Any) -> None:
+    async def submit(self, client: ApiClient, name: str, nodes: int, **more: Any) -> None:
         """Hand in a job."""
         await client.create(JOBS, self.job(name, nodes, **more), self.name)
 
-    async def states(self, client: Client) -> dict[str, str]:
+    async def states(self, client: ApiClient) -> dict[str, str]:
         """Return the state of every job."""
         jobs = await client.list(JOBS, self.name)
         return {one["metadata"]["name"]: (one.get("status") or {}).get("state", "") for one in jobs}
 
-    async def bound(self, client: Client) -> Counter[str]:
+    async def bound(self, client: ApiClient) -> Counter[str]:
         """Return how many pods of each job are bound."""
         pods = await client.list(PODS, self.name)
         return Counter(one["metadata"]["labels"][JOB_LABEL] for one in pods if one["spec"].get("nodeName"))
 
-    async def status(self, client: Client, name: str) -> dict[str, Any]:
+    async def status(self, client: ApiClient, name: str) -> dict[str, Any]:
         """Return a job's status."""
         return (await client.get(JOBS, name, self.name)).get("status") or {}
 
@@ -105,20 +107,20 @@ async def running(*works: Any) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def playing(theatre: Theatre, stage: Stage) -> AsyncIterator[Actor]:
+async def playing(theatre: Theatre, stage: SimulatedNodes) -> AsyncIterator[Kubelets]:
     """Play nodes beside the block."""
-    async with Client(theatre.plane.access(), agent="actor") as client:
-        actor = Actor(client, stage)
+    async with ApiClient(theatre.plane.access(), agent="actor") as client:
+        actor = Kubelets(client, stage)
         async with running(actor.run()):
             await actor.register()
             yield actor
 
 
 @contextlib.asynccontextmanager
-async def engine(theatre: Theatre, settings: Settings | None = None, **more: Any) -> AsyncIterator[Engine]:
+async def engine(theatre: Theatre, settings: Settings | None = None, **more: Any) -> AsyncIterator[KubernetesEngine]:
     """Run an engine beside the block."""
-    async with Client(theatre.plane.access(), agent="engine", **more) as client:
-        one = Engine(client, settings or theatre.settings())
+    async with ApiClient(theatre.plane.access(), agent="engine", **more) as client:
+        one = KubernetesEngine(client, settings or theatre.settings())
         async with running(one.run()):
             yield one
 

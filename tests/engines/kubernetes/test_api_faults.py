@@ -7,8 +7,8 @@ from tests.engines.kubernetes.proxy import Proxy
 from tests.engines.kubernetes.stage import Theatre, playing, running, until
 from tests.engines.kubernetes.witness import Witness
 
-from weft.engines.kubernetes.client import Client
-from weft.engines.kubernetes.engine import Engine
+from weft.engines.kubernetes.api.api_client import ApiClient
+from weft.engines.kubernetes.controller.control_loop import KubernetesEngine
 
 _NODES = 12
 _MOST = 8 * _NODES
@@ -30,8 +30,8 @@ async def _live(theatre: Theatre) -> None:
         async with theatre.open(_MOST) as client, playing(theatre, theatre.stage(_NODES, run_s=0.3)):
             witness = Witness(client, theatre.name, sizes, _MOST)
             spoiled = replace(theatre.plane.access(), server=address, tls=None)
-            async with Client(spoiled, agent="engine") as mine:
-                one = Engine(mine, theatre.settings(silence_s=3.0))
+            async with ApiClient(spoiled, agent="engine") as mine:
+                one = KubernetesEngine(mine, theatre.settings(silence_s=3.0))
                 async with running(witness.cache.run(), one.run()):
                     for name, size in sizes.items():
                         await theatre.submit(client, name, size)

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 from tests.engines.kubernetes.stage import GRACE_S, Theatre, engine, playing, until
 
-from weft.engines.kubernetes.client import Client
+from weft.engines.kubernetes.api.api_client import ApiClient
 
 _SECONDS = 12.0
 _SMALL, _LARGE = 100, 1000
@@ -71,7 +71,7 @@ def _writes(one) -> int:
     return sum(count for method, count in one.client.sent.items() if method not in ("GET", "WATCH"))
 
 
-async def _counters(client: Client) -> Counter[tuple[str, str]]:
+async def _counters(client: ApiClient) -> Counter[tuple[str, str]]:
     """Return the server's own count of requests, by resource and verb."""
     found: Counter[tuple[str, str]] = Counter()
     pattern = re.compile(r"^apiserver_request_total\{(?P<labels>.*)\} (?P<value>\S+)$")

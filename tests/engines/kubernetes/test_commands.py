@@ -10,10 +10,10 @@ import yaml
 from tests.engines.kubernetes.stage import BARE, NOBODY, Theatre, engine, running, until
 
 from weft.cli.main import main
-from weft.engines.kubernetes.acting import Actor
-from weft.engines.kubernetes.client import Client
-from weft.engines.kubernetes.control_plane import ADMIN
-from weft.engines.kubernetes.executing import Processes
+from weft.engines.kubernetes.api.api_client import ApiClient
+from weft.testing.control_plane import ADMIN
+from weft.testing.kubelets import Kubelets
+from weft.testing.pod_processes import PodProcesses
 
 _LONG = "x" * 60
 
@@ -92,9 +92,9 @@ async def _commands(theatre: Theatre, work: Path, folder: Path) -> None:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    async with theatre.open(24) as client, Client(theatre.plane.access(), agent="actor") as acting:
-        actor = Actor(acting, theatre.stage(2))
-        processes = Processes(folder, acting)
+    async with theatre.open(24) as client, ApiClient(theatre.plane.access(), agent="actor") as acting:
+        actor = Kubelets(acting, theatre.stage(2))
+        processes = PodProcesses(folder, acting)
         actor.run_in(processes)
         await actor.register()
         common = ("--on", ".", "--team", theatre.name, "--gpus", "8")

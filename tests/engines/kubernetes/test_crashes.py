@@ -8,8 +8,8 @@ import pytest
 from tests.engines.kubernetes.stage import Theatre, playing, running, until
 from tests.engines.kubernetes.witness import Witness
 
-from weft.engines.kubernetes.client import Client
-from weft.engines.kubernetes.resources import JOBS
+from weft.engines.kubernetes.api.api_client import ApiClient
+from weft.engines.kubernetes.api.resources import JOBS
 
 _KILLS = 100
 _NODES = 12
@@ -65,7 +65,7 @@ async def _churn(theatre: Theatre) -> None:
         assert witness.bound == sum(sizes.values())
 
 
-async def _submit(theatre: Theatre, client: Client, chance: random.Random, sizes: dict[str, int]) -> None:
+async def _submit(theatre: Theatre, client: ApiClient, chance: random.Random, sizes: dict[str, int]) -> None:
     """Keep a few jobs waiting or running at any time."""
     left = [name for name, state in (await theatre.states(client)).items() if state != "done"]
     while len(left) < 8:

@@ -10,12 +10,12 @@ import yaml
 from tests.engines.kubernetes.stage import CONTROLLER, Theatre, playing, until
 
 from weft.cluster.nodes import NodeState
-from weft.engines.kubernetes.client import ApiError, Client
-from weft.engines.kubernetes.election import Election
-from weft.engines.kubernetes.engine import Engine
-from weft.engines.kubernetes.objects import manifest
-from weft.engines.kubernetes.resources import HEALTH, JOBS, NAMESPACES, NODES, PODS, TEAMS, Resource
-from weft.engines.kubernetes.seen import CANCEL
+from weft.engines.kubernetes.api.api_client import ApiClient, ApiError
+from weft.engines.kubernetes.api.crds import manifest
+from weft.engines.kubernetes.api.resources import HEALTH, JOBS, NAMESPACES, NODES, PODS, TEAMS, Resource
+from weft.engines.kubernetes.controller.control_loop import KubernetesEngine
+from weft.engines.kubernetes.controller.election import Election
+from weft.engines.kubernetes.controller.observed import CANCEL
 
 _DEPLOY = Path(__file__).parents[3] / "deploy" / "kubernetes"
 _GROUP = "rbac.authorization.k8s.io"
@@ -105,7 +105,7 @@ async def _all_verbs(theatre: Theatre) -> None:
         assert not unused, f"nobody needs {unused}"
 
 
-async def _scene(theatre: Theatre, client: Client, taken: Any, number: int) -> list[str]:
+async def _scene(theatre: Theatre, client: ApiClient, taken: Any, number: int) -> list[str]:
     """Play everything that the engine can do, with one permission less; returns what was refused."""
     for one in _without(taken):
         resource = _KINDS[one["kind"]]
@@ -118,14 +118,14 @@ async def _scene(theatre: Theatre, client: Client, taken: Any, number: int) -> l
             await client.replace(resource, {**there, "rules": one["rules"]}, namespace)
     await asyncio.sleep(0.3)
     access = theatre.plane.access(CONTROLLER)
-    async with Client(access, tries=2) as mine:
+    async with ApiClient(access, tries=2) as mine:
         election = Election(mine, "weft-system", f"test{number}", name=f"lease{theatre.name}{number}", duration_s=30.0)
         try:
             await election.wait()
             await election.give_up()
         except ApiError:
             return mine.refused
-        engine = Engine(mine, theatre.settings(teams_s=0.2))
+        engine = KubernetesEngine(mine, theatre.settings(teams_s=0.2))
         task = asyncio.create_task(engine.run())
         try:
             await _play(theatre, client, engine, mine, task, number)
@@ -136,7 +136,9 @@ async def _scene(theatre: Theatre, client: Client, taken: Any, number: int) -> l
         return mine.refused
 
 
-async def _play(theatre: Theatre, client: Client, engine: Engine, mine: Client, task: Any, number: int) -> None:
+async def _play(
+    theatre: Theatre, client: ApiClient, engine: KubernetesEngine, mine: ApiClient, task: Any, number: int
+) -> None:
     async def over(question: Any) -> bool:
         return bool(mine.refused) or task.done() or bool(await question())
 
@@ -186,7 +188,7 @@ async def _play(theatre: Theatre, client: Client, engine: Engine, mine: Client, 
     await wait_for(quiet)
 
 
-async def _clear(theatre: Theatre, client: Client) -> None:
+async def _clear(theatre: Theatre, client: ApiClient) -> None:
     for one in await client.list(JOBS, theatre.name):
         await client.delete(JOBS, one["metadata"]["name"], theatre.name)
     await client.request("DELETE", PODS.path(theatre.name), query={"gracePeriodSeconds": "0"})

@@ -5,7 +5,7 @@ from tests.engines.kubernetes.stage import Theatre, engine, playing, until
 
 from weft.cluster.nodes import NodeState
 from weft.cluster.snapshot import Policy
-from weft.engines.kubernetes.resources import PODS
+from weft.engines.kubernetes.api.resources import PODS
 
 _NODES = 40
 _SILENT = 12

@@ -8,11 +8,11 @@ import pytest
 from tests.engines.kubernetes.stage import Theatre, engine, running, until
 
 from weft.cluster.nodes import NodeState
-from weft.engines.kubernetes.acting import Actor
-from weft.engines.kubernetes.client import Client
-from weft.engines.kubernetes.executing import Processes
-from weft.engines.kubernetes.resources import HEALTH
+from weft.engines.kubernetes.api.api_client import ApiClient
+from weft.engines.kubernetes.api.resources import HEALTH
 from weft.specs import JobSpec, load_job
+from weft.testing.kubelets import Kubelets
+from weft.testing.pod_processes import PodProcesses
 from weft.training import runs
 
 _STEPS = 24
@@ -52,9 +52,9 @@ async def _train(theatre: Theatre, folder: Path) -> tuple[dict[str, float], dict
         "volumes": [{"path": "/runs", "claim": "shared"}],
         "grace": "5 s",
     }
-    async with theatre.open(8) as client, Client(theatre.plane.access(), agent="actor") as acting:
-        actor = Actor(acting, stage)
-        processes = Processes(folder, acting)
+    async with theatre.open(8) as client, ApiClient(theatre.plane.access(), agent="actor") as acting:
+        actor = Kubelets(acting, stage)
+        processes = PodProcesses(folder, acting)
         actor.run_in(processes)
         await actor.register()
         async with running(actor.run()), engine(theatre) as one:
@@ -113,7 +113,7 @@ def _asked(question):
     return asked
 
 
-def _ended(theatre: Theatre, client: Client, name: str):
+def _ended(theatre: Theatre, client: ApiClient, name: str):
     async def ended() -> bool:
         state = (await theatre.states(client)).get(name)
         assert state not in ("failed", "refused"), await theatre.status(client, name)
@@ -122,7 +122,7 @@ def _ended(theatre: Theatre, client: Client, name: str):
     return ended
 
 
-def _placed_elsewhere(theatre: Theatre, client: Client, lost: str):
+def _placed_elsewhere(theatre: Theatre, client: ApiClient, lost: str):
     async def placed() -> bool:
         status = await theatre.status(client, "hit")
         nodes = (status.get("placement") or {}).get("nodes") or [lost]

@@ -4,8 +4,8 @@ from collections import Counter
 import pytest
 from tests.engines.kubernetes.stage import Theatre, engine, playing, until
 
-from weft.engines.kubernetes.client import Client
-from weft.engines.kubernetes.resources import GPU, JOB_LABEL, PODS, POOL_TAINT
+from weft.engines.kubernetes.api.api_client import ApiClient
+from weft.engines.kubernetes.api.resources import GPU, JOB_LABEL, PODS, POOL_TAINT
 
 _NODES = 200
 
@@ -46,7 +46,7 @@ async def _two_gangs(theatre: Theatre) -> None:
                 await until(both_are_done, 120.0)
 
 
-async def _by_kube_scheduler(theatre: Theatre, client: Client) -> Counter[str]:
+async def _by_kube_scheduler(theatre: Theatre, client: ApiClient) -> Counter[str]:
     """Return how many pods of two gangs kube-scheduler binds when each asks for every node, then take them away."""
     room = {GPU: "8"}
     container = {"name": "job", "image": "none", "resources": {"requests": room, "limits": room}}

@@ -5,9 +5,9 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from weft.engines.kubernetes.client import Client
-from weft.engines.kubernetes.resources import JOB_LABEL, PODS, RANK_LABEL
-from weft.engines.kubernetes.watching import Reflector
+from weft.engines.kubernetes.api.api_client import ApiClient
+from weft.engines.kubernetes.api.reflector import Reflector
+from weft.engines.kubernetes.api.resources import JOB_LABEL, PODS, RANK_LABEL
 
 _Seen = tuple[str, str, str, str, int, bool]
 
@@ -15,7 +15,7 @@ _Seen = tuple[str, str, str, str, int, bool]
 class Witness:
     """Checks, at every event, that nodes are held once, ranks exist once and teams stay within their most."""
 
-    def __init__(self, client: Client, namespace: str, sizes: Mapping[str, int], most: int, gpus: int = 8) -> None:
+    def __init__(self, client: ApiClient, namespace: str, sizes: Mapping[str, int], most: int, gpus: int = 8) -> None:
         """Watch whole-node jobs whose sizes are known, of one team that may hold `most` GPUs."""
         self.wrong: list[str] = []
         self.bound = 0

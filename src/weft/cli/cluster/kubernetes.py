@@ -32,8 +32,8 @@ def needed() -> None:
 def remote(on: str, image: str | None = None, volumes: tuple[str, ...] = ()) -> Speaker:
     """Return a way to the cluster of a context; "." is the current one."""
     needed()
-    from weft.engines.kubernetes.access import load
-    from weft.engines.kubernetes.remote import Remote
+    from weft.engines.kubernetes.api.access import load
+    from weft.engines.kubernetes.commands.remote import Remote
 
     pool = os.environ.get("WEFT_POOL", "weft")
     return Remote(load(None if on == "." else on, os.environ), image=image, volumes=volumes, pool=pool)
@@ -42,7 +42,7 @@ def remote(on: str, image: str | None = None, volumes: tuple[str, ...] = ()) -> 
 def print_rendered(table: Mapping[str, Any], kind: str, image: str | None, volumes: tuple[str, ...]) -> None:
     """Print what a submission is in the objects of others."""
     needed()
-    from weft.engines.kubernetes.rendering import rendered
+    from weft.engines.kubernetes.commands.rendering import rendered
 
     sys.stdout.write(rendered(table, kind, image, volumes))
 
@@ -73,12 +73,12 @@ def install(
     """Make weft's kinds known to a cluster: WeftJob, Team, NodeHealth and Topology. Done twice it changes nothing."""
     needed()
     if print_:
-        from weft.engines.kubernetes.objects import manifest
+        from weft.engines.kubernetes.api.crds import manifest
 
         sys.stdout.write(manifest())
         return
-    from weft.engines.kubernetes.access import load
-    from weft.engines.kubernetes.installing import install as work
+    from weft.engines.kubernetes.api.access import load
+    from weft.engines.kubernetes.commands.installation import install as work
 
     access = load(on, os.environ, kubeconfig)
     names = run(work(access))
@@ -103,10 +103,10 @@ def control(
 ) -> None:  # fmt: skip
     """Run the engine: it places jobs on the pool's nodes and keeps them running. One of several leads."""
     needed()
-    from weft.engines.kubernetes.access import load
-    from weft.engines.kubernetes.program import Leading
-    from weft.engines.kubernetes.program import control as work
-    from weft.engines.kubernetes.settings import Settings
+    from weft.engines.kubernetes.api.access import load
+    from weft.engines.kubernetes.controller.controller_main import Leading
+    from weft.engines.kubernetes.controller.controller_main import control as work
+    from weft.engines.kubernetes.controller.settings import Settings
 
     if rate < 1 or lease <= 0:
         raise UsageError(f"--rate {rate} and --lease {lease} must be at least 1 write and more than 0 seconds")
@@ -133,12 +133,12 @@ def act(
 ) -> None:  # fmt: skip
     """Play the nodes of a cluster against a real API server: they heartbeat and move pods through their states."""
     needed()
-    from weft.engines.kubernetes.access import load
-    from weft.engines.kubernetes.acting import Stage, play, stage_fits
+    from weft.engines.kubernetes.api.access import load
+    from weft.testing.kubelets import SimulatedNodes, checked_count, simulate
 
     if not 0 <= silence <= 1:
         raise UsageError(f"--silence {silence}: write a share from 0 to 1")
-    stage = stage_fits(Stage(nodes, gpus, pool, start_s=start, run_s=run_for))
+    stage = checked_count(SimulatedNodes(nodes, gpus, pool, start_s=start, run_s=run_for))
     access = load(on, os.environ, kubeconfig)
 
     def ready() -> None:
@@ -147,7 +147,7 @@ def act(
             markup=False, soft_wrap=True,
         )  # fmt: skip
 
-    run(play(access, stage, ready, folder if exec_ else None, (silence, after)))
+    run(simulate(access, stage, ready, folder if exec_ else None, (silence, after)))
 
 
 def pod(*command: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> None:
@@ -159,7 +159,7 @@ def pod(*command: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> None:
         What is run; a training where absent.
 
     """
-    from weft.engines.kubernetes.inside import run as work
+    from weft.engines.kubernetes.pod.pod_main import run as work
 
     status = work(command, os.environ)
     if status:

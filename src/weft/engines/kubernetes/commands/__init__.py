@@ -1,0 +1,1 @@
+"""The client side: submissions, answers and manifests for the commands that people type."""

@@ -1,0 +1,1 @@
+"""The controller: a pure `reconcile` over cached objects, and the loop, writer and election around it."""

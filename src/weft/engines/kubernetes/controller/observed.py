@@ -1,0 +1,366 @@
+"""What is kept of the server's objects: small frozen records, and the way from a job's status to a record and back.
+
+A cache of 7,500 nodes and their pods has to be small and quick to compare; so only what decisions and the engine read
+is kept. The status of a `WeftJob` is the engine's memory: `weft.cluster`'s record of the job and where its ranks were
+put, by the names of nodes. After a crash the engine knows nothing else, and needs nothing else.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from weft.cluster.jobs import Gang, Job, JobState
+from weft.cluster.records import as_plain, from_plain
+from weft.core.errors import SpecError
+from weft.core.specfile import validate
+from weft.core.units import PICOSECONDS_PER_SECOND
+from weft.engines.kubernetes.api.crds import BODIES, NAME_LETTERS, JobBody, TeamBody
+from weft.engines.kubernetes.api.resources import (
+    ATTEMPT_LABEL,
+    GPU,
+    JOB_LABEL,
+    JOBS,
+    POOL_TAINT,
+    RANK_LABEL,
+    SICK_TAINT,
+    TEAMS,
+    Resource,
+)
+
+_PS_PER_MS = PICOSECONDS_PER_SECOND // 1000
+CANCEL = "cluster.weft/cancel"
+"""Annotation of a job that somebody calls off; its value says who."""
+_TOLERATED = (POOL_TAINT, SICK_TAINT, "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+_STATIC = (
+    "id",
+    "gang",
+    "submit_ms",
+    "kind",
+    "team",
+    "priority",
+    "limit_ms",
+    "after",
+    "grace_ms",
+    "min_run_ms",
+    "placement",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedNode:
+    """A node of the pool as its object describes it."""
+
+    name: str
+    """Its name."""
+    uid: str
+    """Tells it from another of the same name."""
+    gpus: int
+    """GPUs that it offers."""
+    ready: bool
+    """Whether it is heard: the condition Ready is true."""
+    barred: str
+    """Why an operator, or somebody else's taint, keeps work away; empty where nothing does."""
+    address: str
+    """Its own address."""
+    labels: tuple[tuple[str, str], ...]
+    """Labels that may say where it stands."""
+    taints: tuple[tuple[str, str, str], ...]
+    """Its taints: key, value and effect."""
+    version: str = field(compare=False)
+    """The version of its object; a new one alone is no news."""
+
+    @property
+    def sick(self) -> bool:
+        """Return whether it carries our taint of quarantine."""
+        return any(key == SICK_TAINT for key, _, _ in self.taints)
+
+
+def observe_node(item: Mapping[str, Any]) -> ObservedNode:
+    """Keep what is needed of a Node."""
+    meta, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
+    conditions = {one["type"]: one["status"] for one in status.get("conditions") or ()}
+    addresses = {one["type"]: one["address"] for one in status.get("addresses") or ()}
+    taints = spec.get("taints") or ()
+    foreign = [one["key"] for one in taints if one.get("effect") != "PreferNoSchedule" and one["key"] not in _TOLERATED]
+    barred = f"taint {foreign[0]}" if foreign else ("cordoned" if spec.get("unschedulable") else "")
+    offered = (status.get("allocatable") or {}).get(GPU, "0")
+    return ObservedNode(
+        name=meta["name"],
+        uid=meta["uid"],
+        gpus=int(offered),
+        ready=conditions.get("Ready") == "True",
+        barred=barred,
+        address=addresses.get("InternalIP", ""),
+        labels=tuple(sorted((meta.get("labels") or {}).items())),
+        taints=tuple((one["key"], one.get("value", ""), one["effect"]) for one in taints),
+        version=meta["resourceVersion"],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedPod:
+    """A pod of ours."""
+
+    namespace: str
+    name: str
+    uid: str
+    owner: str
+    """Uid of its job."""
+    job: str
+    """Name of its job."""
+    rank: int
+    attempt: int
+    node: str
+    """Where it is bound; empty where it is not."""
+    phase: str
+    leaving: bool
+    """Whether it is being deleted."""
+    code: int | None
+    """How its program ended, where it has."""
+    reason: str
+    """What the node says about it."""
+    gpus: int = 0
+    """GPUs that it holds on its node."""
+
+    @property
+    def over(self) -> bool:
+        """Return whether nothing of it runs any more."""
+        return self.phase in ("Succeeded", "Failed")
+
+
+def observe_pod(item: Mapping[str, Any]) -> ObservedPod:
+    """Keep what is needed of a Pod."""
+    meta, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
+    labels = meta.get("labels") or {}
+    owners = meta.get("ownerReferences") or ({"uid": ""},)
+    ended = [
+        one["state"]["terminated"] for one in status.get("containerStatuses") or () if "terminated" in one["state"]
+    ]
+    rank, attempt = labels.get(RANK_LABEL, "0"), labels.get(ATTEMPT_LABEL, "0")
+    return ObservedPod(
+        namespace=meta["namespace"],
+        name=meta["name"],
+        uid=meta["uid"],
+        owner=owners[0]["uid"],
+        job=labels.get(JOB_LABEL, ""),
+        rank=int(rank) if rank.isdigit() else 0,
+        attempt=int(attempt) if attempt.isdigit() else 0,
+        node=spec.get("nodeName") or "",
+        phase=status.get("phase") or "Pending",
+        leaving="deletionTimestamp" in meta,
+        code=ended[0].get("exitCode") if ended else None,
+        reason=status.get("reason") or "",
+        gpus=sum(_gpus(one) for one in spec.get("containers") or ()),
+    )
+
+
+def _gpus(container: Mapping[str, Any]) -> int:
+    return int(((container.get("resources") or {}).get("limits") or {}).get(GPU, "0"))
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose pods are meant."""
+
+    namespace: str
+    """Where they live."""
+    job: str
+    """Name of their job."""
+    uid: str
+    """Which job of that name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where the ranks of a job were put, by names."""
+
+    nodes: tuple[str, ...]
+    """The node of each place in the gang."""
+    gpus_per_node: int
+    """GPUs on each."""
+    devices: tuple[tuple[int, ...], ...] = ()
+    """Numbers of GPUs on each node, where nodes are shared."""
+    attempt: int = 1
+    """Counts the times that the job was given nodes, or other ones."""
+    first: int = 1
+    """The attempt in which the places that never moved were made."""
+    moved: Mapping[int, int] = field(default_factory=dict)
+    """Places that moved to other nodes since, and in which attempt."""
+    waves: tuple[tuple[int, int], ...] = ()
+    """When how many places may begin, in milliseconds from the start; empty for all of them at once."""
+
+    def made(self, place: int) -> int:
+        """Return the attempt in which the pod of a place was made."""
+        return self.moved.get(place, self.first)
+
+    def begun(self, elapsed_ms: int) -> int:
+        """Return how many places may have begun by then."""
+        return sum(count for after_ms, count in self.waves if after_ms <= elapsed_ms) if self.waves else len(self.nodes)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as the status holds it."""
+        return {
+            "nodes": list(self.nodes), "gpusPerNode": self.gpus_per_node, "attempt": self.attempt, "first": self.first,
+            "devices": [list(each) for each in self.devices],
+            "moved": {str(place): attempt for place, attempt in self.moved.items()},
+            "waves": [list(wave) for wave in self.waves],
+        }  # fmt: skip
+
+
+def placed_from(status: Mapping[str, Any]) -> Placed | None:
+    """Return where a job's ranks were put, as its status says."""
+    held = status.get("placement")
+    if not held:
+        return None
+    return Placed(
+        nodes=tuple(held["nodes"]),
+        gpus_per_node=held["gpusPerNode"],
+        devices=tuple(tuple(each) for each in held.get("devices") or ()),
+        attempt=held["attempt"],
+        first=held["first"],
+        moved={int(place): attempt for place, attempt in (held.get("moved") or {}).items()},
+        waves=tuple((after_ms, count) for after_ms, count in held.get("waves") or ()),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedJob:
+    """A WeftJob: what was asked, and what the engine has written down about it."""
+
+    namespace: str
+    name: str
+    uid: str
+    version: str
+    generation: int
+    body: JobBody | None
+    """What was asked; none where it can not be read."""
+    problem: str
+    """Why it can not be read."""
+    submit_ms: int
+    cancelled: str
+    """Who called it off; empty where nobody did."""
+    leaving: bool
+    record: Mapping[str, Any]
+    """The moving part of the record, plain."""
+    placed: Placed | None
+    status: Mapping[str, Any]
+    """Everything that is written in the status but record and placement."""
+
+    @property
+    def owner(self) -> Owner:
+        """Return what its pods belong to."""
+        return Owner(self.namespace, self.name, self.uid)
+
+    @property
+    def id(self) -> str:
+        """Return its name in the queue."""
+        return f"{self.namespace}/{self.name}"
+
+
+def observe_job(item: Mapping[str, Any]) -> ObservedJob:
+    """Keep what is needed of a WeftJob."""
+    meta, status = item["metadata"], dict(item.get("status") or {})
+    body, problem = read_body(item, JOBS)
+    if len(meta["name"]) > NAME_LETTERS:
+        body, problem = None, f"its name has {len(meta['name'])} letters; the most is {NAME_LETTERS}"
+    made = datetime.fromisoformat(meta["creationTimestamp"]).timestamp()
+    record, placed = status.pop("record", None) or {}, placed_from(status)
+    status.pop("placement", None)
+    return ObservedJob(
+        namespace=meta["namespace"],
+        name=meta["name"],
+        uid=meta["uid"],
+        version=meta["resourceVersion"],
+        generation=meta.get("generation", 1),
+        body=body if isinstance(body, JobBody) else None,
+        problem=problem,
+        submit_ms=int(made * 1000),
+        cancelled=(meta.get("annotations") or {}).get(CANCEL, ""),
+        leaving="deletionTimestamp" in meta,
+        record=record,
+        placed=placed,
+        status=status,
+    )
+
+
+def read_body(item: Mapping[str, Any], resource: Resource) -> tuple[Any, str]:
+    """Return what an object of ours says, or nothing and why it can not be read."""
+    try:
+        return validate(item.get("spec") or {}, BODIES[resource], item["metadata"]["name"]), ""
+    except SpecError as error:
+        first = error.mistakes[0]
+        more = f" (and {len(error.mistakes) - 1} more)" if len(error.mistakes) > 1 else ""
+        return None, f"spec.{first.key}: {first.problem}{more}"
+
+
+def record_of(seen: ObservedJob) -> Job:
+    """Return the record of a job: what was asked, and how it stands; its placement is not in it."""
+    body = seen.body
+    assert body is not None, "only a job that can be read has a record"
+    kept = {name: value for name, value in seen.record.items() if name not in _STATIC}
+    moving = from_plain(_Moving, kept)
+    return Job(
+        id=seen.id,
+        gang=Gang(body.nodes, body.gpus_per_node, body.min_nodes, body.step),
+        submit_ms=seen.submit_ms,
+        kind=body.kind,
+        team=body.team,
+        priority=body.priority,
+        limit_ms=None if body.time_limit is None else body.time_limit // _PS_PER_MS,
+        after=tuple(f"{seen.namespace}/{name}" for name in body.after),
+        grace_ms=body.grace // _PS_PER_MS,
+        min_run_ms=body.min_run // _PS_PER_MS,
+        **{name: getattr(moving, name) for name in _MOVING},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Moving:
+    """The fields of a job's record that change while it lives."""
+
+    state: JobState = JobState.WAITING
+    start_ms: int | None = None
+    checkpoint_ms: int | None = None
+    predicted_ms: int | None = None
+    asked_ms: int | None = None
+    asked_for: str = ""
+    leave_by_ms: int | None = None
+    ending: str = ""
+    borrowed: bool = False
+    ran_ms: int = 0
+    lost_gpu_ms: int = 0
+    preemptions: int = 0
+    told: str = ""
+
+
+_MOVING = tuple(_Moving.__dataclass_fields__)
+
+
+def moving_part(job: Job) -> dict[str, Any]:
+    """Return the part of a record that the status keeps."""
+    plain = as_plain(replace(job, placement=None))
+    return {name: value for name, value in plain.items() if name not in _STATIC}
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedTeam:
+    """A Team."""
+
+    name: str
+    version: str
+    body: TeamBody | None
+    problem: str
+    status: Mapping[str, Any]
+
+
+def observe_team(item: Mapping[str, Any]) -> ObservedTeam:
+    """Keep what is needed of a Team."""
+    body, problem = read_body(item, TEAMS)
+    meta = item["metadata"]
+    return ObservedTeam(meta["name"], meta["resourceVersion"], body, problem, item.get("status") or {})
+
+
+def timestamp(at_ms: int) -> str:
+    """Return a time in milliseconds since 1970 as Kubernetes writes it."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,1 @@
+"""What runs inside a pod: the entry point, the gang's rendezvous, its members and what they report."""

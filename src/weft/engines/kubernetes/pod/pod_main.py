@@ -1,0 +1,167 @@
+"""The program inside a pod: it unpacks the submitter's folder, then runs the command, or its part of a training.
+
+A training on one pod has the supervisor whole. On several, the agent of the first pod leads: it lets the ranks start
+when every agent is there, stops all of them when one is lost, and lets them go on from the last checkpoint when the
+gang is complete again, be it with a pod on another node. Agents know each other from their environment alone.
+"""
+
+import asyncio
+import hashlib
+import io
+import json
+import os
+import signal
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from weft.core.errors import FailedError, UsageError
+from weft.core.specfile import validate
+from weft.engines.kubernetes.pod.members import GangPlace, Member
+from weft.engines.kubernetes.pod.rendezvous import Rendezvous
+from weft.engines.kubernetes.pod.reporting import reporting
+from weft.specs import JobSpec
+
+LOST = 75
+"""Exit status of an agent that has lost the others: the gang has to be placed anew (EX_TEMPFAIL)."""
+STOPPED = 130
+_ARCHIVE = "folder.tar.gz"
+
+
+@dataclass(frozen=True)
+class PodSettings:
+    """What a pod's environment says."""
+
+    job: str
+    uid: str
+    place: int
+    nodes: int
+    gpus: int
+    attempt: int
+    address: str
+    port: int
+    runs: Path
+    training: JobSpec | None
+    folder: Path | None
+    work: Path | None
+    digest: str
+
+
+def spelled_out(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment with what a pod is told in one variable under the names that programs read."""
+    if "WEFT_POD" not in environment:
+        return dict(environment)
+    told = json.loads(environment["WEFT_POD"])
+    known = {
+        "WEFT_JOB": told["job"], "WEFT_NAMESPACE": told["space"], "WEFT_JOB_UID": told["uid"],
+        "WEFT_ATTEMPT": told["attempt"],
+        "WEFT_NODE": told["node"], "WEFT_NODE_RANK": told["place"], "WEFT_NODES": told["nodes"],
+        "WEFT_GPUS_PER_NODE": told["gpus"],
+        # The same under the names that torch's own programs read.
+        "MASTER_ADDR": told["address"], "MASTER_PORT": told["port"], "NODE_RANK": told["place"],
+        "WORLD_SIZE": told["gpus"] * told["nodes"],
+    }  # fmt: skip
+    if told["devices"]:
+        known["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, told["devices"]))
+    return {**environment, **{name: str(value) for name, value in known.items()}}
+
+
+def read(environment: Mapping[str, str]) -> PodSettings:
+    """Return what the environment of a pod says."""
+    try:
+        text = environment.get("WEFT_TRAINING", "")
+        folder, work = environment.get("WEFT_FOLDER"), environment.get("WEFT_WORK")
+        return PodSettings(
+            job=environment["WEFT_JOB"],
+            uid=environment["WEFT_JOB_UID"],
+            place=int(environment["WEFT_NODE_RANK"]),
+            nodes=int(environment["WEFT_NODES"]),
+            gpus=int(environment["WEFT_GPUS_PER_NODE"]),
+            attempt=int(environment["WEFT_ATTEMPT"]),
+            address=environment["MASTER_ADDR"],
+            port=int(environment["MASTER_PORT"]),
+            runs=Path(environment["WEFT_RUNS"]),
+            training=validate(json.loads(text), JobSpec, "WEFT_TRAINING") if text else None,
+            folder=None if folder is None else Path(folder),
+            work=None if work is None else Path(work),
+            digest=environment.get("WEFT_FOLDER_DIGEST", ""),
+        )
+    except (KeyError, ValueError) as error:
+        raise UsageError(f"this is the program inside a pod of weft; its environment lacks {error}") from None
+
+
+def unpack(around: PodSettings) -> Path | None:
+    """Unpack the submitter's folder and return where it is."""
+    if around.folder is None or around.work is None:
+        return None
+    archive = (around.folder / _ARCHIVE).read_bytes()
+    digest = hashlib.sha256(archive).hexdigest()
+    if not digest.startswith(around.digest):
+        raise FailedError(f"the archive of the submitted folder is damaged: {digest[:16]}, not {around.digest[:16]}")
+    around.work.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as packed:
+        packed.extractall(around.work, filter="data")
+    return around.work
+
+
+def run(command: tuple[str, ...], environment: Mapping[str, str]) -> int:
+    """Be the program of a pod; returns its exit status."""
+    try:
+        environment = spelled_out(environment)
+    except (KeyError, ValueError, TypeError):
+        raise UsageError("this is the program inside a pod of weft; its variable WEFT_POD can not be read") from None
+    around = read(environment)
+    work = unpack(around)
+    if work is not None:
+        os.chdir(work)
+    if command:
+        try:
+            os.execvpe(command[0], command, environment)  # noqa: S606 - the job's own command, in the job's own pod
+        except OSError as error:
+            raise FailedError(f"{command[0]} can not be run: {error.strerror}") from None
+    if around.training is None:
+        raise UsageError("a pod needs a command or a training")
+    folder = around.runs / f"{around.job}-{around.uid[:8]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    about = {
+        "job": f"{environment['WEFT_NAMESPACE']}/{around.job}",
+        "uid": around.uid,
+        "node": environment["WEFT_NODE"],
+    }
+    with reporting(environment.get("WEFT_AGGREGATOR", ""), about, folder):
+        if around.nodes == 1:
+            return _supervised(around.training, folder)
+        return asyncio.run(_in_a_gang(around, around.training, folder))
+
+
+def _supervised(job: JobSpec, folder: Path) -> int:
+    from weft.engines.supervisor import Supervisor
+
+    result = Supervisor(job, folder, resume=True).run()
+    return 0 if result["state"] == "finished" else STOPPED
+
+
+async def _in_a_gang(around: PodSettings, job: JobSpec, folder: Path) -> int:
+    """Take part in a training on several pods; the first of them leads."""
+    part = GangPlace(around.address, around.port, around.place, around.gpus, around.nodes)
+    member = Member(part, {"job": job, "folder": str(folder), "resume": True})
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, member.ask)
+    tasks = [asyncio.create_task(member.run())]
+    if around.place == 0:
+        meeting = Rendezvous(around.address, around.port, around.nodes, first=around.attempt * 1000)
+        tasks.append(asyncio.create_task(meeting.run()))
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+        return _status(member.ending)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _status(ending: Any) -> int:
+    return {"finished": 0, "stopped": STOPPED}.get(str(ending), LOST)
