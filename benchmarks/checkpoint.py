@@ -12,7 +12,7 @@ from statistics import median
 
 import torch
 
-from weft.training.checkpoint import Store
+from weft.training.store import Store
 
 _ROUNDS = 5
 

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from weft.training.checked import Checks, watch_of
-from weft.training.launch import Ranks, Reporter
+from weft.training.ranks import Ranks, Reporter
 
 ELEMENTS = {"4 KB": 1 << 10, "1 MB": 1 << 18, "16 MB": 1 << 22}
 

@@ -13,7 +13,7 @@ from statistics import median
 import torch
 import torch.distributed as dist
 
-from weft.training.launch import Ranks, Reporter
+from weft.training.ranks import Ranks, Reporter
 from weft.training.reducer import Family, Reducer, Share
 
 _ROUNDS = 9

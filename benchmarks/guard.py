@@ -24,8 +24,8 @@ import torch
 
 from weft.specs.job import BatchSpec, DataSpec, GuardSpec, JobSpec, ModelSpec, PlanSpec
 from weft.training.guard import Guard
-from weft.training.launch import Ranks, Reporter
 from weft.training.optimizer import adamw
+from weft.training.ranks import Ranks, Reporter
 from weft.training.reducer import Reducer
 from weft.training.run import Run, start
 from weft.training.spread import spread

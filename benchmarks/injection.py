@@ -28,8 +28,8 @@ from weft.core.errors import FailedError
 from weft.core.seeds import Seed
 from weft.specs.job import BatchSpec, DataSpec, GuardSpec, JobSpec, ModelSpec, PlanSpec
 from weft.training.flips import flip_bit
-from weft.training.launch import Ranks, Reporter
 from weft.training.optimizer import adamw
+from weft.training.ranks import Ranks, Reporter
 from weft.training.replay import catch_rate
 from weft.training.run import Run, start
 from weft.training.spread import Spread, spread

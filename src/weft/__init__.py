@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from weft.engines.supervisor import survive
     from weft.specs import JobSpec, load_job
     from weft.specs.job import PlanSpec
-    from weft.training.launch import Ranks
     from weft.training.mesh import Mesh
     from weft.training.optimizer import adamw, learning_rate
+    from weft.training.ranks import Ranks
     from weft.training.run import Run, start
     from weft.training.spread import Spread, spread
     from weft.training.step import Step
@@ -29,7 +29,7 @@ _HOMES = {
     "JobSpec": "weft.specs",
     "Mesh": "weft.training.mesh",
     "PlanSpec": "weft.specs.job",
-    "Ranks": "weft.training.launch",
+    "Ranks": "weft.training.ranks",
     "Run": "weft.training.run",
     "Spread": "weft.training.spread",
     "Step": "weft.training.step",

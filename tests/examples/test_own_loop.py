@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from weft.training.launch import Ranks, Reporter
+from weft.training.ranks import Ranks, Reporter
 from weft.training.runs import Record
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_loop.py"

@@ -9,8 +9,8 @@ from weft.specs import JobSpec
 from weft.training.checked import watch_of
 from weft.training.flips import flip_bit
 from weft.training.guard import DivergedError
-from weft.training.launch import Reporter
 from weft.training.optimizer import adamw
+from weft.training.ranks import Reporter
 from weft.training.replay import own_part
 from weft.training.run import Run, start
 from weft.training.spread import Spread, spread

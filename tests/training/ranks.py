@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from weft.core.errors import UsageError
 from weft.specs import JobSpec
-from weft.training.launch import Ranks, Reporter
+from weft.training.ranks import Ranks, Reporter
 from weft.training.run import Run
 from weft.training.step import Step
 from weft.training.tensor import cut_loss, own_words

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from weft.core.errors import FailedError, UsageError
-from weft.training.checkpoint import Store
 from weft.training.manifest import MANIFEST
+from weft.training.store import Store
 
 
 def state_of(value: float) -> dict[str, Any]:
@@ -239,7 +239,7 @@ def limit_files() -> None:
 FULL_DISK = """
     import sys, torch
     from weft.core.errors import FailedError
-    from weft.training.checkpoint import Store
+    from weft.training.store import Store
     store = Store(sys.argv[1], keep=1)
     store.save(1, {"w": torch.ones(10)}, {}).wait()
     handle = store.save(2, {"w": torch.ones(int(sys.argv[2]))}, {})
@@ -316,7 +316,7 @@ POWER_CUTS = """
     import json, os, random, signal, sys
     from pathlib import Path
     import torch
-    from weft.training.checkpoint import Store
+    from weft.training.store import Store
 
     WATCHED = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.listdir", "os.scandir", "shutil.rmtree")
     root, cuts = Path(sys.argv[1]), int(sys.argv[2])

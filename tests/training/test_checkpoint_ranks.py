@@ -19,7 +19,7 @@ WORLDS = """
     from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
     from weft.core.errors import FailedError
     from weft.training import digests
-    from weft.training.checkpoint import Store
+    from weft.training.store import Store
 
     # DTensor and its friends import much at their first use: once here instead of once in every child.
     dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
@@ -174,7 +174,7 @@ POWER_CUTS = """
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor
-    from weft.training.checkpoint import Store
+    from weft.training.store import Store
 
     # DTensor and its friends import much at their first use: once here instead of once in every child.
     dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())

@@ -4,9 +4,9 @@ from pathlib import Path
 import torch
 
 from weft.specs import load_job
-from weft.training.checkpoint import Store
 from weft.training.compare import compare
 from weft.training.runs import Record, Run, StepLine
+from weft.training.store import Store
 
 JOB = load_job("tiny-gpt")
 

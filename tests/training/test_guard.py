@@ -7,8 +7,8 @@ from weft.core.errors import UsageError
 from weft.specs.job import BatchSpec, DataSpec, GuardSpec, JobSpec, ModelSpec, PlanSpec
 from weft.training.checked import Checks
 from weft.training.guard import Copies, compare, compare_fed
-from weft.training.launch import Ranks
 from weft.training.mesh import Layout
+from weft.training.ranks import Ranks
 
 
 def job(folder: Path, plan: PlanSpec, guard: GuardSpec, steps: int = 3, micro_batches: int = 6) -> JobSpec:

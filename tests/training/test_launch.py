@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from weft.core.errors import FailedError, UsageError
-from weft.training.launch import Ranks, Setting, keep_to_one
+from weft.training.ranks import Ranks, Setting, keep_to_one
 
 
 def test_ranks_join_speak_and_return():

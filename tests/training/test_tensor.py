@@ -2,7 +2,7 @@
 
 import pytest
 
-from weft.training.launch import Ranks
+from weft.training.ranks import Ranks
 
 
 def test_the_loss_over_a_cut_vocabulary_is_that_over_the_whole_one():

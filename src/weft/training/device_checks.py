@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from weft.core.errors import FailedError
 from weft.core.seeds import Seed
-from weft.training.launch import Ranks
+from weft.training.ranks import Ranks
 
 _SIZE = 4096
 _LARGEST = 3

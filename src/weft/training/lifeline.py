@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from weft.training.checkpoint import Store
 from weft.training.injection import Injector
+from weft.training.store import Store
 from weft.training.tiers.orders import Orders
 from weft.training.tiers.recall import Fillable, Recalled, recall
 from weft.training.tiers.snapshots import Snapshots

@@ -18,8 +18,8 @@ from torch.nn import functional
 from weft.planning.arithmetic import head_width
 from weft.planning.calibrate import AttentionTime, BlockTime, MachineTimes, MessageTime, ProductTime
 from weft.specs.job import ModelSpec
-from weft.training.launch import Ranks, Reporter
 from weft.training.model import Decoder, Rotary
+from weft.training.ranks import Ranks, Reporter
 
 _SIDES_CPU = (32, 64, 128, 256, 512)
 _SIDES_CUDA = (256, 512, 1024, 2048, 4096, 8192)

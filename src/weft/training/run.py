@@ -34,7 +34,6 @@ from weft.core.units import PICOSECONDS_PER_SECOND, FlopsPerSecond, Picoseconds
 from weft.planning.arithmetic import flops_per_token
 from weft.specs import JobSpec, load_job
 from weft.training import digests, guarded, lifeline, mesh, runs, state
-from weft.training.checkpoint import Handle, Store
 from weft.training.choice import automatic
 from weft.training.data import Stream, open_corpus
 from weft.training.energy import CPU_CORE_MW, EnergyMeter, EnergyReport, completed, estimate
@@ -50,6 +49,7 @@ from weft.training.sharing import Sharing
 from weft.training.sinks import TensorBoard, tensorboard
 from weft.training.spread import Spread
 from weft.training.step import Step
+from weft.training.store import Handle, Store
 from weft.training.stragglers import Watcher
 from weft.training.waiting import book_on
 

@@ -8,8 +8,8 @@ import torch.distributed as dist
 
 from weft.specs import JobSpec
 from weft.training.exact import tree_sum
-from weft.training.launch import Reporter
 from weft.training.optimizer import adamw
+from weft.training.ranks import Reporter
 from weft.training.run import Run, start
 from weft.training.spread import Spread, spread
 

@@ -12,7 +12,7 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from weft.core.errors import WeftError
 from weft.training.checked import CheckedGroup, watch_of
-from weft.training.launch import Reporter
+from weft.training.ranks import Reporter
 
 
 def _caught(work: Any) -> str:

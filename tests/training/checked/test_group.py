@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from weft.training.checked import Checks, WireFault
-from weft.training.launch import Ranks
+from weft.training.ranks import Ranks
 
 
 def results(target: str, ranks: int, checks: Checks, **arguments: object) -> list[Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.errors import FailedError
-from weft.training.launch import fork_server
+from weft.training.ranks import fork_server
 from weft.training.tiers.keeper import Snapshot, forget_disk, keeper_main
 
 _START_S = 60.0

@@ -11,7 +11,7 @@ from typing import Any
 from weft.cluster.incident import Died, Event, Evidence, Raised, Slot
 from weft.core.clock import Clock
 from weft.core.units import Picoseconds
-from weft.training.launch import Child, how
+from weft.training.ranks import Child, how
 
 _STOPPED = ("T", "t")
 _VICTIM = (

@@ -31,8 +31,8 @@ from weft.specs.faults import Fault, FaultsSpec, refuse_planes, resolved
 from weft.specs.job import PlanSpec
 from weft.training import runs
 from weft.training.choice import automatic
-from weft.training.launch import Setting, Target, open_store, spawn, start_fork_server, stop_on_signal
 from weft.training.mesh import check, problems
+from weft.training.ranks import Setting, Target, open_store, spawn, start_fork_server, stop_on_signal
 from weft.training.tiers.agreement import agree, first_difference
 from weft.training.tiers.orders import START, Candidate, Orders
 from weft.training.tiers.piece import Piece
@@ -492,7 +492,7 @@ def survive(
     the job leaves its plan open. Returns what rank 0 returned, with recoveries, incidents and goodput.
     """
     supervisor = Supervisor(
-        load_job(job), Path(folder), target="weft.training.launch:call", cores=ranks, resume=resume, faults=faults,
+        load_job(job), Path(folder), target="weft.training.ranks:call", cores=ranks, resume=resume, faults=faults,
         arguments={"main": main, "job": job, "folder": folder},
     )  # fmt: skip
     return supervisor.run()

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from weft.core.errors import FailedError
-from weft.training.checkpoint import Store
+from weft.training.store import Store
 from weft.training.tiers.keeper import Link
 from weft.training.tiers.orders import START, Candidate, Orders, Stored
 from weft.training.tiers.piece import overlap

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import Any
 
-from weft.training.launch import Child, Setting, spawn, start_fork_server
+from weft.training.ranks import Child, Setting, spawn, start_fork_server
 
 _PATIENCE_S = 120.0
 _RETRY_S = 0.3
