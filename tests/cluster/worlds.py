@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from weft.cluster.actions import Action, Bind, Preempt, Reserve, Stop
 from weft.cluster.book import Book
 from weft.cluster.effects import checkpointed, ended, requeued, stopped, witnessed
-from weft.cluster.health import repaired, report
 from weft.cluster.invariants import badly_bound, broken
 from weft.cluster.jobs import Gang, Job, JobState, Team
 from weft.cluster.nodes import Evidence, Node, NodeState, Override, Place
 from weft.cluster.plan import decide, plan
+from weft.cluster.quarantine import repaired, report
 from weft.cluster.snapshot import Policy, Power, Snapshot
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]

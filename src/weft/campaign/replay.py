@@ -15,10 +15,10 @@ from weft.campaign.trace import Line
 from weft.cluster.actions import Action, Bind, Preempt, Replace, Resize, RunTest, Stop, Ticket, Wait
 from weft.cluster.book import Book
 from weft.cluster.effects import checkpointed, ended, stopped, witnessed
-from weft.cluster.health import repaired, report
 from weft.cluster.jobs import Job, JobState
 from weft.cluster.nodes import Evidence, NodeState
 from weft.cluster.plan import decide
+from weft.cluster.quarantine import repaired, report
 from weft.cluster.snapshot import Snapshot
 from weft.core.errors import LimitReachedError
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from weft.cluster.actions import Action
 from weft.cluster.book import Book
+from weft.cluster.encoding import action_as_plain, as_plain, from_plain
 from weft.cluster.jobs import Job, Team
 from weft.cluster.nodes import Node
 from weft.cluster.plan import decide
-from weft.cluster.records import action_as_plain, as_plain, from_plain
 from weft.cluster.snapshot import Snapshot
 
 _KINDS: dict[str, type[Job] | type[Node] | type[Team]] = {"job": Job, "node": Node, "team": Team}

@@ -8,9 +8,9 @@ from weft.cluster.actions import Action, Wait
 from weft.cluster.balloons import balloons
 from weft.cluster.book import Book
 from weft.cluster.elastic import growth
-from weft.cluster.health import health_pass
 from weft.cluster.passes import held, queue_pass
 from weft.cluster.preemption import orphans, overdue
+from weft.cluster.quarantine import health_pass
 from weft.cluster.repair import emptied, mend
 from weft.cluster.snapshot import Snapshot
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from tests.engines.local.conftest import drive, finish, new_home, submission
 
-from weft.cluster.health import report
 from weft.cluster.jobs import ENDED, JobState, Team
 from weft.cluster.log import replayed
 from weft.cluster.nodes import Evidence, NodeState
+from weft.cluster.quarantine import report
 from weft.cluster.snapshot import Policy
 from weft.core.errors import UsageError
 from weft.engines.local import runner

@@ -16,11 +16,11 @@ from weft.cluster import actions as words
 from weft.cluster.admission import admit
 from weft.cluster.book import Book
 from weft.cluster.effects import ended, node_after, requeued, stopped, witnessed
+from weft.cluster.encoding import action_as_plain
 from weft.cluster.jobs import ENDED, Job, JobState
 from weft.cluster.log import Recorder
 from weft.cluster.node_life import NodeEvent, after, allowed
 from weft.cluster.nodes import Evidence, Node
-from weft.cluster.records import action_as_plain
 from weft.cluster.snapshot import Snapshot
 from weft.core.errors import UsageError
 from weft.engines.local.attempts import Attempts, Exit

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from weft.cluster.admission import admit_team
 from weft.cluster.book import Book
+from weft.cluster.encoding import as_plain, from_plain
 from weft.cluster.jobs import Job, Team
 from weft.cluster.nodes import Node
-from weft.cluster.records import as_plain, from_plain
 from weft.cluster.snapshot import Policy, Power, Reservation, Snapshot
 from weft.core.errors import UsageError
 from weft.engines.local.home import Home

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from weft.cluster.encoding import as_plain, from_plain
 from weft.cluster.jobs import ENDED, Job, JobState
 from weft.cluster.nodes import Node
-from weft.cluster.records import as_plain, from_plain
 from weft.core.errors import FailedError
 from weft.engines.local.launches import Launch
 

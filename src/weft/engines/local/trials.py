@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from weft.cluster.actions import RunTest
 from weft.cluster.effects import tested, witnessed
-from weft.cluster.health import PROGRAMS, report
 from weft.cluster.nodes import Node
+from weft.cluster.quarantine import PROGRAMS, report
 from weft.engines.local.launches import with_package
 
 MOST_S = 600.0

@@ -8,9 +8,9 @@ from dataclasses import asdict
 from typing import Any
 
 from weft.cluster.book import Book
+from weft.cluster.encoding import as_plain
 from weft.cluster.jobs import JobState
 from weft.cluster.nodes import Node
-from weft.cluster.records import as_plain
 from weft.cluster.why import why
 from weft.engines.local.engine import Engine
 from weft.engines.local.store import Entry

@@ -4,8 +4,8 @@ from datetime import datetime
 from typing import Any
 
 from weft.cluster.book import Book
+from weft.cluster.encoding import as_plain
 from weft.cluster.nodes import Node
-from weft.cluster.records import as_plain
 from weft.engines.kubernetes.controller.observed import ObservedJob
 
 

@@ -8,8 +8,8 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
+from weft.cluster.encoding import as_plain, from_plain
 from weft.cluster.nodes import Evidence, Node, NodeState, Override, Place
-from weft.cluster.records import as_plain, from_plain
 from weft.engines.kubernetes.api.crds import TopologyBody
 from weft.engines.kubernetes.controller.cache import ObservedHealth
 from weft.engines.kubernetes.controller.observed import ObservedNode

@@ -7,8 +7,8 @@ A node under repair that had fallen silent and is heard again has been seen to b
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from weft.cluster.health import PROGRAMS, repaired, report
 from weft.cluster.nodes import Evidence, Node, NodeState
+from weft.cluster.quarantine import PROGRAMS, repaired, report
 
 
 class NodeTests:

@@ -2,10 +2,10 @@
 
 import json
 
+from weft.cluster.encoding import action_as_plain, action_from_plain, as_plain, from_plain
 from weft.cluster.jobs import Gang, Job, Team
 from weft.cluster.nodes import Evidence, Node, Place
 from weft.cluster.plan import plan
-from weft.cluster.records import action_as_plain, action_from_plain, as_plain, from_plain
 from weft.cluster.snapshot import Snapshot
 
 SNAPSHOT = Snapshot(

@@ -9,10 +9,10 @@ from weft.cluster.actions import Action, Alarm, Degrade, Preempt, Quarantine, Re
 from weft.cluster.balloons import hours_to_validate
 from weft.cluster.book import Book
 from weft.cluster.effects import witnessed
-from weft.cluster.health import repaired, report
 from weft.cluster.jobs import Gang, Job, JobState, Placement, Team
 from weft.cluster.nodes import Evidence, Node, NodeState
 from weft.cluster.plan import decide, plan
+from weft.cluster.quarantine import repaired, report
 from weft.cluster.snapshot import Policy, Snapshot
 
 MINUTE = 60_000
