@@ -30,22 +30,22 @@ def main() -> None:
     """Run every program again and again and count."""
     # Before numpy is loaded: one thread computes, so that a core is tested by itself.
     os.environ.update(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1")
-    from weft.engines.health.base import Setting
-    from weft.engines.health.programs import PROGRAMS
+    from weft.engines.health.checks import CheckSetting
+    from weft.engines.health.registry import CHECKS
 
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else RUNS
     load = os.getloadavg()[0] / (os.cpu_count() or 1)
     print(f"{runs} runs of each, load {load:.1f} for each core")
     print(f"{'program':12} {'alarms':>7} {'at most':>8} {'s a run':>8}")
-    for name, program in PROGRAMS.items():
+    for name, program in CHECKS.items():
         if name in SKIPPED:
             continue
-        first = program.run(Setting(seconds=0.2, mebibytes=16))
+        first = program.run(CheckSetting(seconds=0.2, mebibytes=16))
         if first.note:
             print(f"{name:12} {'-':>7} {'-':>8} {'-':>8}  {first.note}")
             continue
         began = time.monotonic()
-        reports = [program.run(Setting(seconds=0.2, mebibytes=16, seed=seed)) for seed in range(runs)]
+        reports = [program.run(CheckSetting(seconds=0.2, mebibytes=16, seed=seed)) for seed in range(runs)]
         alarms = sum(not report.passed for report in reports)
         spent = (time.monotonic() - began) / runs
         print(f"{name:12} {alarms:7} {bound(alarms, runs):8.1%} {spent:8.3f}")

@@ -9,14 +9,14 @@ import time
 from dataclasses import replace
 
 from weft.campaign.policies import policy_of
-from weft.campaign.replay import Replay
+from weft.campaign.replay import TraceReplay
 from weft.campaign.trace import generated
-from weft.cluster.book import Book
-from weft.cluster.effects import ended
-from weft.cluster.jobs import Gang, Job, JobState, Team
+from weft.cluster.from_site import nodes_of, power_of
 from weft.cluster.plan import decide, plan
-from weft.cluster.rooms import nodes_of, power_of
-from weft.cluster.snapshot import Snapshot
+from weft.cluster.records.effects import ended
+from weft.cluster.records.job import Gang, Job, JobState, Team
+from weft.cluster.records.snapshot import Snapshot
+from weft.cluster.scheduling.state import ClusterState
 from weft.core.seeds import Seed
 from weft.specs import load_site
 
@@ -34,7 +34,7 @@ def main() -> None:
 
     lines = generated(jobs, NODES, gpus, Seed(0))
     begin = time.process_time()
-    world = Replay(snapshot, lines)
+    world = TraceReplay(snapshot, lines)
     measured = world.run()
     took = time.process_time() - begin
     each = took / world.passes * 1e6
@@ -50,7 +50,7 @@ def main() -> None:
         for number in range(WAITING)
     ]
     policy = replace(snapshot.policy, preempt=False)
-    book = Book(replace(snapshot, jobs=(*full, *late), policy=policy))
+    book = ClusterState(replace(snapshot, jobs=(*full, *late), policy=policy))
     decide(book, 10)
     running = [book.jobs[name] for name in sorted(book.nodes_of)][:ROUNDS]
     begin = time.process_time()

@@ -8,16 +8,16 @@ import pytest
 from weft.campaign.failures import Failures
 from weft.campaign.measures import Measures
 from weft.campaign.policies import NAMES, policy_of
-from weft.campaign.replay import Replay
+from weft.campaign.replay import TraceReplay
 from weft.campaign.scenes import full_site, small_beside_big
-from weft.campaign.trace import Line, generated
-from weft.cluster.actions import Alarm, Move, Quarantine, Wait
-from weft.cluster.effects import witnessed
-from weft.cluster.jobs import Gang, Job, Team
-from weft.cluster.nodes import Evidence, NodeState
+from weft.campaign.trace import TraceJob, generated
+from weft.cluster.from_site import nodes_of, power_of
 from weft.cluster.plan import plan
-from weft.cluster.rooms import nodes_of, power_of
-from weft.cluster.snapshot import Snapshot
+from weft.cluster.records.actions import Alarm, Move, Quarantine, Wait
+from weft.cluster.records.effects import witnessed
+from weft.cluster.records.job import Gang, Job, Team
+from weft.cluster.records.node import NodeEvidence, NodeState
+from weft.cluster.records.snapshot import Snapshot
 from weft.core.seeds import Seed
 from weft.specs import load_site
 
@@ -26,14 +26,14 @@ NODES = nodes_of(SITE, 7500)
 GPUS = SITE.node.gpus
 
 
-def replayed(lines: list[Line], policy: str = "weft", count: int = 7500) -> Measures:
+def replayed(lines: list[TraceJob], policy: str = "weft", count: int = 7500) -> Measures:
     teams = sorted({line.team for line in lines})
     share = count * GPUS // len(teams)
     snapshot = Snapshot(
         NODES[:count], teams=tuple(Team(name, share) for name in teams), power=power_of(SITE),
         policy=policy_of(policy, count),
     )  # fmt: skip
-    return Replay(snapshot, lines).run()
+    return TraceReplay(snapshot, lines).run()
 
 
 def start_of_the_second_gang(measured: Measures) -> int:
@@ -65,7 +65,7 @@ def test_the_start_and_end_of_a_full_site_gang_keep_the_ramp_and_without_the_pol
 def silent(share: float) -> Snapshot:
     sick = np.arange(7500) < share * 7500
     nodes = tuple(
-        witnessed(node, Evidence("silent", 1000, "fatal", "no heartbeat")) if sick[node.number] else node
+        witnessed(node, NodeEvidence("silent", 1000, "fatal", "no heartbeat")) if sick[node.number] else node
         for node in NODES
     )
     return Snapshot(nodes, teams=(Team("default", 7500 * GPUS),))
@@ -118,7 +118,7 @@ def test_failing_nodes_are_tested_repaired_and_returned_while_jobs_go_on():
         NODES[:64], teams=tuple(Team(f"team-{number}", 64) for number in range(4)), power=power_of(SITE),
         policy=policy_of("weft", 64),
     )  # fmt: skip
-    world = Replay(snapshot, lines, failures=failures)
+    world = TraceReplay(snapshot, lines, failures=failures)
     moves = [action for action in world.actions() if isinstance(action, Move)]
     measured = world.measures
     assert all(record.state for record in measured.records.values())

@@ -4,9 +4,9 @@ from dataclasses import fields
 
 import pytest
 
-from weft.campaign.trace import COLUMNS, Line, admit_all, generated, read, written
-from weft.cluster.jobs import Job, Team
-from weft.cluster.nodes import Node
+from weft.campaign.trace import COLUMNS, TraceJob, admit_all, generated, read, written
+from weft.cluster.records.job import Job, Team
+from weft.cluster.records.node import Node
 from weft.core.errors import UsageError
 from weft.core.seeds import Seed
 
@@ -19,7 +19,7 @@ def test_a_trace_is_written_and_read_back():
 
 
 def test_what_the_cluster_sees_of_a_line_has_no_place_for_its_duration():
-    line = Line(0, 123_457, 900_000, 1, 8, "red", 100, "training")
+    line = TraceJob(0, 123_457, 900_000, 1, 8, "red", 100, "training")
     job = line.request(1, checkpoint_ms=1000, grace_ms=0, min_run_ms=0)
     assert 123_457 not in [getattr(job, field.name) for field in fields(Job)]
 
@@ -48,6 +48,6 @@ def test_a_bad_trace_is_refused_with_its_line(text: str, words: str):
 
 def test_a_job_bigger_than_the_cluster_is_refused():
     nodes = (Node(0, "n0", 8),)
-    lines = [Line(0, 1, None, 2, 8, "red", 100, "training")]
+    lines = [TraceJob(0, 1, None, 2, 8, "red", 100, "training")]
     with pytest.raises(UsageError, match="needs 2 nodes with 8 GPUs each; the cluster has 1"):
         admit_all(lines, nodes, (Team("red", 8),), "trace.csv")

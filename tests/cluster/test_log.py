@@ -6,17 +6,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.cluster.worlds import clusters, jobs
 
-from weft.cluster.effects import ended, witnessed
-from weft.cluster.jobs import JobState
-from weft.cluster.log import Recorder, replayed
-from weft.cluster.nodes import Evidence
-from weft.cluster.snapshot import Snapshot
+from weft.cluster.log import DecisionRecorder, replayed
+from weft.cluster.records.effects import ended, witnessed
+from weft.cluster.records.job import JobState
+from weft.cluster.records.node import NodeEvidence
+from weft.cluster.records.snapshot import Snapshot
 
 
 @settings(max_examples=20, deadline=None)
 @given(clusters(), st.data())
 def test_a_log_replays_without_a_difference_and_a_forged_one_does_not(snapshot: Snapshot, data: st.DataObject):
-    recorder = Recorder(snapshot)
+    recorder = DecisionRecorder(snapshot)
     lines = [recorder.opening]
     for number in range(data.draw(st.integers(1, 8))):
         now_ms = number * 50
@@ -26,7 +26,7 @@ def test_a_log_replays_without_a_difference_and_a_forged_one_does_not(snapshot: 
             recorder.put(ended(recorder.book.jobs[name], JobState.DONE), now_ms)
         if data.draw(st.booleans()):
             node = recorder.book.pool.nodes[0]
-            recorder.put(witnessed(node, Evidence("ecc", now_ms)), now_ms)
+            recorder.put(witnessed(node, NodeEvidence("ecc", now_ms)), now_ms)
         lines.append(recorder.decide(now_ms)[1])
     assert list(replayed(lines)) == []
     forged = json.loads(lines[-1])

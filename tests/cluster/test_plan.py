@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.cluster.worlds import Life, clusters, nodes_of
 
-from weft.campaign.replay import Habits, Replay
-from weft.campaign.trace import Line
-from weft.cluster.actions import Bind, Reserve, Wait
-from weft.cluster.jobs import Gang, Job, Team
+from weft.campaign.replay import Habits, TraceReplay
+from weft.campaign.trace import TraceJob
 from weft.cluster.plan import plan
-from weft.cluster.reasons import Reason
-from weft.cluster.snapshot import Policy, Snapshot
+from weft.cluster.records.actions import Bind, Reserve, Wait
+from weft.cluster.records.job import Gang, Job, Team
+from weft.cluster.records.snapshot import SchedulingPolicy, Snapshot
+from weft.cluster.records.wait_reasons import Reason
 
-STRICT = Policy(fair=False, priorities=False, preempt=False, aged_ms=10**12)
+STRICT = SchedulingPolicy(fair=False, priorities=False, preempt=False, aged_ms=10**12)
 
 
 def lived(snapshot: Snapshot, data: st.DataObject, turns: int) -> None:
@@ -43,14 +43,14 @@ def test_the_same_over_longer_lives(snapshot: Snapshot, data: st.DataObject):
 
 
 @st.composite
-def traces(draw: st.DrawFn, nodes: int, gpus: int) -> list[Line]:
-    lines: list[Line] = []
+def traces(draw: st.DrawFn, nodes: int, gpus: int) -> list[TraceJob]:
+    lines: list[TraceJob] = []
     submit_ms = 0
     for _ in range(draw(st.integers(1, 25))):
         submit_ms += draw(st.integers(0, 50))
         limit_ms = draw(st.integers(1, 200))
         lines.append(
-            Line(
+            TraceJob(
                 submit_ms, draw(st.integers(1, limit_ms)), limit_ms, draw(st.integers(1, nodes)),
                 draw(st.integers(1, gpus)), draw(st.sampled_from(("red", "blue"))),
                 draw(st.sampled_from([0, 100, 300])), draw(st.sampled_from(("training", "experiment"))),
@@ -59,13 +59,13 @@ def traces(draw: st.DrawFn, nodes: int, gpus: int) -> list[Line]:
     return lines
 
 
-def a_replay(lines: list[Line], policy: Policy, nodes: int, gpus: int) -> Replay:
+def a_replay(lines: list[TraceJob], policy: SchedulingPolicy, nodes: int, gpus: int) -> TraceReplay:
     snapshot = Snapshot(
         nodes_of(nodes, gpus, odd=False), teams=tuple(Team(name, nodes * gpus // 2) for name in ("red", "blue")),
         policy=policy,
     )  # fmt: skip
     habits = Habits(checkpoint_ms=40, write_ms=5, grace_ms=10, min_run_ms=10, restore_ms=3)
-    return Replay(snapshot, lines, habits, pass_ms=1)
+    return TraceReplay(snapshot, lines, habits, pass_ms=1)
 
 
 @settings(max_examples=60, deadline=None)
@@ -92,7 +92,7 @@ def test_the_head_starts_when_it_was_promised_or_before_whatever_is_backfilled(
 @settings(max_examples=40, deadline=None)
 @given(st.data(), st.integers(1, 6), st.integers(1, 4), st.booleans())
 def test_everybody_gets_a_turn_and_every_wait_has_its_reason(data: st.DataObject, nodes: int, gpus: int, fair: bool):
-    policy = Policy(
+    policy = SchedulingPolicy(
         fair=fair, aged_ms=500, lane_nodes=1, lane_limit_ms=50, reclaim_ms=30, grace_most_ms=20, patience_ms=20
     )
     measured = a_replay(data.draw(traces(nodes, gpus)), policy, nodes, gpus).run()
@@ -101,9 +101,9 @@ def test_everybody_gets_a_turn_and_every_wait_has_its_reason(data: st.DataObject
 
 
 def test_a_stream_of_urgent_jobs_does_not_starve_a_gang_for_longer_than_its_ageing():
-    stream = [Line(at, 90, 100, 1, 4, "red", 500, "experiment") for at in range(0, 6000, 20)]
-    gang = Line(5, 50, 100, 6, 4, "blue", 0, "training")
-    policy = Policy(aged_ms=1000, preempt=False)
+    stream = [TraceJob(at, 90, 100, 1, 4, "red", 500, "experiment") for at in range(0, 6000, 20)]
+    gang = TraceJob(5, 50, 100, 6, 4, "blue", 0, "training")
+    policy = SchedulingPolicy(aged_ms=1000, preempt=False)
     world = a_replay(sorted([*stream, gang], key=lambda line: line.submit_ms), policy, 6, 4)
     records = world.run().records.values()
     waited = next(record.wait_ms for record in records if record.nodes == 6)

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from tests.cluster.worlds import nodes_of
 
-from weft.cluster.book import Book
-from weft.cluster.jobs import Gang, Job, JobState, Placement, Team
 from weft.cluster.plan import decide, plan
-from weft.cluster.snapshot import Snapshot
+from weft.cluster.records.job import Gang, Job, JobState, Placement, Team
+from weft.cluster.records.snapshot import Snapshot
+from weft.cluster.scheduling.state import ClusterState
 from weft.cluster.why import Why, why
 
 MINUTE = 60_000
@@ -28,7 +28,7 @@ def told(snapshot: Snapshot, name: str, now_ms: int = 10 * MINUTE) -> Why:
 
 
 def settled(snapshot: Snapshot, now_ms: int = 10 * MINUTE) -> Snapshot:
-    book = Book(snapshot)
+    book = ClusterState(snapshot)
     decide(book, now_ms)
     return book.snapshot()
 

@@ -6,15 +6,15 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from weft.cluster.actions import Action, Bind, Preempt, Reserve, Stop
-from weft.cluster.book import Book
-from weft.cluster.effects import checkpointed, ended, requeued, stopped, witnessed
+from weft.cluster.health.quarantine import repaired, report
 from weft.cluster.invariants import badly_bound, broken
-from weft.cluster.jobs import Gang, Job, JobState, Team
-from weft.cluster.nodes import Evidence, Node, NodeState, Override, Place
 from weft.cluster.plan import decide, plan
-from weft.cluster.quarantine import repaired, report
-from weft.cluster.snapshot import Policy, Power, Snapshot
+from weft.cluster.records.actions import Action, Bind, Preempt, Reserve, Stop
+from weft.cluster.records.effects import checkpointed, ended, requeued, stopped, witnessed
+from weft.cluster.records.job import Gang, Job, JobState, Team
+from weft.cluster.records.node import Location, Node, NodeEvidence, NodeState, Override
+from weft.cluster.records.snapshot import Power, SchedulingPolicy, Snapshot
+from weft.cluster.scheduling.state import ClusterState
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 TEAMS = ("red", "blue", "green")
@@ -22,7 +22,7 @@ TEAMS = ("red", "blue", "green")
 
 def nodes_of(count: int, gpus: int, odd: bool) -> tuple[Node, ...]:
     return tuple(
-        Node(number, f"n{number}", gpus + (odd and number % 3 == 0), Place(number // 2, number // 2, number // 4))
+        Node(number, f"n{number}", gpus + (odd and number % 3 == 0), Location(number // 2, number // 2, number // 4))
         for number in range(count)
     )
 
@@ -37,7 +37,7 @@ def clusters(draw: st.DrawFn) -> Snapshot:
     teams = tuple(
         Team(name, quota, draw(st.sampled_from([None, quota, pool]))) for name, quota in zip(TEAMS, shares, strict=True)
     )
-    policy = Policy(
+    policy = SchedulingPolicy(
         backfill=draw(st.booleans()), preempt=draw(st.booleans()), fair=draw(st.booleans()),
         borrow=draw(st.booleans()), lane_nodes=draw(st.integers(0, 2)), spare_nodes=draw(st.integers(0, 1)),
         aged_ms=draw(st.sampled_from([200, 5000, 10**9])), grace_most_ms=50, reclaim_ms=100, forget_ms=300,
@@ -77,7 +77,7 @@ class Life:
     """A cluster under a book, with what the world does to it."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        self.book = Book(snapshot)
+        self.book = ClusterState(snapshot)
         self.now_ms = 0
         self.submitted = 0
         self.promises: dict[str, int] = {}
@@ -94,7 +94,7 @@ class Life:
         after = self.book.snapshot()
         wrong = broken(after) + badly_bound(before, actions)
         assert not wrong, wrong
-        assert Book(after).snapshot() == after
+        assert ClusterState(after).snapshot() == after
         self.bound += [action for action in actions if isinstance(action, Bind)]
         for action in actions:
             if isinstance(action, Reserve):
@@ -141,8 +141,8 @@ class Life:
         passed = draw(st.booleans())
         seen = draw(
             st.sampled_from([
-                Evidence("silent", self.now_ms, "fatal"), Evidence("ecc", self.now_ms, "warning"),
-                Evidence("xid", self.now_ms, "fatal", gpu=0), repaired(self.now_ms),
+                NodeEvidence("silent", self.now_ms, "fatal"), NodeEvidence("ecc", self.now_ms, "warning"),
+                NodeEvidence("xid", self.now_ms, "fatal", gpu=0), repaired(self.now_ms),
                 *(report(program, self.now_ms, passed=passed) for program in ("preflight", "diagnose", "validate")),
             ])
         )  # fmt: skip

@@ -14,7 +14,7 @@ from schemathesis.specs.openapi.checks import ignored_auth, positive_data_accept
 from starlette.testclient import TestClient
 from tests.engines.local.conftest import drive, new_home
 
-from weft.engines.local.engine import Engine
+from weft.engines.local.engine import LocalEngine
 from weft.engines.local.home import Home
 from weft.web.cluster import OPERATIONS, ClusterInterface
 from weft.web.openapi import Operation, described
@@ -30,7 +30,7 @@ class Site:
     """An engine with its interface; jobs are taken in and never started, because nobody runs the loop."""
 
     def __init__(self, home: Home) -> None:
-        self.home, self.engine = home, Engine(home)
+        self.home, self.engine = home, LocalEngine(home)
         self.app = ClusterInterface(self.engine, home, TOKEN, lambda: None).application()
         self.client = TestClient(self.app, raise_server_exceptions=False)
 

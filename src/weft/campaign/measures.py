@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from weft.campaign.trace import Line
-from weft.cluster.actions import Bind, Preempt, Ticket, Wait, Wave
-from weft.cluster.book import Book
-from weft.cluster.jobs import Job
-from weft.cluster.placement import switches
-from weft.cluster.queue import is_quick
+from weft.campaign.trace import TraceJob
+from weft.cluster.records.actions import Bind, Preempt, Ticket, Wait, Wave
+from weft.cluster.records.job import Job
+from weft.cluster.scheduling.placement import switches
+from weft.cluster.scheduling.queue import is_quick
+from weft.cluster.scheduling.state import ClusterState
 
 HOUR_MS = 3_600_000
 _SIZES = ((1, "1"), (4, "2-4"), (32, "5-32"), (256, "33-256"), (math.inf, "over 256"))
@@ -25,7 +25,7 @@ _UNTOLD = "next pass"
 
 
 @dataclass
-class Record:
+class JobRecord:
     """One job's life in a replay; times in milliseconds."""
 
     id: str
@@ -66,11 +66,11 @@ class Record:
 class Measures:
     """Everything that is counted in one replay; one owner."""
 
-    def __init__(self, book: Book, lines: Sequence[Line]) -> None:
+    def __init__(self, book: ClusterState, lines: Sequence[TraceJob]) -> None:
         """Begin at nothing."""
         self.book = book
         self.total_gpus = sum(node.gpus for node in book.pool.nodes)
-        self.records: dict[str, Record] = {}
+        self.records: dict[str, JobRecord] = {}
         self.first_ms = lines[0].submit_ms
         self.last_submit_ms = lines[-1].submit_ms
         self.end_ms = self.first_ms
@@ -94,7 +94,7 @@ class Measures:
 
     def submitted(self, job: Job) -> None:
         """Note that a job was handed in."""
-        self.records[job.id] = Record(
+        self.records[job.id] = JobRecord(
             job.id, job.kind, job.team, job.priority, job.gang.nodes, job.gpus, job.submit_ms,
             quick=is_quick(job, self.book.policy),
         )  # fmt: skip

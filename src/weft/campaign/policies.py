@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from weft.cluster.snapshot import Policy
+from weft.cluster.records.snapshot import SchedulingPolicy
 from weft.core.errors import UsageError
 
 LANE_SHARE = 0.01
 """Share of the nodes that the fast lane keeps."""
-_PLAIN = Policy(backfill=False, preempt=False, priorities=False, fair=False, power=False)
+_PLAIN = SchedulingPolicy(backfill=False, preempt=False, priorities=False, fair=False, power=False)
 
 NAMES = {
     "weft": "priorities, fair share, quotas, reservations with backfill, preemption, fast lane, power",
@@ -20,9 +20,9 @@ NAMES = {
 """Every policy and what it is."""
 
 
-def policy_of(name: str, nodes: int) -> Policy:
+def policy_of(name: str, nodes: int) -> SchedulingPolicy:
     """Return a policy by name for a cluster of so many nodes."""
-    full = Policy(lane_nodes=max(1, round(nodes * LANE_SHARE)) if nodes > 1 else 0)
+    full = SchedulingPolicy(lane_nodes=max(1, round(nodes * LANE_SHARE)) if nodes > 1 else 0)
     table = {
         "weft": full,
         "fifo": _PLAIN,

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 
 from weft.campaign.failures import Failures
 from weft.campaign.measures import Measures
-from weft.campaign.trace import Line
-from weft.cluster.actions import Action, Bind, Preempt, Replace, Resize, RunTest, Stop, Ticket, Wait
-from weft.cluster.book import Book
-from weft.cluster.effects import checkpointed, ended, stopped, witnessed
-from weft.cluster.jobs import Job, JobState
-from weft.cluster.nodes import Evidence, NodeState
+from weft.campaign.trace import TraceJob
+from weft.cluster.health.quarantine import repaired, report
 from weft.cluster.plan import decide
-from weft.cluster.quarantine import repaired, report
-from weft.cluster.snapshot import Snapshot
+from weft.cluster.records.actions import Action, Bind, Preempt, Replace, Resize, RunTest, Stop, Ticket, Wait
+from weft.cluster.records.effects import checkpointed, ended, stopped, witnessed
+from weft.cluster.records.job import Job, JobState
+from weft.cluster.records.node import NodeEvidence, NodeState
+from weft.cluster.records.snapshot import Snapshot
+from weft.cluster.scheduling.state import ClusterState
 from weft.core.errors import LimitReachedError
 
 Watch = Callable[[int, int], None]
@@ -44,20 +44,20 @@ class Habits:
     """Time from a restart to the first new step (arXiv 2602.00277)."""
 
 
-class Replay:
+class TraceReplay:
     """One trace on one cluster under one policy; run once."""
 
     def __init__(
         self,
         snapshot: Snapshot,
-        lines: Sequence[Line],
+        lines: Sequence[TraceJob],
         habits: Habits | None = None,
         *,
         pass_ms: int = 1000,
         failures: Failures | None = None,
     ) -> None:
         """Prepare the world; `snapshot` holds no jobs yet. Without `failures` no node ever fails."""
-        self.book = Book(snapshot)
+        self.book = ClusterState(snapshot)
         self.lines = lines
         self.habits = habits or Habits()
         self.pass_ms = pass_ms
@@ -192,7 +192,7 @@ class Replay:
             if node.state is not NodeState.READY:
                 return
             self._failed += 1
-            seen = Evidence("silent", at_ms, "fatal", "no heartbeat")
+            seen = NodeEvidence("silent", at_ms, "fatal", "no heartbeat")
         elif what == "repaired":
             seen = repaired(at_ms)
         else:

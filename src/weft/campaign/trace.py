@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from weft.cluster.admission import HIGHEST_PRIORITY, admit
-from weft.cluster.jobs import KINDS, Gang, Job, Kind, Team
-from weft.cluster.nodes import Node
+from weft.cluster.records.job import KINDS, Gang, Job, Kind, Team
+from weft.cluster.records.node import Node
+from weft.cluster.scheduling.admission import HIGHEST_PRIORITY, admit
 from weft.core.errors import Mistake, SpecError, UsageError
 from weft.core.seeds import Seed
 
@@ -26,7 +26,7 @@ _DAY_S = 86_400
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TraceJob:
     """One line of a trace; times in milliseconds."""
 
     submit_ms: int
@@ -56,7 +56,7 @@ class Line:
         )  # fmt: skip
 
 
-def read(text: str, name: str) -> list[Line]:
+def read(text: str, name: str) -> list[TraceJob]:
     """Return the lines of a trace in order of submission; every mistake is named with its line."""
     rows = csv.reader(io.StringIO(text))
     header = next(rows, None)
@@ -68,7 +68,7 @@ def read(text: str, name: str) -> list[Line]:
         wrong = f"lacks {', '.join(missing)}" if missing else f"has a column {unknown[0]!r} that means nothing"
         raise UsageError(f"{name} {wrong}; the columns are {','.join(COLUMNS)}")
     places = [header.index(column) for column in COLUMNS]
-    found: list[Line] = []
+    found: list[TraceJob] = []
     mistakes: list[Mistake] = []
     for number, row in enumerate(rows, start=2):
         if not row:
@@ -84,7 +84,7 @@ def read(text: str, name: str) -> list[Line]:
     return sorted(found, key=lambda line: line.submit_ms)
 
 
-def written(lines: Iterable[Line]) -> str:
+def written(lines: Iterable[TraceJob]) -> str:
     """Return lines as CSV."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -98,7 +98,7 @@ def written(lines: Iterable[Line]) -> str:
     return out.getvalue()
 
 
-def admit_all(lines: Sequence[Line], nodes: Sequence[Node], teams: Sequence[Team], name: str) -> None:
+def admit_all(lines: Sequence[TraceJob], nodes: Sequence[Node], teams: Sequence[Team], name: str) -> None:
     """Raise where a line asks for something that the site can never give; one line for each shape is looked at."""
     seen: set[tuple[int, int, str, int]] = set()
     for number, line in enumerate(lines):
@@ -112,7 +112,7 @@ def admit_all(lines: Sequence[Line], nodes: Sequence[Node], teams: Sequence[Team
             raise UsageError(f"{name}: {error}") from None
 
 
-def generated(jobs: int, nodes: int, gpus: int, seed: Seed, *, load: float = 0.8, teams: int = 4) -> list[Line]:
+def generated(jobs: int, nodes: int, gpus: int, seed: Seed, *, load: float = 0.8, teams: int = 4) -> list[TraceJob]:
     """Return a made-up trace of `jobs` jobs for a cluster of `nodes` nodes with `gpus` GPUs each.
 
     Many small experiments, fewer trainings with sizes in powers of two up to a quarter of the cluster, and a few gangs
@@ -138,7 +138,7 @@ def generated(jobs: int, nodes: int, gpus: int, seed: Seed, *, load: float = 0.8
     span = asked / (load * nodes * gpus)
     submits = np.sort(_by_hour(draw.random(jobs), span))
     return [
-        Line(
+        TraceJob(
             round(submits[row] * _MS), round(durations[row] * _MS),
             math.ceil(durations[row] * slack[row] / 300) * 300 * _MS, int(sizes[row]), int(widths[row]),
             f"team-{int(draw.integers(teams))}", 200 if draw.random() < 0.1 else 100,  # noqa: PLR2004 - one in ten is urgent
@@ -164,7 +164,7 @@ class _LineError(Exception):
         self.column = column
 
 
-def _line(row: Sequence[str]) -> Line:
+def _line(row: Sequence[str]) -> TraceJob:
     if len(row) != len(COLUMNS):
         raise _LineError("", f"{len(row)} values; write {len(COLUMNS)}: {','.join(COLUMNS)}")
     submit, duration, limit, nodes, gpus, team, priority, kind = (value.strip() for value in row)
@@ -172,7 +172,7 @@ def _line(row: Sequence[str]) -> Line:
         raise _LineError("kind", f"{kind!r} is no kind of job; write one of {', '.join(KINDS)}")
     if not team:
         raise _LineError("team", "no team; write a name")
-    return Line(
+    return TraceJob(
         _seconds("submit_s", submit, 0), _seconds("duration_s", duration, 0),
         _seconds("time_limit_s", limit, 1) if limit else None, _whole("nodes", nodes, 1, 10**7),
         _whole("gpus_per_node", gpus, 1, 10**4), team, _whole("priority", priority, 0, HIGHEST_PRIORITY), kind,

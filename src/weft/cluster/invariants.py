@@ -6,10 +6,10 @@ Each returns what is broken, in words; nothing where all is well.
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from weft.cluster.actions import Action, Bind, Replace, Resize
-from weft.cluster.jobs import Job
-from weft.cluster.nodes import NodeState
-from weft.cluster.snapshot import Snapshot
+from weft.cluster.records.actions import Action, Bind, Replace, Resize
+from weft.cluster.records.job import Job
+from weft.cluster.records.node import NodeState
+from weft.cluster.records.snapshot import Snapshot
 
 
 def broken(snapshot: Snapshot) -> list[str]:

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from weft.cluster.actions import Action
-from weft.cluster.book import Book
-from weft.cluster.encoding import action_as_plain, as_plain, from_plain
-from weft.cluster.jobs import Job, Team
-from weft.cluster.nodes import Node
 from weft.cluster.plan import decide
-from weft.cluster.snapshot import Snapshot
+from weft.cluster.records.actions import Action
+from weft.cluster.records.encoding import action_as_plain, as_plain, from_plain
+from weft.cluster.records.job import Job, Team
+from weft.cluster.records.node import Node
+from weft.cluster.records.snapshot import Snapshot
+from weft.cluster.scheduling.state import ClusterState
 
 _KINDS: dict[str, type[Job] | type[Node] | type[Team]] = {"job": Job, "node": Node, "team": Team}
 
@@ -35,12 +35,12 @@ class Difference:
     """What was decided now."""
 
 
-class Recorder:
+class DecisionRecorder:
     """A book whose every change and decision becomes a line of a log; one owner."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         """Open a book; take the first line with `opening`."""
-        self.book = Book(snapshot)
+        self.book = ClusterState(snapshot)
         self.opening = json.dumps({"snapshot": as_plain(snapshot)})
         """The log's first line."""
         self._changes: list[dict[str, Any]] = []
@@ -66,7 +66,7 @@ class Recorder:
 def replayed(lines: Iterable[str]) -> Iterator[Difference]:
     """Make every decision of a log again and return those that come out otherwise."""
     entries = (json.loads(line) for line in lines)
-    book = Book(from_plain(Snapshot, next(entries)["snapshot"]))
+    book = ClusterState(from_plain(Snapshot, next(entries)["snapshot"]))
     for number, entry in enumerate(entries):
         for change in entry["changes"]:
             if "drop" in change:

@@ -7,15 +7,15 @@ would start it if running jobs ended when they say; each remedy was tried, and i
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from weft.cluster.actions import Action, Bind, Preempt
-from weft.cluster.admission import HIGHEST_PRIORITY
-from weft.cluster.book import Book
-from weft.cluster.effects import ended, stopped
-from weft.cluster.jobs import Gang, Job, JobState
 from weft.cluster.plan import decide
-from weft.cluster.reasons import BY_CODE, TEXTS, Reason
-from weft.cluster.running import back_ms
-from weft.cluster.snapshot import FAR_MS, MINUTE_MS, Snapshot
+from weft.cluster.records.actions import Action, Bind, Preempt
+from weft.cluster.records.effects import ended, stopped
+from weft.cluster.records.job import Gang, Job, JobState
+from weft.cluster.records.snapshot import FAR_MS, MINUTE_MS, Snapshot
+from weft.cluster.records.wait_reasons import BY_CODE, TEXTS, Reason
+from weft.cluster.scheduling.admission import HIGHEST_PRIORITY
+from weft.cluster.scheduling.running_jobs import back_ms
+from weft.cluster.scheduling.state import ClusterState
 
 _STEPS_MOST = 2000
 """Ends of jobs that a forecast looks ahead."""
@@ -55,7 +55,7 @@ def why(snapshot: Snapshot, job_id: str, now_ms: int) -> Why | None:
         text = f"it runs on {len(job.placement.nodes) if job.placement else 0} nodes"
         return Why(job.id, str(job.state), "", text, 0, (), (), job.start_ms, ())
     # A job that was told its reason is not told again; here it is to be.
-    book = Book(_without_told(snapshot))
+    book = ClusterState(_without_told(snapshot))
     order, _ = book.queue.order(now_ms, book.shares)
     names = [book.queue.ids[row] for row in order.tolist()]
     position = names.index(job.id) if job.id in names else 0
@@ -74,7 +74,7 @@ def why(snapshot: Snapshot, job_id: str, now_ms: int) -> Why | None:
 
 def forecast_ms(snapshot: Snapshot, job_id: str, now_ms: int) -> int | None:
     """Return when a job would start if running jobs ended when they say and nothing new came."""
-    book = Book(snapshot)
+    book = ClusterState(snapshot)
     for _ in range(_STEPS_MOST):
         if _bound(decide(book, now_ms), job_id):
             return now_ms
@@ -95,7 +95,7 @@ def _end_ms(job: Job) -> int:
     return back_ms(job) if job.predicted_ms is None else min(job.predicted_ms, back_ms(job))
 
 
-def _text(book: Book, job: Job, reason: Reason) -> str:
+def _text(book: ClusterState, job: Job, reason: Reason) -> str:
     """Return the rule in words, with its numbers."""
     text = TEXTS.get(reason, "no rule blocks it")
     if reason is Reason.QUOTA:
@@ -147,7 +147,7 @@ def _starts(snapshot: Snapshot, job: Job, now_ms: int) -> bool:
 
 def _planned(snapshot: Snapshot, job: Job, now_ms: int) -> tuple[Action, ...]:
     jobs = tuple(job if each.id == job.id else each for each in snapshot.jobs)
-    return decide(Book(replace(snapshot, jobs=jobs)), now_ms)
+    return decide(ClusterState(replace(snapshot, jobs=jobs)), now_ms)
 
 
 def _bound(actions: tuple[Action, ...], job_id: str) -> bool:

@@ -1,7 +1,7 @@
 """A rank's line to its supervisor: heartbeats and progress, snapshots and their recall, faults on purpose.
 
 A process has one, `current()`. Without a supervisor it leads nowhere and every method does nothing, so that a training
-loop needs not ask. What follows from what a rank says here is decided in `cluster.survival`.
+loop needs not ask. What follows from what a rank says here is decided in `cluster.recovery.machine`.
 """
 
 import os

@@ -21,7 +21,7 @@ from weft.core.errors import UsageError, WeftError
 from weft.core.spec import Spec
 from weft.core.specfile import validate
 from weft.engines.local import archive
-from weft.engines.local.engine import Engine, NotThereError
+from weft.engines.local.engine import LocalEngine, NotThereError
 from weft.engines.local.home import Home
 from weft.engines.local.views import array_view, job_detail, job_view, node_view, status_view, why_view
 from weft.specs.submission import SubmissionSpec
@@ -100,7 +100,7 @@ OPERATIONS = (
 class ClusterInterface:
     """Answers requests about one engine."""
 
-    def __init__(self, engine: Engine, home: Home, token: str, nudge: Callable[[], None]) -> None:
+    def __init__(self, engine: LocalEngine, home: Home, token: str, nudge: Callable[[], None]) -> None:
         """Answer for `engine`; `nudge` is called when there is something new to decide."""
         self._engine, self._home, self._token, self._nudge = engine, home, token, nudge
 

@@ -18,8 +18,8 @@ from pathlib import Path
 import uvicorn
 
 from weft.core.errors import FailedError, WeftError
-from weft.engines.local.durable import write_document
-from weft.engines.local.engine import Engine
+from weft.engines.local.atomic_files import write_document
+from weft.engines.local.engine import LocalEngine
 from weft.engines.local.home import Home
 from weft.engines.local.processes import Identity
 from weft.web.cluster import ClusterInterface
@@ -44,7 +44,7 @@ def held(home: Home) -> Iterator[None]:
         os.close(handle)
 
 
-async def _work(engine: Engine, news: asyncio.Event) -> None:
+async def _work(engine: LocalEngine, news: asyncio.Event) -> None:
     """Run the engine; what goes wrong in it is logged and tried again, because jobs depend on it."""
     while True:
         pause_s = _BUSY_S if any(entry.job.holds for entry in engine.entries) else _IDLE_S
@@ -61,7 +61,7 @@ async def _work(engine: Engine, news: asyncio.Event) -> None:
 
 
 async def _serve(home: Home, host: str, port: int) -> None:
-    engine = Engine(home)
+    engine = LocalEngine(home)
     news = asyncio.Event()
     interface = ClusterInterface(engine, home, home.token(), news.set)
     config = uvicorn.Config(

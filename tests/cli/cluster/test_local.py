@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from weft.cli.main import main
-from weft.engines.local.client import Client
+from weft.engines.local.client import LocalClient
 from weft.engines.local.home import Home
 
 pytestmark = pytest.mark.timeout(300)
@@ -24,7 +24,7 @@ class Cluster:
 
     def __init__(self, folder: Path, capture: pytest.CaptureFixture[str]) -> None:
         self.home, self._capture = folder, capture
-        self.client = Client(Home(folder))
+        self.client = LocalClient(Home(folder))
 
     def run(self, *arguments: str, status: int = 0) -> str:
         self._capture.readouterr()

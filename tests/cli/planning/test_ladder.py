@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from weft.cli.main import main
-from weft.engines.local.client import Client
+from weft.engines.local.client import LocalClient
 from weft.engines.local.home import Home
 
 
@@ -44,7 +44,9 @@ def test_a_ladder_is_trained_fitted_and_held_against_the_large_run(
     assert "below 1,000 losses scatter" in document["warnings"][0]
     assert document["error"] == pytest.approx(document["predicted"]["loss"] / document["measured"] - 1)
     assert len(Path("points.csv").read_text().splitlines()) == 17
-    assert Client(Home(tmp_path / "cluster")).process() is None, "a cluster that was started for the time is taken down"
+    assert LocalClient(Home(tmp_path / "cluster")).process() is None, (
+        "a cluster that was started for the time is taken down"
+    )
     assert main(["scale", "fit", "points.csv"]) == 0
 
 

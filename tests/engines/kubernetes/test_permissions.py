@@ -9,7 +9,7 @@ import pytest
 import yaml
 from tests.engines.kubernetes.stage import CONTROLLER, Theatre, playing, until
 
-from weft.cluster.nodes import NodeState
+from weft.cluster.records.node import NodeState
 from weft.engines.kubernetes.api.api_client import ApiClient, ApiError
 from weft.engines.kubernetes.api.crds import manifest
 from weft.engines.kubernetes.api.resources import HEALTH, JOBS, NAMESPACES, NODES, PODS, TEAMS, Resource

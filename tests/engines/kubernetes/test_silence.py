@@ -3,8 +3,8 @@ import asyncio
 import pytest
 from tests.engines.kubernetes.stage import Theatre, engine, playing, until
 
-from weft.cluster.nodes import NodeState
-from weft.cluster.snapshot import Policy
+from weft.cluster.records.node import NodeState
+from weft.cluster.records.snapshot import SchedulingPolicy
 from weft.engines.kubernetes.api.resources import PODS
 
 _NODES = 40
@@ -20,7 +20,7 @@ def test_thirty_per_cent_silent_at_once_is_an_alarm_and_not_a_mass_eviction(thea
 
 async def _silence(theatre: Theatre) -> None:
     stage = theatre.stage(_NODES)
-    settings = theatre.settings(policy=Policy(brake_rest_ms=10_000))
+    settings = theatre.settings(policy=SchedulingPolicy(brake_rest_ms=10_000))
     async with theatre.open(8 * _NODES) as client, playing(theatre, stage) as actor, engine(theatre, settings) as one:
         for number in range(_NODES):
             await theatre.submit(client, f"job{number}", 1)

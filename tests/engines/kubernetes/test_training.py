@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.engines.kubernetes.stage import Theatre, engine, running, until
 
-from weft.cluster.nodes import NodeState
+from weft.cluster.records.node import NodeState
 from weft.engines.kubernetes.api.api_client import ApiClient
 from weft.engines.kubernetes.api.resources import HEALTH
 from weft.specs import JobSpec, load_job

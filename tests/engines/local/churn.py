@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.engines.local.conftest import submission
 
-from weft.engines.local.engine import Engine
+from weft.engines.local.engine import LocalEngine
 from weft.engines.local.home import Home
 
 JOBS_PER_LIFE = 2
@@ -37,7 +37,7 @@ def bomb(pulses: int) -> Callable[[str], None]:
 
 def life(home: Home, number: int, acknowledged: Path, marks: Path, rng: random.Random) -> None:
     """Be one engine: take in new jobs, call off an old one now and then, and work until the bomb goes off."""
-    engine = Engine(home, pulse=bomb(rng.randint(1, MOST_PULSES)))
+    engine = LocalEngine(home, pulse=bomb(rng.randint(1, MOST_PULSES)))
     for job in range(JOBS_PER_LIFE):
         seconds = rng.choice((0.0, 0.05, 0.3, 1.0))
         script = f"echo $$ >> {marks}/$WEFT_JOB; sleep {seconds}"

@@ -7,22 +7,22 @@ from typing import Any
 
 import pytest
 
-from weft.cluster.jobs import ENDED, Team
-from weft.cluster.snapshot import Policy
-from weft.engines.local.engine import Engine
+from weft.cluster.records.job import ENDED, Team
+from weft.cluster.records.snapshot import SchedulingPolicy
+from weft.engines.local.engine import LocalEngine
 from weft.engines.local.home import Home
-from weft.engines.local.memory import Memory
-from weft.engines.local.store import Entry
+from weft.engines.local.site_state import SiteState
+from weft.engines.local.store import JobEntry
 from weft.specs.submission import SubmissionSpec
 
 
 def new_home(
-    folder: Path, nodes: int = 2, gpus: int = 1, teams: tuple[Team, ...] = (), policy: Policy | None = None
+    folder: Path, nodes: int = 2, gpus: int = 1, teams: tuple[Team, ...] = (), policy: SchedulingPolicy | None = None
 ) -> Home:
     home = Home(folder)
     home.make()
-    memory = Memory(home)
-    memory.configure(nodes, gpus, teams, policy or Policy())
+    memory = SiteState(home)
+    memory.configure(nodes, gpus, teams, policy or SchedulingPolicy())
     memory.store.close()
     return home
 
@@ -31,7 +31,7 @@ def submission(*command: str, **more: Any) -> SubmissionSpec:
     return SubmissionSpec.model_validate({"command": command, **more})
 
 
-def drive(engine: Engine, done: Callable[[], bool], patience_s: float = 60.0) -> None:
+def drive(engine: LocalEngine, done: Callable[[], bool], patience_s: float = 60.0) -> None:
     """Run the engine's loop until something is true."""
     deadline = time.monotonic() + patience_s
     while not done():
@@ -40,7 +40,7 @@ def drive(engine: Engine, done: Callable[[], bool], patience_s: float = 60.0) ->
             time.sleep(0.01)
 
 
-def finish(engine: Engine, *names: str) -> list[Entry]:
+def finish(engine: LocalEngine, *names: str) -> list[JobEntry]:
     """Run the engine's loop until jobs have ended, and return them."""
     drive(engine, lambda: all(engine.find(name).job.state in ENDED for name in names))
     return [engine.find(name) for name in names]
@@ -52,8 +52,8 @@ def home(tmp_path: Path) -> Home:
 
 
 @pytest.fixture
-def engine(home: Home) -> Iterator[Engine]:
-    engine = Engine(home)
+def engine(home: Home) -> Iterator[LocalEngine]:
+    engine = LocalEngine(home)
     yield engine
     for entry in list(engine.entries):
         engine.cancel(entry.job.id)

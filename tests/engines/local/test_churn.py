@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.engines.local.conftest import drive, new_home
 
-from weft.cluster.jobs import JobState
-from weft.engines.local.engine import Engine
+from weft.cluster.records.job import JobState
+from weft.engines.local.engine import LocalEngine
 
 ROOT = Path(__file__).parents[3]
 
@@ -30,7 +30,7 @@ def judge(folder: Path, lives: int, seed: int) -> None:
     program = [sys.executable, "-m", "tests.engines.local.churn", str(folder), str(lives), str(seed)]
     done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    engine = Engine(home)
+    engine = LocalEngine(home)
     adopted = [entry.job.id for entry in engine.entries if entry.job.holds]
     drive(engine, lambda: not list(engine.entries))
     ends = {entry.job.id: entry for entry in engine.memory.store.newest(10_000)}

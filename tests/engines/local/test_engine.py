@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from tests.engines.local.conftest import drive, finish, new_home, submission
 
-from weft.cluster.jobs import ENDED, JobState, Team
+from weft.cluster.health.quarantine import report
 from weft.cluster.log import replayed
-from weft.cluster.nodes import Evidence, NodeState
-from weft.cluster.quarantine import report
-from weft.cluster.snapshot import Policy
+from weft.cluster.records.job import ENDED, JobState, Team
+from weft.cluster.records.node import NodeEvidence, NodeState
+from weft.cluster.records.snapshot import SchedulingPolicy
 from weft.core.errors import UsageError
 from weft.engines.local import runner
-from weft.engines.local.durable import read_document
-from weft.engines.local.engine import Engine
+from weft.engines.local.atomic_files import read_document
+from weft.engines.local.engine import LocalEngine
 from weft.engines.local.home import Home
 from weft.engines.local.processes import Identity
 
@@ -32,11 +32,11 @@ def runner_of(home: Home, name: str, attempt: int = 1) -> Identity:
     return Identity.from_plain(found)
 
 
-def _said(engine: Engine, name: str) -> str:
+def _said(engine: LocalEngine, name: str) -> str:
     return engine.attempts.log(name, 1, 0, 0, 100)[0]
 
 
-def test_a_command_runs_and_its_end_and_output_and_result_are_known(engine: Engine):
+def test_a_command_runs_and_its_end_and_output_and_result_are_known(engine: LocalEngine):
     (entry,) = engine.submit(submission("sh", "-c", "echo working; echo '{\"loss\": 0.5}'", name="e"))
     (ended,) = finish(engine, entry.job.id)
     assert (ended.job.state, ended.status, ended.result) == (JobState.DONE, 0, {"loss": 0.5})
@@ -51,19 +51,19 @@ def test_a_command_runs_and_its_end_and_output_and_result_are_known(engine: Engi
         (("no-such-program",), 127, "its command was not found"),
     ],
 )
-def test_failures_are_told_apart(engine: Engine, command: tuple[str, ...], status: int, words: str):
+def test_failures_are_told_apart(engine: LocalEngine, command: tuple[str, ...], status: int, words: str):
     (entry,) = engine.submit(submission(*command))
     (ended,) = finish(engine, entry.job.id)
     assert (ended.job.state, ended.status, ended.text) == (JobState.FAILED, status, words)
 
 
-def test_a_gang_ends_as_a_whole_when_one_of_its_ranks_fails(engine: Engine):
+def test_a_gang_ends_as_a_whole_when_one_of_its_ranks_fails(engine: LocalEngine):
     (entry,) = engine.submit(submission("sh", "-c", 'if [ "$RANK" = 1 ]; then exit 7; fi; sleep 60', nodes=2))
     (ended,) = finish(engine, entry.job.id)
     assert (ended.status, ended.text) == (7, "ended with status 7 on rank 1")
 
 
-def test_jobs_wait_for_room_and_for_those_before_them(engine: Engine):
+def test_jobs_wait_for_room_and_for_those_before_them(engine: LocalEngine):
     (first,) = engine.submit(submission("sleep", "0.3", nodes=2))
     (second,) = engine.submit(submission("true", nodes=2))
     (third,) = engine.submit(submission("true", after=(second.job.id,)))
@@ -75,7 +75,7 @@ def test_jobs_wait_for_room_and_for_those_before_them(engine: Engine):
     assert begun == sorted(begun)
 
 
-def test_a_sweep_is_an_array_of_jobs_with_its_values_in_the_command(engine: Engine):
+def test_a_sweep_is_an_array_of_jobs_with_its_values_in_the_command(engine: LocalEngine):
     found = engine.submit(
         submission("sh", "-c", "echo '{\"loss\": '{lr}'}'", sweep={"lr": ("2", "1")}, name="s", at_once=1)
     )
@@ -84,7 +84,7 @@ def test_a_sweep_is_an_array_of_jobs_with_its_values_in_the_command(engine: Engi
     assert [entry.result for entry in ends] == [{"loss": 2}, {"loss": 1}]
 
 
-def test_cancelling_ends_what_runs_and_what_waits(engine: Engine, home: Home):
+def test_cancelling_ends_what_runs_and_what_waits(engine: LocalEngine, home: Home):
     (running,) = engine.submit(submission("sleep", "60", nodes=2))
     (waiting,) = engine.submit(submission("true"))
     drive(engine, lambda: running.job.state is JobState.RUNNING)
@@ -97,7 +97,7 @@ def test_cancelling_ends_what_runs_and_what_waits(engine: Engine, home: Home):
     assert not (home.attempt(waiting.job.id, 1)).exists()
 
 
-def test_a_cancelled_job_that_does_not_listen_is_made_to_end(engine: Engine, home: Home):
+def test_a_cancelled_job_that_does_not_listen_is_made_to_end(engine: LocalEngine, home: Home):
     (entry,) = engine.submit(submission("sh", "-c", "trap '' TERM; echo deaf; while :; do sleep 0.05; done"))
     # A job may run before its shell has come to the first command; until then it would listen.
     drive(engine, lambda: entry.job.state is JobState.RUNNING and _said(engine, entry.job.id) == "deaf\n")
@@ -110,7 +110,7 @@ def test_a_cancelled_job_that_does_not_listen_is_made_to_end(engine: Engine, hom
     assert (ended.job.state, ended.status) == (JobState.CANCELLED, 137)
 
 
-def test_a_drained_node_gets_nothing_until_it_is_given_back(engine: Engine):
+def test_a_drained_node_gets_nothing_until_it_is_given_back(engine: LocalEngine):
     engine.drain("slot-0", back=False, by="ann", reason="odd noise")
     found = [engine.submit(submission("true"))[0] for _ in range(3)]
     finish(engine, *(entry.job.id for entry in found))
@@ -131,7 +131,7 @@ def test_a_drained_node_gets_nothing_until_it_is_given_back(engine: Engine):
     ],
 )
 def test_what_can_never_run_is_refused_and_nothing_is_made(
-    engine: Engine, home: Home, more: dict[str, Any], words: str
+    engine: LocalEngine, home: Home, more: dict[str, Any], words: str
 ):
     with pytest.raises(UsageError, match=words):
         engine.submit(submission("true", **more))
@@ -139,7 +139,7 @@ def test_what_can_never_run_is_refused_and_nothing_is_made(
     assert list((home.folder / "jobs").iterdir()) == []
 
 
-def test_the_same_key_is_the_same_job(engine: Engine):
+def test_the_same_key_is_the_same_job(engine: LocalEngine):
     first = engine.submit(submission("true", key="same-key-1"))
     again = engine.submit(submission("true", key="same-key-1"))
     assert [entry.job.id for entry in first] == [entry.job.id for entry in again]
@@ -147,14 +147,16 @@ def test_the_same_key_is_the_same_job(engine: Engine):
 
 
 def test_a_team_with_a_quota_gets_it(tmp_path: Path):
-    engine = Engine(new_home(tmp_path / "c", nodes=2, teams=(Team("research", 1),)))
+    engine = LocalEngine(new_home(tmp_path / "c", nodes=2, teams=(Team("research", 1),)))
     (entry,) = engine.submit(submission("true", team="research"))
     assert finish(engine, entry.job.id)[0].job.state is JobState.DONE
     assert {team.name: team.quota_gpus for team in engine.book.shares.records()} == {"research": 1, "default": 1}
     engine.close()
 
 
-def test_a_job_whose_runner_is_killed_is_remembered_as_failed_and_leaves_nothing_running(engine: Engine, home: Home):
+def test_a_job_whose_runner_is_killed_is_remembered_as_failed_and_leaves_nothing_running(
+    engine: LocalEngine, home: Home
+):
     (entry,) = engine.submit(submission("sleep", "60"))
     drive(engine, (home.attempt(entry.job.id, 1) / runner.CHILDREN).exists)
     known = read_document(home.attempt(entry.job.id, 1) / runner.CHILDREN)
@@ -188,7 +190,7 @@ def test_an_engine_that_dies_between_any_two_steps_starts_nothing_twice(tmp_path
 
     keys = ("first-job", "second-job")
     for life in range(3):
-        engine = Engine(home, pulse=(lambda _: None) if life == 2 else pulse)
+        engine = LocalEngine(home, pulse=(lambda _: None) if life == 2 else pulse)
         try:
             names = [
                 entry.job.id
@@ -202,14 +204,14 @@ def test_an_engine_that_dies_between_any_two_steps_starts_nothing_twice(tmp_path
             break
         finally:
             engine.close()
-    engine = Engine(home)
+    engine = LocalEngine(home)
     ends = engine.memory.store.newest(10)
     engine.close()
     assert [entry.job.state for entry in ends] == [JobState.DONE] * 2
     assert [(tmp_path / entry.job.id).read_text() for entry in ends] == ["x\n"] * 2
 
 
-def test_decisions_are_logged_and_come_out_the_same_again(engine: Engine, home: Home):
+def test_decisions_are_logged_and_come_out_the_same_again(engine: LocalEngine, home: Home):
     finish(engine, *(engine.submit(submission("true", nodes=2))[0].job.id for _ in range(3)))
     (log,) = home.decisions.iterdir()
     lines = log.read_text().splitlines()
@@ -217,14 +219,14 @@ def test_decisions_are_logged_and_come_out_the_same_again(engine: Engine, home: 
     assert list(replayed(lines)) == []
 
 
-def test_a_time_limit_is_kept(engine: Engine):
+def test_a_time_limit_is_kept(engine: LocalEngine):
     (entry,) = engine.submit(submission("sleep", "60", time_limit="300 ms"))
     (ended,) = finish(engine, entry.job.id)
     assert ended.job.state is JobState.FAILED
 
 
 def test_a_higher_priority_makes_a_lower_one_leave_and_wait_again(tmp_path: Path):
-    engine = Engine(new_home(tmp_path / "cluster", policy=Policy(patience_ms=0)))
+    engine = LocalEngine(new_home(tmp_path / "cluster", policy=SchedulingPolicy(patience_ms=0)))
     script = "[ $WEFT_ATTEMPT = 2 ] && exit 0; trap 'exit 75' TERM; while :; do sleep 0.05; done"
     (low,) = engine.submit(submission("sh", "-c", script, priority=10, nodes=2))
     drive(engine, lambda: low.job.state is JobState.RUNNING)
@@ -235,7 +237,9 @@ def test_a_higher_priority_makes_a_lower_one_leave_and_wait_again(tmp_path: Path
     assert (low.job.preemptions, low.attempt, high.attempt) == (1, 2, 1)
 
 
-def test_a_node_that_fails_its_test_goes_to_repair_and_gets_no_work(engine: Engine, monkeypatch: pytest.MonkeyPatch):
+def test_a_node_that_fails_its_test_goes_to_repair_and_gets_no_work(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+):
     bad = report("preflight", engine.now(), passed=False, text="core 0: product 1 of whole numbers was wrong")
     monkeypatch.setattr(engine.trials, "start", lambda action, now: None)
     engine.report("slot-0", replace(bad, check="matmul"))
@@ -246,8 +250,8 @@ def test_a_node_that_fails_its_test_goes_to_repair_and_gets_no_work(engine: Engi
 
 
 @pytest.mark.slow
-def test_a_suspect_node_is_tested_by_the_health_programs_and_comes_back(engine: Engine):
-    engine.report("slot-0", Evidence("matmul", engine.now(), "fatal", "a stray report"))
+def test_a_suspect_node_is_tested_by_the_health_programs_and_comes_back(engine: LocalEngine):
+    engine.report("slot-0", NodeEvidence("matmul", engine.now(), "fatal", "a stray report"))
     drive(engine, lambda: engine.node("slot-0").state is NodeState.TESTING)
     drive(engine, lambda: engine.node("slot-0").state is NodeState.READY, patience_s=200)
     told = [line["text"] for line in engine.memory.store.happenings(50)]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from weft.cluster.limits import Rule
+from weft.cluster.recovery.limits import LimitRule
 from weft.engines.supervisor import Supervisor
 from weft.specs.faults import FaultsSpec
 from weft.specs.job import JobSpec
@@ -31,7 +31,7 @@ class Field:
             }
         )  # fmt: skip
 
-    def run(self, job: JobSpec, *faults: dict[str, Any], rule: Rule | None = None, resume: bool = False,
+    def run(self, job: JobSpec, *faults: dict[str, Any], rule: LimitRule | None = None, resume: bool = False,
             seed: int = 0) -> dict[str, Any]:  # fmt: skip
         spec = FaultsSpec.model_validate({"seed": seed, "faults": list(faults)})
         return Supervisor(job, self.folder / "runs", faults=spec, rule=rule, resume=resume).run()

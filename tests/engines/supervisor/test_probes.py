@@ -2,7 +2,7 @@
 
 import pytest
 
-from weft.engines.supervisor.probes import Training, in_turns, probe_jobs, undisturbed
+from weft.engines.supervisor.probes import ProbeTraining, in_turns, probe_jobs, undisturbed
 from weft.planning.fit import ProbeTime
 from weft.specs import JobSpec
 
@@ -34,22 +34,24 @@ def test_a_rank_without_a_partner_has_no_probes_of_pairs():
 
 def test_the_least_tenth_of_all_steps_counts_whichever_rounds_they_are_from():
     (job,) = jobs("step")
-    slow, calm = Training((3.0,) * 13 + (1.1,), 0.0), Training((3.0,) * 5 + (0.9,), 0.0)
+    slow, calm = ProbeTraining((3.0,) * 13 + (1.1,), 0.0), ProbeTraining((3.0,) * 5 + (0.9,), 0.0)
     assert undisturbed(job, [slow, calm]).seconds == pytest.approx(1.0)
 
 
 def test_two_steps_count_at_least():
     (job,) = jobs("step")
-    assert undisturbed(job, [Training((1.0, 1.2, 9.0), 0.0)]).seconds == pytest.approx(1.1)
+    assert undisturbed(job, [ProbeTraining((1.0, 1.2, 9.0), 0.0)]).seconds == pytest.approx(1.1)
 
 
 def test_trainings_that_others_disturbed_do_not_count():
     (job,) = jobs("step")
-    found = undisturbed(job, [Training((1.0, 1.0), 0.0), Training((0.1, 0.1), 0.4), Training((1.0, 1.0), 0.02)])
+    found = undisturbed(
+        job, [ProbeTraining((1.0, 1.0), 0.0), ProbeTraining((0.1, 0.1), 0.4), ProbeTraining((1.0, 1.0), 0.02)]
+    )
     assert found.seconds == pytest.approx(0.98)
     assert found.others == pytest.approx(0.02)
 
 
 def test_where_all_were_disturbed_alike_what_others_took_is_taken_off():
     (job,) = jobs("step")
-    assert undisturbed(job, [Training((2.0,) * 4, 0.25)] * 3) == ProbeTime(job, 1.5, 0.25)
+    assert undisturbed(job, [ProbeTraining((2.0,) * 4, 0.25)] * 3) == ProbeTime(job, 1.5, 0.25)

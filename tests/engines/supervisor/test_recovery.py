@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from weft.cluster.limits import Rule
+from weft.cluster.recovery.limits import LimitRule
 from weft.core.errors import FailedError, LimitReachedError
 from weft.core.units import PICOSECONDS_PER_SECOND, Picoseconds
 from weft.engines.supervisor import Supervisor
@@ -59,7 +59,7 @@ def test_a_node_with_two_ranks_and_its_memory_is_lost_and_the_other_domain_serve
 
 def test_a_stopped_rank_is_found_by_the_learned_limit(field: Any, undisturbed: Undisturbed):
     # The rule of the product, with a lower floor so that the test is short: five times the 99th percentile counts.
-    rule = Rule(least_ps=Picoseconds(PICOSECONDS_PER_SECOND), first_ps=Picoseconds(60 * PICOSECONDS_PER_SECOND))
+    rule = LimitRule(least_ps=Picoseconds(PICOSECONDS_PER_SECOND), first_ps=Picoseconds(60 * PICOSECONDS_PER_SECOND))
     result = field.run(field.job(), {"kind": "stop", "rank": 1, "step": 6}, rule=rule)
     (incident,) = result["incidents"]
     assert (incident["kind"], incident["rank"]) == ("stopped", 1)
@@ -106,7 +106,7 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(field: Any, un
         {"kind": "slow", "rank": 1, "step": 11, "lasts": 1, "factor": 50},
         {"kind": "kill", "rank": 0, "step": 12},
         # The pause is long on a busy machine, and no hang.
-        rule=Rule(least_ps=Picoseconds(600 * PICOSECONDS_PER_SECOND)),
+        rule=LimitRule(least_ps=Picoseconds(600 * PICOSECONDS_PER_SECOND)),
     )
     (incident,) = result["incidents"]
     assert (incident["restored_from"], incident["restored_step"]) == ("checkpoint", 4)
@@ -125,7 +125,7 @@ def test_when_all_memory_is_lost_the_local_disk_is_gone_too_and_the_checkpoint_s
         job, *lost, {"kind": "return", "step": 11, "after": "1500 ms"},
         # A pause, so that the run is not over before a busy supervisor has heard of the step.
         {"kind": "slow", "rank": 1, "step": 11, "lasts": 1, "factor": 200},
-        rule=Rule(least_ps=Picoseconds(600 * PICOSECONDS_PER_SECOND)),
+        rule=LimitRule(least_ps=Picoseconds(600 * PICOSECONDS_PER_SECOND)),
     )  # fmt: skip
     assert result["incidents"][-1]["restored_from"] == "checkpoint"
     assert result["weights_digest"] == undisturbed(12)

@@ -12,7 +12,7 @@ from weft.cli.cluster.queue import nodes_app
 from weft.cli.output import JsonFlag, console, print_json, print_table
 from weft.core.errors import FailedError, UsageError
 from weft.core.quantity import significant
-from weft.engines.health.programs import PROGRAMS, SUITES, named
+from weft.engines.health.registry import CHECKS, SUITES, named
 
 _MOST_S, _MOST_MEBIBYTES = 3600.0, 1_000_000
 
@@ -63,10 +63,10 @@ def list_programs(*, json: JsonFlag = False) -> None:
         print_json([
             {"name": one.name, "kind": one.kind, "catches": one.catches, "threshold": one.threshold, "takes": one.takes,
              "suites": [name for name, members in SUITES.items() if one.name in members]}
-            for one in PROGRAMS.values()
+            for one in CHECKS.values()
         ])  # fmt: skip
         return
-    rows = [(one.name, one.kind, one.catches, one.threshold, one.takes) for one in PROGRAMS.values()]
+    rows = [(one.name, one.kind, one.catches, one.threshold, one.takes) for one in CHECKS.values()]
     columns = ("program", "kind", "can catch", "speaks from", "takes")
     print_table("health programs", columns, rows, words=tuple(range(len(columns))))
 

@@ -13,7 +13,7 @@ from cyclopts import Parameter
 
 from weft.cli.output import JsonFlag, console, print_json, print_table
 from weft.core.errors import FailedError, UsageError
-from weft.engines.local.client import Client, Speaker, UnreachableError
+from weft.engines.local.client import LocalClient, Speaker, UnreachableError
 from weft.engines.local.home import Home
 
 HomeOption = Annotated[
@@ -38,7 +38,7 @@ def home_of(given: Path | None) -> Home:
 def client_of(given: Path | None, on: str | None = None) -> Speaker:
     """Return a way to the cluster that is meant: this machine's, or the Kubernetes context `on`."""
     if on is None:
-        return Client(home_of(given))
+        return LocalClient(home_of(given))
     from weft.cli.cluster.kubernetes import remote
 
     return remote(on)
@@ -60,7 +60,7 @@ def up(
 ) -> None:
     """Start the cluster of this machine, or say that it is up; jobs of an earlier one are taken up."""
     place = home_of(home)
-    client = Client(place)
+    client = LocalClient(place)
     running = client.process()
     if running is None:
         bring_up(place, nodes=nodes, gpus=gpus, team=team, host=host, port=port)
@@ -91,7 +91,7 @@ def bring_up(
     _start(place, host, port)
 
 
-def take_down(client: Client) -> bool:
+def take_down(client: LocalClient) -> bool:
     """Stop the daemon, and return whether there was one."""
     running = client.process()
     if running is not None:
@@ -107,7 +107,7 @@ def down(
     json: JsonFlag = False,
 ) -> None:
     """Stop the cluster's daemon; jobs that run go on, and weft cluster up takes them up again."""
-    client = Client(home_of(home))
+    client = LocalClient(home_of(home))
     running = client.process()
     left: list[str] = []
     if running is not None:
@@ -126,7 +126,7 @@ def down(
 def status(*, home: HomeOption = None, json: JsonFlag = False) -> None:
     """Show the cluster: nodes, teams, jobs, alarms and what happened last."""
     place = home_of(home)
-    document = Client(place).get("v1", "status")
+    document = LocalClient(place).get("v1", "status")
     if json:
         print_json(document)
         return
@@ -173,18 +173,18 @@ def ago(span_ms: int) -> str:
 
 def _configure(place: Home, nodes: int | None, gpus: int | None, team: tuple[str, ...]) -> None:
     """Write down what the cluster is made of, where that is new or asked for."""
-    from weft.cluster.jobs import Team
-    from weft.cluster.snapshot import Policy
-    from weft.engines.local.memory import Memory
+    from weft.cluster.records.job import Team
+    from weft.cluster.records.snapshot import SchedulingPolicy
+    from weft.engines.local.site_state import SiteState
 
-    memory = Memory(place)
+    memory = SiteState(place)
     try:
         known = memory.store.nodes()
         if known and nodes is None and gpus is None and not team:
             return
         count = nodes if nodes is not None else len(known) or DEFAULT_NODES
         each = gpus if gpus is not None else (known[0].gpus if known else 1)
-        memory.configure(count, each, [Team(*_team(text)) for text in team], Policy())
+        memory.configure(count, each, [Team(*_team(text)) for text in team], SchedulingPolicy())
     finally:
         memory.store.close()
 
@@ -204,7 +204,7 @@ def _start(place: Home, host: str, port: int) -> None:
             [sys.executable, "-m", "weft.web.daemon", str(place.folder), "--host", host, "--port", str(port)],
             stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
-    client = Client(place)
+    client = LocalClient(place)
 
     def ready() -> bool:
         if child.poll() is not None:
@@ -220,7 +220,7 @@ def _start(place: Home, host: str, port: int) -> None:
     child.returncode = 0
 
 
-def _cancel_all(client: Client, names: Sequence[str]) -> list[str]:
+def _cancel_all(client: LocalClient, names: Sequence[str]) -> list[str]:
     for name in names:
         client.post("v1", "jobs", name, "cancel")
     _until(lambda: not client.get("v1", "jobs", state="open")["jobs"], "some jobs do not end")

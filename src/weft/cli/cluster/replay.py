@@ -13,15 +13,15 @@ from cyclopts import Parameter
 from weft.campaign.failures import Failures
 from weft.campaign.measures import Measures
 from weft.campaign.policies import NAMES, policy_of
-from weft.campaign.replay import Replay, Watch
+from weft.campaign.replay import TraceReplay, Watch
 from weft.campaign.scenes import scene
-from weft.campaign.trace import Line, admit_all, read, written
+from weft.campaign.trace import TraceJob, admit_all, read, written
 from weft.cli.output import JsonFlag, PlotFile, console, print_json, print_table, save_plot, writing, written_to
-from weft.cluster.balloons import hours_to_validate
-from weft.cluster.jobs import Team
-from weft.cluster.nodes import Node
-from weft.cluster.rooms import nodes_of, power_of
-from weft.cluster.snapshot import Snapshot
+from weft.cluster.from_site import nodes_of, power_of
+from weft.cluster.health.idle_tests import hours_to_validate
+from weft.cluster.records.job import Team
+from weft.cluster.records.node import Node
+from weft.cluster.records.snapshot import Snapshot
 from weft.core.errors import UsageError
 from weft.core.provenance import digest, provenance
 from weft.core.seeds import Seed
@@ -84,7 +84,7 @@ def replay(
         for name, rules in policies.items():
             begin_s = time.process_time()
             snapshot = Snapshot(pool, teams=teams, power=power_of(spec), policy=rules)
-            world = Replay(snapshot, lines, failures=Failures.of(spec, Seed(seed)) if failures else None)
+            world = TraceReplay(snapshot, lines, failures=Failures.of(spec, Seed(seed)) if failures else None)
             found[name] = world.run(watches(name))
             documents.append(_document(name, found[name], world.passes, time.process_time() - begin_s))
     if jobs is not None:
@@ -155,7 +155,7 @@ def _text(trace: Path) -> str:
         raise UsageError(f"{trace} can not be read as a trace: {error}") from None
 
 
-def _teams(lines: list[Line], pool: tuple[Node, ...], quota: str | None) -> tuple[Team, ...]:
+def _teams(lines: list[TraceJob], pool: tuple[Node, ...], quota: str | None) -> tuple[Team, ...]:
     names = sorted({line.team for line in lines})
     gpus = sum(node.gpus for node in pool)
     if quota is None:
@@ -205,7 +205,7 @@ def _document(name: str, measured: Measures, passes: int, cpu_s: float) -> dict[
     }
 
 
-def _print(trace: Path, lines: list[Line], pool: tuple[Node, ...], documents: list[dict[str, Any]]) -> None:
+def _print(trace: Path, lines: list[TraceJob], pool: tuple[Node, ...], documents: list[dict[str, Any]]) -> None:
     columns = ("policy", "utilisation", "mean wait", "95th", "longest", "fairness", "preempted", "waste", "T0 spread")
     rows = [
         (each["policy"], f"{each['utilisation']:.1%}", *(_span(each["wait_s"][key]) for key in ("mean", "p95", "max")),

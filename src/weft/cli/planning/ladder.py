@@ -19,8 +19,8 @@ from weft.cli.output import JsonFlag, console, print_json, print_table, written_
 from weft.cli.planning.scale import counted, print_prediction, print_warnings
 from weft.core.errors import FailedError, UsageError
 from weft.core.seeds import Seed
-from weft.engines.local.client import Client
-from weft.engines.local.durable import write_whole
+from weft.engines.local.atomic_files import write_whole
+from weft.engines.local.client import LocalClient
 from weft.planning import scaling
 from weft.planning.ladder import Rung, cautions, rung_of
 from weft.planning.ladder import ladder as rungs_of
@@ -93,7 +93,7 @@ def _print_trial(trial: Trial) -> None:
     print_table(title, ("law", "", "off by (rms)", "farthest off", "counts for"), rows, words=(0, 1))
 
 
-def _train(client: Client, rungs: Sequence[Rung], tell: Callable[[int], None]) -> list[float]:
+def _train(client: LocalClient, rungs: Sequence[Rung], tell: Callable[[int], None]) -> list[float]:
     """Submit runs as experiments, wait for all, and return their held-out losses."""
     names: list[str] = []
     for rung in rungs:
@@ -111,7 +111,7 @@ def _train(client: Client, rungs: Sequence[Rung], tell: Callable[[int], None]) -
         raise
 
 
-def _ended(client: Client, name: str, tell: Callable[[int], None]) -> dict[str, Any]:
+def _ended(client: LocalClient, name: str, tell: Callable[[int], None]) -> dict[str, Any]:
     while (job := client.get("v1", "jobs", name))["state"] not in _ENDED:
         time.sleep(_LOOK_S)
     tell(1)
@@ -127,9 +127,9 @@ def _loss(job: dict[str, Any]) -> float:
 
 
 @contextlib.contextmanager
-def _cluster(given: Path | None) -> Iterator[Client]:
+def _cluster(given: Path | None) -> Iterator[LocalClient]:
     """Use the cluster that is up, or one for the time of this command."""
-    client = Client(home_of(given))
+    client = LocalClient(home_of(given))
     if client.process() is not None:
         yield client
         return

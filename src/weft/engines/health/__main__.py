@@ -16,8 +16,8 @@ def main(arguments: list[str]) -> int:
     """Run the programs that are named."""
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"
-    from weft.engines.health.base import Setting
-    from weft.engines.health.programs import run
+    from weft.engines.health.checks import CheckSetting
+    from weft.engines.health.registry import run
 
     parser = argparse.ArgumentParser(prog="weft-health")
     parser.add_argument("programs", nargs="+")
@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> int:
     for name in ("state", "kernel-log", "survey", "runs"):
         parser.add_argument(f"--{name}", type=Path)
     given = parser.parse_args(arguments)
-    setting = Setting(
+    setting = CheckSetting(
         given.seconds, given.mebibytes, given.seed, given.state, given.kernel_log, survey=given.survey, runs=given.runs
     )
     try:

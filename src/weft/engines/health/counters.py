@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from weft.engines.health.base import Finding, Report, Setting
+from weft.engines.health.checks import CheckSetting, Finding, HealthReport
 
 HOUR_S = 3600.0
 CORRECTED_PER_HOUR = 100.0
@@ -18,7 +18,7 @@ FLAPS_PER_HOUR = 3.0
 Counts = dict[str, float]
 
 
-def ecc(setting: Setting) -> Report:
+def ecc(setting: CheckSetting) -> HealthReport:
     """Read the counters of corrected and uncorrected memory errors."""
     counts = _read(setting.system, "devices/system/edac/mc/mc*/[cu]e_count")
 
@@ -37,7 +37,7 @@ def ecc(setting: Setting) -> Report:
     return _report("ecc", counts, setting, judge, "the kernel shows no memory error counters here")
 
 
-def throttling(setting: Setting) -> Report:
+def throttling(setting: CheckSetting) -> HealthReport:
     """Read how often CPUs were slowed down for their heat."""
     counts = _read(setting.system, "devices/system/cpu/cpu*/thermal_throttle/*_throttle_count")
 
@@ -51,7 +51,7 @@ def throttling(setting: Setting) -> Report:
     return _report("throttling", counts, setting, judge, "the kernel shows no throttling counters here")
 
 
-def links(setting: Setting) -> Report:
+def links(setting: CheckSetting) -> HealthReport:
     """Read how often network links went down, Ethernet and InfiniBand."""
     counts = _read(setting.system, "class/net/*/carrier_down_count")
     counts |= _read(setting.system, "class/infiniband/*/ports/*/counters/link_downed")
@@ -82,17 +82,21 @@ def _read(system: Path, pattern: str) -> Counts:
 
 
 def _report(
-    name: str, counts: Counts, setting: Setting, judge: Callable[[Mapping[str, float], float], list[Finding]], none: str
-) -> Report:
+    name: str,
+    counts: Counts,
+    setting: CheckSetting,
+    judge: Callable[[Mapping[str, float], float], list[Finding]],
+    none: str,
+) -> HealthReport:
     began = time.monotonic()
     if not counts:
-        return Report(name, (), note=none)
+        return HealthReport(name, (), note=none)
     since, hours = _since(name, counts, setting)
     figures = {"counters": float(len(counts)), "hours": hours}
-    return Report(name, tuple(judge(since, hours)), figures, time.monotonic() - began)
+    return HealthReport(name, tuple(judge(since, hours)), figures, time.monotonic() - began)
 
 
-def _since(name: str, counts: Counts, setting: Setting) -> tuple[Counts, float]:
+def _since(name: str, counts: Counts, setting: CheckSetting) -> tuple[Counts, float]:
     """Return what was counted since the last look, and over how many hours; since the boot where there was none."""
     up_s = _up_s()
     before: Counts = {}

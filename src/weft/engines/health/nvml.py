@@ -6,7 +6,7 @@ Spoken to directly (ctypes); no package is needed, and without the library the r
 import ctypes
 import time
 
-from weft.engines.health.base import Finding, Report, Setting
+from weft.engines.health.checks import CheckSetting, Finding, HealthReport
 
 HOT_C = 90
 """Degrees Celsius: GPUs slow themselves down from about here on."""
@@ -16,23 +16,23 @@ _HARDWARE_SLOWDOWN = 0x8 | 0x40 | 0x80
 """Clocks held down by hardware: slowdown, thermal, power brake (nvml.h, nvmlClocksEventReason*)."""
 
 
-def gpus(setting: Setting) -> Report:
+def gpus(setting: CheckSetting) -> HealthReport:
     """Ask about every GPU."""
     del setting
     began = time.monotonic()
     try:
         library = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
-        return Report("gpus", (), note="there is no NVIDIA management library here")
+        return HealthReport("gpus", (), note="there is no NVIDIA management library here")
     if library.nvmlInit_v2() != 0:
-        return Report("gpus", (), note="the NVIDIA management library finds no driver")
+        return HealthReport("gpus", (), note="the NVIDIA management library finds no driver")
     try:
         count = ctypes.c_uint()
         library.nvmlDeviceGetCount_v2(ctypes.byref(count))
         found = [one for number in range(count.value) for one in _judge(library, number)]
     finally:
         library.nvmlShutdown()
-    return Report("gpus", tuple(found), {"gpus": float(count.value)}, time.monotonic() - began)
+    return HealthReport("gpus", tuple(found), {"gpus": float(count.value)}, time.monotonic() - began)
 
 
 def _judge(library: ctypes.CDLL, number: int) -> list[Finding]:

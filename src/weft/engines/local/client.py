@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from urllib.parse import quote, urlencode
 
 from weft.core.errors import FailedError, UsageError
-from weft.engines.local.durable import read_document
+from weft.engines.local.atomic_files import read_document
 from weft.engines.local.home import Home
 from weft.engines.local.processes import Identity
 
@@ -41,7 +41,7 @@ class Speaker(Protocol):
         ...
 
 
-class Client:
+class LocalClient:
     """A way to the engine of one folder."""
 
     def __init__(self, home: Home) -> None:

@@ -12,25 +12,25 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from weft.cluster import actions as words
-from weft.cluster.admission import admit
-from weft.cluster.book import Book
-from weft.cluster.effects import ended, node_after, requeued, stopped, witnessed
-from weft.cluster.encoding import action_as_plain
-from weft.cluster.jobs import ENDED, Job, JobState
-from weft.cluster.log import Recorder
-from weft.cluster.node_life import NodeEvent, after, allowed
-from weft.cluster.nodes import Evidence, Node
-from weft.cluster.snapshot import Snapshot
+from weft.cluster.health.node_life import NodeEvent, after, allowed
+from weft.cluster.log import DecisionRecorder
+from weft.cluster.records import actions as words
+from weft.cluster.records.effects import ended, node_after, requeued, stopped, witnessed
+from weft.cluster.records.encoding import action_as_plain
+from weft.cluster.records.job import ENDED, Job, JobState
+from weft.cluster.records.node import Node, NodeEvidence
+from weft.cluster.records.snapshot import Snapshot
+from weft.cluster.scheduling.admission import admit
+from weft.cluster.scheduling.state import ClusterState
 from weft.core.errors import UsageError
 from weft.engines.local.attempts import Attempts, Exit
 from weft.engines.local.home import Home
 from weft.engines.local.launches import prepared
-from weft.engines.local.memory import Memory
+from weft.engines.local.node_tests import NodeTests
 from weft.engines.local.progress import news_of
 from weft.engines.local.runner import TRY_AGAIN
-from weft.engines.local.store import Entry
-from weft.engines.local.trials import Trials
+from weft.engines.local.site_state import SiteState
+from weft.engines.local.store import JobEntry
 from weft.specs.submission import SubmissionSpec
 
 Pulse = Callable[[str], None]
@@ -54,22 +54,22 @@ class NotThereError(UsageError):
     """There is no job or node of that name."""
 
 
-class Engine:
+class LocalEngine:
     """A cluster of slots on this machine."""
 
     def __init__(self, home: Home, *, clock: Callable[[], int] = wall_ms, pulse: Pulse = lambda _: None) -> None:
         """Open the state in `home` and take up what runs; `pulse` is told before every step that can be torn apart."""
-        self.memory = Memory(home)
+        self.memory = SiteState(home)
         self.attempts = Attempts(home, pulse)
-        self.trials = Trials()
+        self.trials = NodeTests()
         self._home, self._clock, self._pulse = home, clock, pulse
         self._latest, self._heard_ms = 0, 0
-        self._entries: dict[str, Entry] = {}
-        self._recorder = Recorder(self.memory.snapshot([]))
+        self._entries: dict[str, JobEntry] = {}
+        self._recorder = DecisionRecorder(self.memory.snapshot([]))
         self.reopen()
 
     @property
-    def book(self) -> Book:
+    def book(self) -> ClusterState:
         """Return what decisions are made on."""
         return self._recorder.book
 
@@ -82,7 +82,7 @@ class Engine:
 
     def _record(self, snapshot: Snapshot) -> None:
         """Decide on `snapshot` from now on, and begin a log of what is decided."""
-        self._recorder = Recorder(snapshot)
+        self._recorder = DecisionRecorder(snapshot)
         self.memory.decisions.begin(self._recorder.opening, self.now())
 
     def close(self) -> None:
@@ -98,7 +98,7 @@ class Engine:
 
     # What people ask for
 
-    def submit(self, submission: SubmissionSpec) -> list[Entry]:
+    def submit(self, submission: SubmissionSpec) -> list[JobEntry]:
         """Write down new jobs, all of a submission or none, and return them; a key that is known returns its jobs."""
         if submission.key is not None and (known := self.memory.store.with_key(submission.key)):
             return known
@@ -116,7 +116,7 @@ class Engine:
         self._dirty = True
         return found
 
-    def admitted(self, submission: SubmissionSpec) -> list[Entry]:
+    def admitted(self, submission: SubmissionSpec) -> list[JobEntry]:
         """Return the jobs that a submission would make, or raise why they could never run; nothing is made."""
         if submission.snapshot is not None and not (self._home.snapshots / submission.snapshot).is_dir():
             raise UsageError(f"there is no working folder {submission.snapshot}; upload it first")
@@ -124,15 +124,15 @@ class Engine:
         first = self.memory.store.next_number()
         given = submission.job.name if submission.job else submission.name
         name = f"{given[:_LONGEST_NAME]}-{first}"
-        found: list[Entry] = []
+        found: list[JobEntry] = []
         for offset, (job, launch) in enumerate(prepared(submission, now)):
             named = replace(job, id=name + job.id, array=name if job.id else "")
-            found.append(Entry(first + offset, named, launch, key=submission.key))
+            found.append(JobEntry(first + offset, named, launch, key=submission.key))
         for entry in found:
             admit(entry.job, self.book.pool.nodes, self.book.shares.records(), self._known(entry.job.after))
         return found
 
-    def cancel(self, name: str) -> list[Entry]:
+    def cancel(self, name: str) -> list[JobEntry]:
         """Call off a job, or every job of an array, and return them."""
         entries = [self.find(name)] if self.memory.store.find(name) else self.memory.store.of_array(name)
         if not entries:
@@ -169,14 +169,14 @@ class Engine:
         self._put_node(changed, f"{'undrained' if back else 'drained'} by {by}{f': {reason}' if reason else ''}")
         return changed
 
-    def report(self, name: str, evidence: Evidence) -> Node:
+    def report(self, name: str, evidence: NodeEvidence) -> Node:
         """Take in what a health program or a job has seen of a node."""
         node = self.node(name)
         changed = witnessed(node, evidence)
         self._put_node(changed, f"{evidence.check}: {evidence.text}")
         return changed
 
-    def find(self, name: str) -> Entry:
+    def find(self, name: str) -> JobEntry:
         """Return the job called `name`, running or long over."""
         found = self._entries.get(name) or self.memory.store.find(name)
         if found is None:
@@ -191,7 +191,7 @@ class Engine:
         return found
 
     @property
-    def entries(self) -> Iterable[Entry]:
+    def entries(self) -> Iterable[JobEntry]:
         """Return the jobs that have not ended."""
         return self._entries.values()
 
@@ -257,7 +257,7 @@ class Engine:
                 self.report(self.book.pool.nodes[number].name, evidence)
         return changed
 
-    def _exited(self, entry: Entry, found: Exit, now: int) -> None:
+    def _exited(self, entry: JobEntry, found: Exit, now: int) -> None:
         """Write down how an attempt ended and what follows."""
         job, entry.status = entry.job, found.status
         entry.result = self.attempts.result(entry) or entry.result
@@ -279,26 +279,26 @@ class Engine:
         else:
             self._finish(entry, ended(job, JobState.FAILED), found.text, now)
 
-    def _again(self, entry: Entry, job: Job, now: int) -> None:
+    def _again(self, entry: JobEntry, job: Job, now: int) -> None:
         """Start a job that has left its old nodes on the new ones."""
         entry.attempt += 1
         self.attempts.prepare(replace(job, state=JobState.STARTING), entry)
         self._change(entry, replace(job, state=JobState.STARTING, start_ms=now), "restarted on other nodes", now)
 
-    def _go(self, entry: Entry, job: Job, text: str, now: int) -> None:
+    def _go(self, entry: JobEntry, job: Job, text: str, now: int) -> None:
         if job.state in ENDED:
             self._finish(entry, job, text, now)
         else:
             self._change(entry, job, text, now)
 
-    def _change(self, entry: Entry, job: Job, text: str, now: int) -> None:
+    def _change(self, entry: JobEntry, job: Job, text: str, now: int) -> None:
         entry.job = job
         self.memory.store.save(entry)
         if text:
             self.memory.store.note(now, text, job=job.id)
         self._recorder.put(job, now)
 
-    def _finish(self, entry: Entry, job: Job, text: str, now: int) -> None:
+    def _finish(self, entry: JobEntry, job: Job, text: str, now: int) -> None:
         entry.text, entry.ended_ms = text, now
         self._change(entry, job, text or str(job.state), now)
         del self._entries[job.id]

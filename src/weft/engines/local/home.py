@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from weft.core.errors import FailedError, UsageError
-from weft.engines.local.durable import read_document, write_whole
+from weft.engines.local.atomic_files import read_document, write_whole
 
 _CLOSED = 0o700
 _TOKEN_BYTES = 32

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from weft.cluster.jobs import Gang, Job, Kind, Placement
+from weft.cluster.records.job import Gang, Job, Kind, Placement
 from weft.core.errors import UsageError
 from weft.core.specfile import validate
 from weft.core.units import PICOSECONDS_PER_SECOND
@@ -142,7 +142,7 @@ def order_of(job: Job, launch: Launch, folder: Path, attempt: int, snapshots: Pa
     argv = list(launch.command)
     nodes: Sequence[int] = job.placement.nodes
     if launch.training is not None:
-        argv = [sys.executable, "-m", "weft.engines.local.training", str(folder), str(attempt)]
+        argv = [sys.executable, "-m", "weft.engines.local.training_process", str(folder), str(attempt)]
         nodes = nodes[:1]  # the supervisor starts the ranks of all nodes
     shared = _environment(job, launch, folder, attempt)
     if launch.training is not None:

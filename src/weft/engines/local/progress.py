@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from weft.cluster.effects import checkpointed
-from weft.cluster.jobs import Job
-from weft.cluster.nodes import Evidence, Severity
-from weft.engines.local.durable import read_document
+from weft.cluster.records.effects import checkpointed
+from weft.cluster.records.job import Job
+from weft.cluster.records.node import NodeEvidence, Severity
+from weft.engines.local.atomic_files import read_document
 from weft.engines.local.home import Home
 from weft.engines.local.launches import PROGRESS
-from weft.engines.local.store import Entry
+from weft.engines.local.store import JobEntry
 
 _WEIGHTS: dict[str, Severity] = {"diverged": "warning", "hung": "warning", "stopped": "warning"}
 """What weighs more than a note: wrong answers and silence; a process that was killed says little about its node."""
@@ -25,13 +25,13 @@ class News:
 
     job: Job
     """Its record, with checkpoint and forecast."""
-    seen: tuple[tuple[int, Evidence], ...]
+    seen: tuple[tuple[int, NodeEvidence], ...]
     """What was seen of which nodes."""
     incidents: int
     """Incidents that are known now."""
 
 
-def news_of(home: Home, entry: Entry, now_ms: int) -> News | None:
+def news_of(home: Home, entry: JobEntry, now_ms: int) -> News | None:
     """Return what a training has said since it was last looked at; none where that is nothing."""
     said = read_document(home.job(entry.job.id) / PROGRESS)
     if said is None or entry.job.placement is None:
@@ -67,7 +67,7 @@ def _node_of(line: Mapping[str, Any], job: Job) -> int | None:
     return job.placement.nodes[at] if at < len(job.placement.nodes) else None
 
 
-def _evidence(line: Mapping[str, Any], job: Job, now_ms: int) -> Evidence:
+def _evidence(line: Mapping[str, Any], job: Job, now_ms: int) -> NodeEvidence:
     kind = str(line.get("kind"))
     text = f"{kind} after step {line.get('step')} of {job.id}: {str(line.get('seen')).splitlines()[0]}"
-    return Evidence("trainer", now_ms, _WEIGHTS.get(kind, "note"), text, job.id)
+    return NodeEvidence("trainer", now_ms, _WEIGHTS.get(kind, "note"), text, job.id)

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from weft.engines.local.durable import claim, read_document, write_document
+from weft.engines.local.atomic_files import claim, read_document, write_document
 from weft.engines.local.processes import Identity
 
 ORDER, CLAIM, CHILDREN, EXIT = "order.json", "claim.json", "children.json", "exit.json"

@@ -8,7 +8,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-from weft.cluster.incident import Died, Event, Evidence, Raised, Slot
+from weft.cluster.recovery.events import Died, Raised, RankEvidence, RankSlot, RecoveryEvent
 from weft.core.clock import Clock
 from weft.core.units import Picoseconds
 from weft.training.ranks import Child, how
@@ -32,7 +32,7 @@ class Generation:
 
     number: int
     """Which start."""
-    slots: tuple[Slot, ...]
+    slots: tuple[RankSlot, ...]
     """Where each rank runs."""
     children: list[Child]
     """Their processes."""
@@ -58,7 +58,7 @@ class Generation:
         """Note that a rank's heart was heard."""
         self._heard[rank] = (self.clock.now(), place)
 
-    def hear(self, ready: set[Any], tell: Hear) -> Iterator[Event]:
+    def hear(self, ready: set[Any], tell: Hear) -> Iterator[RecoveryEvent]:
         """Take in what ranks have said, then who has died without a word."""
         for rank, child in enumerate(self.children):
             if child.pipe in ready or child.process.sentinel in ready:
@@ -67,7 +67,7 @@ class Generation:
             if rank not in self._buried and child.process.sentinel in ready:
                 yield from self._bury(rank, child)
 
-    def _listen(self, rank: int, child: Child, tell: Hear) -> Iterator[Event]:
+    def _listen(self, rank: int, child: Child, tell: Hear) -> Iterator[RecoveryEvent]:
         try:
             while child.open and child.pipe.poll():
                 kind, content = child.pipe.recv()
@@ -88,7 +88,7 @@ class Generation:
         last = text.strip().splitlines()[-1]
         return Raised(self.number, rank, f"rank {rank} failed\n{text}", victim=any(word in last for word in _VICTIM))
 
-    def _bury(self, rank: int, child: Child) -> Iterator[Event]:
+    def _bury(self, rank: int, child: Child) -> Iterator[RecoveryEvent]:
         child.process.join()
         self._buried.add(rank)
         if rank not in self._spoken:
@@ -96,13 +96,13 @@ class Generation:
             kind = "killed" if code is not None and code < 0 else "exited"
             yield Died(self.number, rank, kind, f"rank {rank} ended without a word ({how(code)})")
 
-    def evidence(self) -> tuple[Evidence, ...]:
+    def evidence(self) -> tuple[RankEvidence, ...]:
         """Look at every rank: does it run, when was it heard, how far did it get."""
         now = self.clock.now()
-        found: list[Evidence] = []
+        found: list[RankEvidence] = []
         for rank, child in enumerate(self.children):
             heard, place = self._heard.get(rank, (now, (0, 0)))
-            found.append(Evidence(rank, _letter(child.process.pid) in _STOPPED, Picoseconds(now - heard), place))
+            found.append(RankEvidence(rank, _letter(child.process.pid) in _STOPPED, Picoseconds(now - heard), place))
         return tuple(found)
 
     def kill(self, rank: int) -> None:

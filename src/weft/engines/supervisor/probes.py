@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from weft.engines.supervisor.others import Ticks, others_share, ticks
+from weft.engines.supervisor.cpu_contention import Ticks, others_share, ticks
 from weft.engines.supervisor.supervisor import Supervisor
 from weft.planning.fit import ProbeTime
 from weft.specs import JobSpec, load_job
@@ -90,7 +90,7 @@ def _job(name: str, probe: _Probe, plan: dict[str, int]) -> JobSpec:
 
 
 @dataclass(frozen=True)
-class Training:
+class ProbeTraining:
     """The steps of one training."""
 
     steps_s: tuple[float, ...]
@@ -99,7 +99,7 @@ class Training:
     """Share of the processors that other programs took meanwhile."""
 
 
-def trained(job: JobSpec) -> Training:
+def trained(job: JobSpec) -> ProbeTraining:
     """Train a job in a folder that is thrown away."""
     marks: list[Ticks] = []
 
@@ -112,12 +112,12 @@ def trained(job: JobSpec) -> Training:
         Supervisor(job, Path(folder), on_line=tell).run()
         steps = records(Path(folder))[-1].steps()
     seconds = tuple(sum(line["seconds"].values()) for line in steps[_WARM_STEPS:-1])
-    return Training(seconds, others_share(marks[_WARM_STEPS - 1 : -1]))
+    return ProbeTraining(seconds, others_share(marks[_WARM_STEPS - 1 : -1]))
 
 
 def in_turns(jobs: Sequence[JobSpec], rounds: int, tell: Callable[[], None] | None = None) -> list[ProbeTime]:
     """Train every job in each of `rounds` rounds and return its time when undisturbed; `tell` is called after each."""
-    found: list[list[Training]] = [[] for _ in jobs]
+    found: list[list[ProbeTraining]] = [[] for _ in jobs]
     for _ in range(rounds):
         for trainings, job in zip(found, jobs, strict=True):
             trainings.append(trained(job))
@@ -126,7 +126,7 @@ def in_turns(jobs: Sequence[JobSpec], rounds: int, tell: Callable[[], None] | No
     return [undisturbed(job, trainings) for job, trainings in zip(jobs, found, strict=True)]
 
 
-def undisturbed(job: JobSpec, trainings: Sequence[Training]) -> ProbeTime:
+def undisturbed(job: JobSpec, trainings: Sequence[ProbeTraining]) -> ProbeTime:
     """Return the mean of the least tenth of a job's steps, two at least, less what other programs took of each.
 
     Trainings during which other programs took clearly more than during the calmest one are left out.

@@ -1,4 +1,4 @@
-"""The shell around `cluster.survival`: it waits on processes, pipes and the clock, and carries out what is decided.
+"""The shell around `cluster.recovery.machine`: it waits on processes, pipes and the clock, and acts.
 
 One thread, one loop: what is ready becomes events, events become actions, actions are carried out. The store through
 which ranks find each other is owned here and has a prefix for each generation, so no rank's death takes it away and no
@@ -14,18 +14,18 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, assert_never
 
-from weft.cluster import incident as words
-from weft.cluster.incident import Action, Event, Policy, Slot
-from weft.cluster.limits import Rule
-from weft.cluster.survival import State, Survival
+from weft.cluster.recovery import events as words
+from weft.cluster.recovery.events import RankSlot, RecoveryAction, RecoveryEvent, RecoveryPolicy
+from weft.cluster.recovery.limits import LimitRule
+from weft.cluster.recovery.machine import RecoveryMachine, RecoveryState
 from weft.core.clock import SystemClock
 from weft.core.errors import FailedError, LimitReachedError, UsageError
 from weft.core.units import PICOSECONDS_PER_SECOND
 from weft.engines.supervisor.chaos import Chaos, damage_checkpoint, lose_store
-from weft.engines.supervisor.domains import Domains
+from weft.engines.supervisor.failure_domains import Domains
 from weft.engines.supervisor.generation import Generation
-from weft.engines.supervisor.memory import AGREED, Memory
-from weft.engines.supervisor.records import Records
+from weft.engines.supervisor.incidents import IncidentLog
+from weft.engines.supervisor.snapshots import AGREED, SnapshotIndex
 from weft.specs import JobSpec, load_job
 from weft.specs.faults import Fault, FaultsSpec, refuse_planes, resolved
 from weft.specs.job import PlanSpec
@@ -54,11 +54,11 @@ def _fits(job: JobSpec, plan: PlanSpec) -> bool:
     return plan.dp % plan.shard == 0 and plan.dp % plan.ep == 0 and not problems(plan, job.model, job.batch)
 
 
-def slots_of(ranks: int, spares: int, domains: int) -> tuple[Slot, ...]:
+def slots_of(ranks: int, spares: int, domains: int) -> tuple[RankSlot, ...]:
     """Return the slots of this machine: neighbours share a failure domain, spares are dealt out over all of them."""
     each = -(-ranks // domains)
-    used = tuple(Slot(number, number // each) for number in range(ranks))
-    return (*used, *(Slot(ranks + spare, spare % domains) for spare in range(spares)))
+    used = tuple(RankSlot(number, number // each) for number in range(ranks))
+    return (*used, *(RankSlot(ranks + spare, spare % domains) for spare in range(spares)))
 
 
 class Supervisor:
@@ -67,7 +67,7 @@ class Supervisor:
     def __init__(
         self, job: JobSpec, folder: Path, *, target: str | Target = "weft.training.train:train",
         arguments: Mapping[str, Any] | None = None, resume: bool = False, faults: FaultsSpec | None = None,
-        on_line: Tell | None = None, rule: Rule | None = None, cores: int = 1,
+        on_line: Tell | None = None, rule: LimitRule | None = None, cores: int = 1,
     ) -> None:  # fmt: skip
         """Prepare to run `target` on every rank; it gets `arguments`, and the job's own where there are none."""
         self._job = job
@@ -83,14 +83,14 @@ class Supervisor:
         self._chaos = Chaos(resolved(wanted, ranks=self._plan.ranks, nodes=recovery.domains, steps=job.steps))
         self._clock = SystemClock()
         widths = tuple(width for width in range(1, self._plan.dp) if _fits(job, narrowed(self._plan, width)))
-        policy = Policy(recovery.policy, self._plan.dp, self._plan.ranks // self._plan.dp, widths, recovery.restarts,
-                        patience_ps=recovery.patience, rule=rule or Rule())  # fmt: skip
-        self.survival = Survival(policy, self._slots)
-        self.records = Records(self._clock)
-        self._memory = Memory()
+        policy = RecoveryPolicy(recovery.policy, self._plan.dp, self._plan.ranks // self._plan.dp, widths,
+                        recovery.restarts, patience_ps=recovery.patience, rule=rule or LimitRule())  # fmt: skip
+        self.survival = RecoveryMachine(policy, self._slots)
+        self.records = IncidentLog(self._clock)
+        self._memory = SnapshotIndex()
         self._folder: Path | None = None
         self._resumed = resume
-        self._queue: deque[Event] = deque()
+        self._queue: deque[RecoveryEvent] = deque()
         self._generation: Generation | None = None
         self._candidates: tuple[Candidate, ...] = ()
         self._asked = False
@@ -184,7 +184,7 @@ class Supervisor:
 
     def _loop(self) -> str | None:
         """Wait, decide, do; returns why the run failed, or nothing."""
-        actions: deque[Action] = deque(self.survival.start(self._clock.now()))
+        actions: deque[RecoveryAction] = deque(self.survival.start(self._clock.now()))
         while True:
             while actions:
                 action = actions.popleft()
@@ -195,7 +195,7 @@ class Supervisor:
             while self._queue:
                 actions += self._handle(self._queue.popleft())
 
-    def _handle(self, event: Event) -> tuple[Action, ...]:
+    def _handle(self, event: RecoveryEvent) -> tuple[RecoveryAction, ...]:
         before = self.survival.state
         actions = self.survival.handle(event, self._clock.now())
         if self.survival.state is not before and not any(isinstance(one, words.Kill) for one in actions):
@@ -296,9 +296,9 @@ class Supervisor:
                 part.write_text(self._memory.encode(), encoding="utf-8")
                 part.replace(self._folder / AGREED)
 
-    def _carry_out(self, action: Action) -> None:
+    def _carry_out(self, action: RecoveryAction) -> None:
         match action:
-            case words.Start():
+            case words.StartGeneration():
                 self._start(action)
             case words.Verify():
                 self._queue.append(self._verdict(action.generation))
@@ -318,7 +318,7 @@ class Supervisor:
             case _:
                 raise AssertionError(f"no way to carry out {action}")
 
-    def _start(self, action: words.Start) -> None:
+    def _start(self, action: words.StartGeneration) -> None:
         """Start the ranks of a generation, each with its orders."""
         self._memory.new_generation()
         self._domains.fence(action.generation)
@@ -346,7 +346,7 @@ class Supervisor:
         if self.records.open is not None:
             self.records.open.action = self._what_was_done(action)
 
-    def _what_was_done(self, action: words.Start) -> str:
+    def _what_was_done(self, action: words.StartGeneration) -> str:
         opened = self.records.open
         assert opened is not None
         before = opened.ranks
@@ -358,7 +358,7 @@ class Supervisor:
             return f"slot {slot.number} was left out and a spare took over"
         return "all ranks were restarted in place"
 
-    def _verdict(self, number: int) -> Event:
+    def _verdict(self, number: int) -> RecoveryEvent:
         """Hold what all ranks have restored against what was agreed about it."""
         generation = self._generation
         assert generation is not None
@@ -387,7 +387,7 @@ class Supervisor:
         generation = self._generation
         assert generation is not None
         self.records.begin(action.cause, len(generation.children))
-        self.records.turn(State.FENCING)
+        self.records.turn(RecoveryState.FENCING)
         if self._on_line is not None and not action.cause.fatal:
             self._on_line({"incident": action.cause.text, "kind": action.cause.kind, "step": action.cause.step})
         generation.end(self._hear)
@@ -471,7 +471,7 @@ def checks_of(job: JobSpec) -> Any:
     return Checks(seed=job.seed, inner="mrc" if job.backend == "mrc" else "gloo")
 
 
-_EVENTS: dict[str, Callable[[int, int, Any], Event]] = {
+_EVENTS: dict[str, Callable[[int, int, Any], RecoveryEvent]] = {
     "joined": lambda generation, rank, _: words.Joined(generation, rank),
     "restored": lambda generation, rank, content: words.Restored(generation, rank, content["step"]),
     "stepped": words.Stepped,

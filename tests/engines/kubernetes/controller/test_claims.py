@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 from tests.cluster.worlds import nodes_of
 
-from weft.cluster.jobs import Gang, Job, JobState, Placement
-from weft.cluster.pool import Pool
+from weft.cluster.records.job import Gang, Job, JobState, Placement
+from weft.cluster.scheduling.pool import Pool
 from weft.engines.kubernetes.controller.claims import crowded, evicted, full, given_up, let_go
 from weft.engines.kubernetes.controller.gangs import PodCounts
 from weft.engines.kubernetes.controller.ledger import restore

@@ -3,7 +3,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.cluster.jobs import JobState
+from weft.cluster.records.job import JobState
 from weft.engines.kubernetes.api.crds import NAME_LETTERS
 from weft.engines.kubernetes.controller.gangs import Make, Remove, Step, count_pods, pod_name, steps
 from weft.engines.kubernetes.controller.observed import ObservedPod, Owner, Placed

@@ -11,7 +11,7 @@ import yaml
 from pydantic import ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from weft.cluster.jobs import Kind
+from weft.cluster.records.job import Kind
 from weft.core.spec import Check, Duration, Spec
 from weft.core.units import PICOSECONDS_PER_SECOND, Picoseconds
 from weft.engines.kubernetes.api.openapi import structural

@@ -3,9 +3,9 @@
 from datetime import datetime
 from typing import Any
 
-from weft.cluster.book import Book
-from weft.cluster.encoding import as_plain
-from weft.cluster.nodes import Node
+from weft.cluster.records.encoding import as_plain
+from weft.cluster.records.node import Node
+from weft.cluster.scheduling.state import ClusterState
 from weft.engines.kubernetes.controller.observed import ObservedJob
 
 
@@ -48,7 +48,7 @@ def detail(seen: ObservedJob) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def node_view(book: Book, node: Node) -> dict[str, Any]:
+def node_view(book: ClusterState, node: Node) -> dict[str, Any]:
     """Return one node."""
     on = [name for name, numbers in book.nodes_of.items() if node.number in numbers]
     return {

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from weft.cluster.effects import ended, stopped
-from weft.cluster.jobs import HOLDING, Job, JobState, Placement
-from weft.cluster.pool import Pool
+from weft.cluster.records.effects import ended, stopped
+from weft.cluster.records.job import HOLDING, Job, JobState, Placement
+from weft.cluster.scheduling.pool import Pool
 from weft.engines.kubernetes.controller.gangs import PodCounts
 from weft.engines.kubernetes.controller.ledger import JobEntry
 from weft.engines.kubernetes.controller.observed import ObservedPod

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from weft.cluster.actions import (
+from weft.cluster.plan import decide
+from weft.cluster.records.actions import (
     Action,
     Alarm,
     Bind,
@@ -28,11 +29,10 @@ from weft.cluster.actions import (
     Stop,
     Wait,
 )
-from weft.cluster.book import Book
-from weft.cluster.effects import checkpointed, ended, witnessed
-from weft.cluster.jobs import ENDED, HOLDING, Gang, Job, JobState, Placement, Team
-from weft.cluster.plan import decide
-from weft.cluster.snapshot import Snapshot
+from weft.cluster.records.effects import checkpointed, ended, witnessed
+from weft.cluster.records.job import ENDED, HOLDING, Gang, Job, JobState, Placement, Team
+from weft.cluster.records.snapshot import Snapshot
+from weft.cluster.scheduling.state import ClusterState
 from weft.engines.kubernetes.api.api_client import ApiClient
 from weft.engines.kubernetes.api.crds import TopologyBody
 from weft.engines.kubernetes.controller.cache import ClusterCache
@@ -83,7 +83,7 @@ class KubernetesEngine:
             client, self.lanes, self.world, self.touch, aggregator=self.settings.aggregator,
             teams_s=self.settings.teams_s,
         )  # fmt: skip
-        self.book = Book(Snapshot((), policy=self.settings.policy, power=self.settings.power))
+        self.book = ClusterState(Snapshot((), policy=self.settings.policy, power=self.settings.power))
 
     def touch(self, job_id: str) -> None:
         """Ask for a look at a job in the next pass."""
@@ -207,7 +207,7 @@ class KubernetesEngine:
                 if not grown:
                     self.book.put(record, now_ms)
         if grown:
-            self.book = Book(replace(self.book.snapshot(), nodes=tuple(records)))
+            self.book = ClusterState(replace(self.book.snapshot(), nodes=tuple(records)))
             for entry in [self.entries[name] for name in sorted(self._unfit) if name in self.entries]:
                 self._put(entry, now_ms)
 

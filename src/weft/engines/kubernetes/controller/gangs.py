@@ -8,7 +8,7 @@ died is completed by the next one, or taken away if the record says so; what exi
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from weft.cluster.jobs import ENDED, JobState
+from weft.cluster.records.job import ENDED, JobState
 from weft.engines.kubernetes.controller.observed import ObservedPod, Owner, Placed
 
 _RUNS = frozenset({JobState.STARTING, JobState.RUNNING})

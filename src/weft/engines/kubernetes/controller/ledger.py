@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from weft.cluster.actions import Bind, Replace, Resize
-from weft.cluster.jobs import ENDED, HOLDING, Job, JobState, Placement
+from weft.cluster.records.actions import Bind, Replace, Resize
+from weft.cluster.records.job import ENDED, HOLDING, Job, JobState, Placement
 from weft.engines.kubernetes.controller.gangs import PodCounts
 from weft.engines.kubernetes.controller.observed import (
     ObservedJob,

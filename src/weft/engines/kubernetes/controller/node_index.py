@@ -8,8 +8,8 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from weft.cluster.encoding import as_plain, from_plain
-from weft.cluster.nodes import Evidence, Node, NodeState, Override, Place
+from weft.cluster.records.encoding import as_plain, from_plain
+from weft.cluster.records.node import Location, Node, NodeEvidence, NodeState, Override
 from weft.engines.kubernetes.api.crds import TopologyBody
 from weft.engines.kubernetes.controller.cache import ObservedHealth
 from weft.engines.kubernetes.controller.observed import ObservedNode
@@ -48,7 +48,7 @@ class NodeIndex:
             self.number(name)
         return ours
 
-    def place(self, seen: ObservedNode) -> Place:
+    def place(self, seen: ObservedNode) -> Location:
         """Return where a node stands, as its labels say."""
         labels = dict(seen.labels)
         found: dict[str, int] = {}
@@ -58,7 +58,7 @@ class NodeIndex:
             # Without a label a node is alone in its scale-up domain, and in one rack and switch with all the others.
             value = labels.get(label, seen.name if level == "domain" else "")
             found[level] = known.setdefault(value, len(known))
-        return Place(**found)
+        return Location(**found)
 
     def sorted_names(self, nodes: Mapping[str, ObservedNode]) -> list[str]:
         """Return names so that neighbours in the topology are neighbours in number."""
@@ -100,7 +100,7 @@ class NodeIndex:
         ):
             return replace(node, evidence=tuple(one for one in node.evidence if one.check != SILENT))
         if not ready and not known:
-            seen = Evidence(SILENT, now_ms, "fatal", "the node is not heard")
+            seen = NodeEvidence(SILENT, now_ms, "fatal", "the node is not heard")
             others = tuple(one for one in node.evidence if one.check != SILENT)
             return replace(node, evidence=(*others, seen))
         return node

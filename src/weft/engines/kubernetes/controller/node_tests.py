@@ -7,8 +7,8 @@ A node under repair that had fallen silent and is heard again has been seen to b
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from weft.cluster.nodes import Evidence, Node, NodeState
-from weft.cluster.quarantine import PROGRAMS, repaired, report
+from weft.cluster.health.quarantine import PROGRAMS, repaired, report
+from weft.cluster.records.node import Node, NodeEvidence, NodeState
 
 
 class NodeTests:
@@ -28,7 +28,7 @@ class NodeTests:
 
     def reports(
         self, heard: Callable[[str], bool], nodes: Mapping[str, Node], now_ms: int
-    ) -> Iterator[tuple[str, Evidence]]:
+    ) -> Iterator[tuple[str, NodeEvidence]]:
         """Yield what is known by now about nodes that are tested or repaired; `nodes` are those that are not well."""
         for node in nodes.values():
             if node.state in PROGRAMS and node.name not in self._begun:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from weft.cluster.encoding import as_plain, from_plain
-from weft.cluster.jobs import Gang, Job, JobState
+from weft.cluster.records.encoding import as_plain, from_plain
+from weft.cluster.records.job import Gang, Job, JobState
 from weft.core.errors import SpecError
 from weft.core.specfile import validate
 from weft.core.units import PICOSECONDS_PER_SECOND

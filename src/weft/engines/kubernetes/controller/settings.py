@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass, field
 
-from weft.cluster.snapshot import Policy, Power
+from weft.cluster.records.snapshot import Power, SchedulingPolicy
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,7 @@ class Settings:
     """The pool whose nodes are ours: the value of the label cluster.weft/pool."""
     namespace: str | None = None
     """Where jobs are looked for; none for everywhere."""
-    policy: Policy = field(default_factory=Policy)
+    policy: SchedulingPolicy = field(default_factory=SchedulingPolicy)
     """The rules of `weft.cluster`."""
     power: Power = field(default_factory=Power)
     """What may be drawn."""

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Iterable, Set
 from typing import Any
 
-from weft.cluster.book import Book
-from weft.cluster.jobs import HOLDING, JobState
-from weft.cluster.nodes import Node, NodeState
+from weft.cluster.records.job import HOLDING, JobState
+from weft.cluster.records.node import Node, NodeState
+from weft.cluster.scheduling.state import ClusterState
 from weft.core.errors import LimitReachedError, WeftError
 from weft.engines.kubernetes.api.api_client import ApiClient, ApiError
 from weft.engines.kubernetes.api.resources import (
@@ -289,7 +289,7 @@ class ClusterWriter:
                 return
         raise LimitReachedError(f"node {node.name} changes faster than it can be marked; {_TRIES} tries were too few")
 
-    def show_teams(self, book: Book, now_ms: int) -> None:
+    def show_teams(self, book: ClusterState, now_ms: int) -> None:
         """Say now and then what each team holds, where that has changed."""
         del now_ms
         if time.monotonic() - self._teams_at < self._teams_s:

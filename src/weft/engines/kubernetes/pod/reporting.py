@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from weft.cluster.nodes import Evidence
+from weft.cluster.records.node import NodeEvidence
 
 _EVERY_S = 10.0
 _PATIENCE_S = 3.0
@@ -34,7 +34,7 @@ class PodReport:
     """Where it runs."""
     checkpoint_ms: int | None = None
     """When the newest checkpoint was complete."""
-    seen: tuple[Evidence, ...] = ()
+    seen: tuple[NodeEvidence, ...] = ()
     """What was seen of the node."""
 
 
@@ -42,7 +42,7 @@ def read(document: Any, now_ms: int) -> PodReport:
     """Return a report as it came; raises ValueError where it is none."""
     try:
         seen = tuple(
-            Evidence(str(one["check"])[:_MOST_TEXT], now_ms, one["severity"], str(one.get("text", ""))[:_MOST_TEXT])
+            NodeEvidence(str(one["check"])[:_MOST_TEXT], now_ms, one["severity"], str(one.get("text", ""))[:_MOST_TEXT])
             for one in document.get("seen", ())
             if one["severity"] in _SEVERITIES
         )

@@ -1,0 +1,63 @@
+"""Repair tickets: what a technician is to do about a finding, how long it takes, which parts, what the fault costs.
+
+The times are classes: a reset or a reboot takes minutes, a tray one to four hours, a part sent back days (SemiAnalysis
+on GB200 service, and arXiv 2410.21680 on how faults are spread). A ticket names what was seen, also where it did not
+come again.
+"""
+
+from dataclasses import dataclass
+
+from weft.cluster.records.actions import Ticket
+from weft.cluster.records.node import Node, NodeEvidence
+
+DOES_NOT_REPRODUCE = "does not reproduce"
+_MINUTE_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """One way to repair a node."""
+
+    action: str
+    """What to do."""
+    parts: tuple[str, ...]
+    """What is needed."""
+    technician_min: int
+    """A technician's time, in minutes."""
+    out_min: int
+    """How long the node is out for it, in minutes."""
+
+
+REPAIRS: dict[str, Repair] = {
+    "silent": Repair("power-cycle, then look at the console", (), 10, 30),
+    "xid": Repair("reset the GPU; swap the tray if it comes again", ("GPU tray",), 60, 240),
+    "ecc": Repair("reset to remap rows; swap the tray if rows run out", ("GPU tray",), 60, 240),
+    "throttle": Repair("clean and reseat the cooling of the tray", ("thermal pads",), 45, 120),
+    "link": Repair("clean or swap the optic, then the cable", ("optic", "fibre"), 20, 60),
+    "memory": Repair("swap the tray: its memory fails patterns", ("GPU tray",), 60, 240),
+    "matmul": Repair("swap the tray: it computes wrongly", ("GPU tray",), 60, 240),
+    "lemon": Repair("swap the tray and send it to the vendor", ("GPU tray",), 60, 240),
+    "": Repair("reseat, power-cycle, run the long test", (), 30, 120),
+}
+"""By the check that saw the fault; the last is for everything else."""
+
+
+def repair_for(node: Node, finding: str, now_ms: int) -> Ticket:
+    """Return the ticket for a node with a finding."""
+    check = _check(node.evidence, finding)
+    repair = REPAIRS[check]
+    out_ms = repair.out_min * _MINUTE_MS + (now_ms - node.out_ms if node.out_ms is not None else 0)
+    return Ticket(
+        node.number, finding, repair.action, repair.parts, repair.technician_min, node.gpus * out_ms, node.evidence
+    )
+
+
+def _check(evidence: tuple[NodeEvidence, ...], finding: str) -> str:
+    if "lemon" in finding:
+        return "lemon"
+    names = [each.check.removeprefix("test:") for each in evidence if each.severity != "note"]
+    for name in reversed(names):
+        for known in REPAIRS:
+            if known and known in name:
+                return known
+    return ""

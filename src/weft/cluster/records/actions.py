@@ -1,0 +1,232 @@
+"""What `plan` says is to be done. Engines and simulated worlds carry it out; `effects` says what each changes.
+
+Every action is a frozen record of plain values, so that a decision can be written down and compared.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from weft.cluster.records.job import Ending, Placement
+from weft.cluster.records.node import NodeEvidence, NodeState
+
+
+@dataclass(frozen=True, slots=True)
+class Wave:
+    """Nodes of a gang whose draw rises together."""
+
+    after_ms: int
+    """When, counted from the binding."""
+    nodes: int
+    """How many: the next ones in rank order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """Give a job its nodes, all of them at once."""
+
+    job: str
+    """Whose."""
+    placement: Placement
+    """Where, in rank order."""
+    waves: tuple[Wave, ...] = ()
+    """When its nodes may begin to draw power, so that the site keeps its ramp; empty for all of them now. What happens
+    when it ends is `budget.Ramp.fall`'s business."""
+    borrowed: bool = False
+    """Whether its team is above its quota with it."""
+    why: str = ""
+    """The rule by which it starts now: "order", "backfill", "lane"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """Tell the first blocked job when it starts at the latest."""
+
+    job: str
+    """Whose."""
+    at_ms: int
+    """When."""
+    nodes: int
+    """How many nodes are kept for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preempt:
+    """Make a job leave: first it is asked, then it is made to. It waits again afterwards."""
+
+    job: str
+    """Who leaves."""
+    stage: Literal["ask", "evict"]
+    """Ask it to write a checkpoint and end itself, or end it now."""
+    reason: str
+    """Why: "priority", "reclaim", "node", "drain"."""
+    by_ms: int
+    """When it must be gone."""
+    for_job: str = ""
+    """For whom."""
+    cost_gpu_ms: int = 0
+    """What would be lost without another checkpoint, in GPU-milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End a job for good."""
+
+    job: str
+    """Which."""
+    ending: Ending
+    """How it is to be remembered: failed or cancelled."""
+    reason: str
+    """Why: "limit", "dependency"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """Swap nodes of a running gang without ending it."""
+
+    job: str
+    """Whose."""
+    lost: tuple[int, ...]
+    """Nodes that go."""
+    spares: tuple[int, ...]
+    """Nodes that take their places, one for one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """Give an elastic gang more nodes, or take some away."""
+
+    job: str
+    """Whose."""
+    placement: Placement
+    """Where it runs from now on."""
+    reason: str
+    """Why: "grow", "shrink", "node"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A job does not start now, and why."""
+
+    job: str
+    """Which."""
+    code: str
+    """The rule that blocks it: see `reasons`."""
+    text: str
+    """The same in words."""
+    expected_ms: int | None = None
+    """When it will start as things are; none where nobody can say."""
+    before: tuple[str, ...] = ()
+    """Who is before it: the nearest few."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantine:
+    """Take a node out of service at once; its jobs are moved by actions of their own."""
+
+    node: int
+    """Which."""
+    reason: str
+    """Why, in words."""
+    evidence: tuple[NodeEvidence, ...] = ()
+    """What was seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Give a node no more work and wait for it to become empty."""
+
+    node: int
+    """Which."""
+    reason: str
+    """Why, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Degrade:
+    """Use a node without some of its GPUs: the rest of it stays in service."""
+
+    node: int
+    """Which."""
+    gpus: tuple[int, ...]
+    """Its GPUs that are not to be used any more."""
+    reason: str
+    """Why, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Any other step in a node's life."""
+
+    node: int
+    """Which."""
+    state: NodeState
+    """Where it goes."""
+    event: str
+    """By which event of the table."""
+    reason: str = ""
+    """Why, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunTest:
+    """Run an active test on a node; a report follows."""
+
+    node: int
+    """Which."""
+    program: str
+    """Which test: "preflight", "diagnose", "validate", "idle"."""
+    balloon: bool = False
+    """Whether the node is idle and the test gives way to work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """Ask a person to repair a node."""
+
+    node: int
+    """Which."""
+    finding: str
+    """What is wrong: the verdict."""
+    action: str
+    """What to do."""
+    parts: tuple[str, ...]
+    """What is needed."""
+    technician_min: int
+    """How long a technician needs, in minutes."""
+    blast_gpu_ms: int
+    """What the fault has cost or will, in GPU-milliseconds."""
+    evidence: tuple[NodeEvidence, ...] = ()
+    """What was seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """Call a person, or say that the cause has gone."""
+
+    kind: str
+    """Which alarm: "brake", "quota"."""
+    on: bool
+    """Whether it begins or ends."""
+    text: str
+    """What was seen, in words."""
+
+
+Action = (
+    Bind
+    | Reserve
+    | Preempt
+    | Stop
+    | Replace
+    | Resize
+    | Wait
+    | Quarantine
+    | Drain
+    | Degrade
+    | Move
+    | RunTest
+    | Ticket
+    | Alarm
+)
+ACTIONS: tuple[type, ...] = (
+    Bind, Reserve, Preempt, Stop, Replace, Resize, Wait, Quarantine, Drain, Degrade, Move, RunTest, Ticket, Alarm,
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""What is done about ranks, gangs and hardware that fail: events in, actions out."""

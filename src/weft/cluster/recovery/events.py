@@ -1,0 +1,317 @@
+"""The words of a run's survival: slots and policy, the events that are seen, the actions that follow.
+
+Data only; what follows from what is `survival`'s business.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from weft.cluster.recovery.limits import LimitRule
+from weft.core.units import PICOSECONDS_PER_SECOND, Picoseconds
+
+_ZERO = Picoseconds(0)
+_HOUR = Picoseconds(3600 * PICOSECONDS_PER_SECOND)
+
+
+@dataclass(frozen=True, slots=True)
+class RankSlot:
+    """A place where one rank can run."""
+
+    number: int
+    """Its number in the pool."""
+    node: int
+    """Its failure domain: what is lost together."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryPolicy:
+    """What may be done when hardware is lost, and how often."""
+
+    kind: Literal["spare", "shrink", "wait"]
+    """A spare takes over (or else it shrinks), the job goes on with fewer replicas, or it waits."""
+    wanted: int
+    """Data-parallel replicas when all is well."""
+    replica: int = 1
+    """Ranks of one replica."""
+    widths: tuple[int, ...] = ()
+    """Numbers of replicas that the job's plan allows below `wanted`."""
+    restarts: int = 100
+    """Most restarts of one run."""
+    futile: int = 3
+    """Most restarts in a row that get no further."""
+    patience_ps: Picoseconds = _HOUR
+    """Longest wait for hardware."""
+    rule: LimitRule = field(default_factory=LimitRule)
+    """How limits are learned."""
+
+    def width_for(self, slots: int) -> int | None:
+        """Return how many replicas to run on `slots` slots, or nothing where the job must wait."""
+        fits = slots // self.replica
+        if fits >= self.wanted:
+            return self.wanted
+        narrower = [width for width in self.widths if width <= fits]
+        return None if self.kind == "wait" else max(narrower, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why a generation ends."""
+
+    kind: str
+    """killed, exited, stopped, hung, error, diverged, refused, lost or grow."""
+    rank: int | None
+    """The rank that is blamed, where one is."""
+    text: str
+    """What was seen, in words."""
+    victim: bool = False
+    """Whether the blamed rank only speaks of another's death."""
+    fatal: bool = False
+    """Whether trying again is pointless."""
+    slot: RankSlot | None = None
+    """Where the blamed rank ran."""
+    detected_ps: Picoseconds = _ZERO
+    """When it was known."""
+    phase_since_ps: Picoseconds = _ZERO
+    """When the job last got further."""
+    step: int = 0
+    """Steps done by then."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankEvidence:
+    """What was found about one rank of a run that stands still."""
+
+    rank: int
+    """Which."""
+    frozen: bool
+    """Whether the operating system says that it is stopped."""
+    silent_ps: Picoseconds
+    """Since when its heart has not been heard."""
+    place: tuple[int, int]
+    """Its last step, and how far it got in it."""
+
+
+class RecoveryEvent:
+    """Something that was seen."""
+
+
+class RecoveryAction:
+    """Something to be done."""
+
+
+@dataclass(frozen=True, slots=True)
+class _OfRank(RecoveryEvent):
+    generation: int
+    """The generation that it belongs to."""
+    rank: int
+    """Which rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined(_OfRank):
+    """A rank is in the group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restored(_OfRank):
+    """A rank has its state."""
+
+    step: int
+    """Steps done in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped(_OfRank):
+    """A rank has finished a step."""
+
+    step: int
+    """Steps done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phase(_OfRank):
+    """A rank begins something that has its own duration."""
+
+    name: str
+    """What."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done(_OfRank):
+    """A rank has finished all of its work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Died(_OfRank):
+    """A rank's process has gone."""
+
+    kind: str
+    """killed (by a signal) or exited."""
+    text: str
+    """How, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Raised(_OfRank):
+    """A rank has failed with an exception."""
+
+    text: str
+    """What it said."""
+    fatal: bool = False
+    """Whether the request itself is wrong, so that another try ends alike."""
+    victim: bool = False
+    """Whether it speaks of another rank's end: a closed connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verified(RecoveryEvent):
+    """The restored state is the one that was agreed."""
+
+    generation: int
+    """Whose."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused(RecoveryEvent):
+    """The restored state is not the one that was agreed."""
+
+    generation: int
+    """Whose."""
+    rank: int | None
+    """Who is wrong, where that is known."""
+    text: str
+    """In what way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed(RecoveryEvent):
+    """A snapshot is complete and agreed upon."""
+
+    generation: int
+    """Whose."""
+    step: int
+    """Of which step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreed(RecoveryEvent):
+    """Ranks that should be equal are not."""
+
+    generation: int
+    """Whose."""
+    rank: int | None
+    """The minority, where there is one."""
+    text: str
+    """Which tensor, at which step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Examined(RecoveryEvent):
+    """What was found about the ranks of a run that stands still."""
+
+    generation: int
+    """Whose."""
+    evidence: tuple[RankEvidence, ...]
+    """Rank by rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fenced(RecoveryEvent):
+    """No process of a generation is left."""
+
+    generation: int
+    """Which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost(RecoveryEvent):
+    """Hardware is gone."""
+
+    slots: frozenset[int]
+    """Which slots."""
+    text: str
+    """What was seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Returned(RecoveryEvent):
+    """Hardware is back."""
+
+    slots: frozenset[int]
+    """Which slots."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked(RecoveryEvent):
+    """Somebody wants the run to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick(RecoveryEvent):
+    """Time has passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartGeneration(RecoveryAction):
+    """Start the ranks of a generation."""
+
+    generation: int
+    """Its number."""
+    width: int
+    """Data-parallel replicas."""
+    slots: tuple[RankSlot, ...]
+    """Where each rank runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verify(RecoveryAction):
+    """Hold the restored state against what was agreed, and answer with `Verified` or `Refused`."""
+
+    generation: int
+    """Whose."""
+
+
+@dataclass(frozen=True, slots=True)
+class Examine(RecoveryAction):
+    """Look at every rank and answer with `Examined`."""
+
+    generation: int
+    """Whose."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kill(RecoveryAction):
+    """End every process of a generation and answer with `Fenced`."""
+
+    generation: int
+    """Whose."""
+    cause: Cause
+    """Why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed(RecoveryAction):
+    """Write down that the first step after a recovery is done."""
+
+    generation: int
+    """Whose."""
+    step: int
+    """Steps done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Regained(RecoveryAction):
+    """Write down that the run is again as far as it was before the failure."""
+
+    generation: int
+    """Whose."""
+    step: int
+    """Steps done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conclude(RecoveryAction):
+    """End the run."""
+
+    failure: str | None
+    """Why it failed, where it did."""

@@ -1,0 +1,89 @@
+"""What becomes of jobs whose nodes are lost or must be emptied: swapped, narrowed, or sent back to the queue.
+
+A training keeps running: spare nodes take the places of lost ones, or an elastic gang goes on without them. Anything
+else starts again. Pure.
+"""
+
+import numpy as np
+
+from weft.cluster.records.actions import Action, Preempt, Replace, Resize
+from weft.cluster.records.job import Job, JobState, Placement
+from weft.cluster.records.node import NodeState
+from weft.cluster.scheduling.placement import compact
+from weft.cluster.scheduling.state import ClusterState
+
+
+def recover_gangs(book: ClusterState, now_ms: int) -> list[Action]:
+    """Return what is done about jobs on lost nodes; the book takes each as carried out."""
+    pool = book.pool
+    if not pool.watched and not pool.broken:
+        return []
+    lost = set(np.flatnonzero(pool.lost & (pool.taken > 0)).tolist())
+    hurt = pool.hurt()
+    whole = {number for number, holders in hurt.items() if holders is None and _wants_all(book, number)}
+    holders = {job for each in hurt.values() if each for job in each}
+    lost |= whole
+    found: list[Action] = []
+    for name in sorted(
+        _jobs_on(book, lost) | {job for job in holders if book.jobs[job].state is not JobState.STOPPING}
+    ):
+        action = _mended(book, book.jobs[name], lost, now_ms)
+        book.take_up(action, now_ms)
+        found.append(action)
+    return found
+
+
+def emptied(book: ClusterState, now_ms: int) -> list[Action]:
+    """Return the jobs that are asked to leave nodes which have been draining for too long."""
+    late = {
+        number
+        for number in book.pool.watched
+        if book.pool.nodes[number].state is NodeState.DRAINING
+        and now_ms - book.pool.nodes[number].since_ms >= book.policy.drain_ms
+        and book.pool.taken[number]
+    }
+    found: list[Action] = []
+    for name in sorted(_jobs_on(book, late)):
+        job = book.jobs[name]
+        if job.state in (JobState.STARTING, JobState.RUNNING):
+            by_ms = now_ms + min(job.grace_ms, book.policy.grace_most_ms)
+            action = Preempt(name, "ask", "drain", by_ms, cost_gpu_ms=job.gpus * (now_ms - job.kept_ms(now_ms)))
+            book.take_up(action, now_ms)
+            found.append(action)
+    return found
+
+
+def _wants_all(book: ClusterState, number: int) -> bool:
+    """Return whether the jobs on a node hold more of its GPUs than still work."""
+    return bool(book.pool.taken[number] > book.pool.nodes[number].usable_gpus)
+
+
+def _jobs_on(book: ClusterState, nodes: set[int]) -> set[str]:
+    """Return the jobs that hold any of `nodes` and were not told to stop."""
+    if not nodes:
+        return set()
+    there = np.zeros(book.pool.count, dtype=bool)
+    there[list(nodes)] = True
+    return {
+        name
+        for name, held in book.nodes_of.items()
+        if there[held].any() and book.jobs[name].state is not JobState.STOPPING
+    }
+
+
+def _mended(book: ClusterState, job: Job, lost: set[int], now_ms: int) -> Replace | Resize | Preempt:
+    assert job.placement is not None
+    gone = tuple(node for node in job.placement.nodes if node in lost)
+    rest = len(job.placement.nodes) - len(gone)
+    if job.kind == "training" and not job.placement.devices:
+        found = book.pool.candidates(job.placement.gpus_per_node, degraded=job.takes_degraded)
+        whole = found[book.pool.usable[found] == job.placement.gpus_per_node]
+        if len(whole) >= len(gone):
+            spares = compact(whole, len(gone), book.pool.levels)
+            return Replace(job.id, gone, tuple(spares.tolist()))
+        if job.gang.elastic and rest >= job.gang.fewest:
+            rest = job.gang.fewest + (rest - job.gang.fewest) // job.gang.step * job.gang.step
+            nodes = tuple(node for node in job.placement.nodes if node not in lost)[:rest]
+            return Resize(job.id, Placement(nodes, job.placement.gpus_per_node), "node")
+    cost = job.gpus * (now_ms - job.kept_ms(now_ms))
+    return Preempt(job.id, "evict", "node", now_ms, cost_gpu_ms=cost)

@@ -1,0 +1,55 @@
+"""How long is too long: limits that are learned from the run itself.
+
+A fixed limit restarts healthy jobs on a busy machine, and waits for ever on a quick one. Here every phase of a run (its
+start-up, its steps, its evaluations) is judged by how long it has taken so far. Pure: durations in, a limit out.
+"""
+
+from dataclasses import dataclass, field
+
+from weft.core.units import PICOSECONDS_PER_SECOND, Picoseconds
+
+_LEAST = Picoseconds(3 * PICOSECONDS_PER_SECOND)
+_FIRST = Picoseconds(120 * PICOSECONDS_PER_SECOND)
+
+
+@dataclass(frozen=True, slots=True)
+class LimitRule:
+    """How a limit follows from durations."""
+
+    least_ps: Picoseconds = _LEAST
+    """No limit is below this: a short pause of the machine (paging, a neighbour's burst) is no failure."""
+    factor: int = 5
+    """Times the 99th percentile: what a slow but healthy step may take."""
+    first_ps: Picoseconds = _FIRST
+    """The limit while fewer than `needed` durations are known."""
+    needed: int = 3
+    """Durations before anything is said to be learned."""
+    window: int = 512
+    """Newest durations that count: a job that has become slower is not judged by its youth."""
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedLimit:
+    """What is known of one phase."""
+
+    rule: LimitRule = field(default_factory=LimitRule)
+    """How to judge."""
+    durations_ps: tuple[Picoseconds, ...] = ()
+    """The newest durations, oldest first."""
+
+    def with_duration(self, duration_ps: Picoseconds) -> "LearnedLimit":
+        """Return what is known after one more duration."""
+        return LearnedLimit(self.rule, (*self.durations_ps, duration_ps)[-self.rule.window :])
+
+    @property
+    def limit_ps(self) -> Picoseconds:
+        """Return how long the phase may take before it is suspect."""
+        if len(self.durations_ps) < self.rule.needed:
+            return self.rule.first_ps
+        return max(self.rule.least_ps, Picoseconds(self.rule.factor * percentile(self.durations_ps, 99)))
+
+
+def percentile(values: tuple[Picoseconds, ...], percent: int) -> Picoseconds:
+    """Return the smallest of `values` that at least `percent` of a hundred of them do not exceed."""
+    assert values, "a percentile needs a value"
+    return sorted(values)[-(-len(values) * percent // 100) - 1]

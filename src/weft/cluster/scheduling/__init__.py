@@ -1,0 +1,1 @@
+"""One scheduling cycle: who starts where, who waits and why, who yields; backfill, placement, preemption, power."""

@@ -1,0 +1,187 @@
+"""The nodes as columns: who is in service, what is free, and when what is taken comes back.
+
+The fast form of `Snapshot.nodes` inside a `Book`. A job takes GPUs of nodes and gives them back; every question of a
+pass is answered from columns. Knows nothing of queues, teams or rules.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from weft.cluster.records.node import Node, NodeState
+from weft.cluster.scheduling.placement import Column
+
+LOST = frozenset(
+    {NodeState.QUARANTINED, NodeState.TESTING, NodeState.REPAIRING, NodeState.VALIDATING, NodeState.RETIRED}
+)
+"""States in which no job may stay on a node."""
+
+
+class Pool:
+    """Columns over nodes; one owner."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        """Build the columns; every node is empty."""
+        count = len(nodes)
+        self.nodes = list(nodes)
+        self.domain, self.rack, self.t0, self.pod, self.feeder = (
+            np.array([getattr(node.place, name) for node in nodes], dtype=np.int64)
+            for name in ("domain", "rack", "t0", "pod", "feeder")
+        )
+        self.levels = [column for column in (self.pod, self.t0, self.domain) if len(np.unique(column)) > 1]
+        self.by_place: Column = np.lexsort((np.arange(count), self.domain, self.t0, self.pod))
+        self._rank = np.empty(count, dtype=np.int64)
+        self._rank[self.by_place] = np.arange(count)
+        self.largest = max((node.gpus for node in nodes), default=0)
+        self.usable = np.zeros(count, dtype=np.int64)
+        """GPUs of the node that a job can have when it is empty; 0 where it takes no work."""
+        self.taken = np.zeros(count, dtype=np.int64)
+        """GPUs that jobs hold, whatever the node's state."""
+        self.degraded = np.zeros(count, dtype=bool)
+        self.back_ms = np.zeros(count, dtype=np.int64)
+        """When the node is empty at the latest, by what its jobs declare; 0 where it is empty."""
+        self.histogram = np.zeros((2, self.largest + 1), dtype=np.int64)
+        """Nodes by how many GPUs are free on them: the healthy ones, and all."""
+        self._available: Column | None = None
+        self._whole = 0
+        """Nodes that are in service with all that the largest has."""
+        self.lost = np.zeros(count, dtype=bool)
+        """Nodes on which no job may stay."""
+        self.out_ms, self.tested_ms, self.balloon_ms = (np.full(count, -1, dtype=np.int64) for _ in range(3))
+        """When each was last taken out by health, last passed a test, and last began one while idle; -1 for never."""
+        self.broken: set[int] = set()
+        """Nodes of which some GPUs are not to be used."""
+        self.watched: set[int] = set()
+        """Nodes of which something is to be decided: not ready, or with reports."""
+        self.parts: dict[int, dict[str, tuple[int, ...]]] = {}
+        """Devices that are taken on nodes that jobs share, by job."""
+        self.members: dict[int, dict[str, int]] = {}
+        """When each job on a shared node gives it back."""
+        for node in nodes:
+            self.update(node)
+
+    def update(self, node: Node) -> None:
+        """Take in a node's new record."""
+        number = node.number
+        self._count(number, -1)
+        self._whole -= bool(self.usable[number] == self.largest and not self.degraded[number])
+        self.nodes[number] = node
+        self.usable[number] = node.usable_gpus if node.state is NodeState.READY and node.override != "out" else 0
+        self.degraded[number] = node.degraded
+        self._whole += bool(self.usable[number] == self.largest and not node.degraded)
+        self.lost[number] = node.state in LOST
+        for column, value in (
+            (self.out_ms, node.out_ms), (self.tested_ms, node.tested_ms), (self.balloon_ms, node.balloon_ms),
+        ):  # fmt: skip
+            column[number] = -1 if value is None else value
+        (self.broken.add if node.bad_gpus else self.broken.discard)(number)
+        if node.state is NodeState.READY and not node.evidence:
+            self.watched.discard(number)
+        else:
+            self.watched.add(number)
+        self._count(number, 1)
+
+    @property
+    def count(self) -> int:
+        """Return the number of nodes."""
+        return len(self.nodes)
+
+    def available(self, gpus: Column | int, degraded: Column | int) -> Column:
+        """Return how many nodes have at least `gpus` GPUs free, of the healthy ones (0) or of all (1)."""
+        if self._available is None:
+            # One column more than GPUs on the largest node: nobody has that many.
+            self._available = np.zeros((2, self.largest + 2), dtype=np.int64)
+            self._available[:, :-1] = np.cumsum(self.histogram[:, ::-1], axis=1)[:, ::-1]
+        return self._available[degraded, np.minimum(gpus, self.largest + 1)]
+
+    def back(self, gpus: int, *, degraded: bool) -> Column:
+        """Return when each node that could give `gpus` GPUs, were it empty, is empty at the latest."""
+        if self._whole == self.count and gpus <= self.largest:
+            return self.back_ms
+        able = self.usable >= gpus if degraded else (self.usable >= gpus) & ~self.degraded
+        return self.back_ms[able]
+
+    def candidates(self, gpus: int, *, degraded: bool) -> Column:
+        """Return the nodes that have `gpus` GPUs free now, in the order of the topology."""
+        fits = self.usable - self.taken >= gpus
+        if not degraded:
+            fits &= ~self.degraded
+        return self.by_place[fits[self.by_place]]
+
+    def ranked(self, nodes: Column) -> Column:
+        """Return `nodes` in rank order: along the topology."""
+        return nodes[np.argsort(self._rank[nodes], kind="stable")]
+
+    def take(self, job: str, nodes: Column, gpus: int, back_ms: int, devices: Sequence[tuple[int, ...]]) -> None:
+        """Give `gpus` GPUs of each of `nodes` to a job that leaves them by `back_ms`."""
+        self._shift(nodes, gpus)
+        self.back_ms[nodes] = np.maximum(self.back_ms[nodes], back_ms)
+        for number, each in zip(nodes.tolist(), devices, strict=False):
+            self.parts.setdefault(number, {})[job] = each
+            self.members.setdefault(number, {})[job] = back_ms
+
+    def give(self, job: str, nodes: Column, gpus: int, *, shared: bool) -> None:
+        """Take back what a job had."""
+        self._shift(nodes, -gpus)
+        self.back_ms[nodes] = 0
+        if shared:
+            for number in nodes.tolist():
+                del self.parts[number][job], self.members[number][job]
+                self.back_ms[number] = max(self.members[number].values(), default=0)
+
+    def hurt(self) -> dict[int, set[str] | None]:
+        """Return the nodes on which a job holds a broken GPU, with those jobs; none for the one that has it whole."""
+        found: dict[int, set[str] | None] = {}
+        for number in self.broken:
+            bad = set(self.nodes[number].bad_gpus)
+            shared = self.parts.get(number)
+            if shared:
+                holders = {job for job, each in shared.items() if bad.intersection(each)}
+                if holders:
+                    found[number] = holders
+            elif self.taken[number]:
+                found[number] = None
+        return found
+
+    def devices(self, nodes: Iterable[int], gpus: int) -> tuple[tuple[int, ...], ...]:
+        """Return numbers of GPUs that are free on each of `nodes`."""
+        found: list[tuple[int, ...]] = []
+        for number in nodes:
+            node = self.nodes[number]
+            busy = {device for each in self.parts.get(number, {}).values() for device in each}.union(node.bad_gpus)
+            found.append(tuple(device for device in range(node.gpus) if device not in busy)[:gpus])
+        return tuple(found)
+
+    def _count(self, number: int, sign: int) -> None:
+        self._available = None
+        if self.usable[number] > 0:
+            free = max(0, int(self.usable[number] - self.taken[number]))
+            self.histogram[1, free] += sign
+            self.histogram[0, free] += 0 if self.degraded[number] else sign
+
+    def _shift(self, nodes: Column, gpus: int) -> None:
+        if len(nodes) == 1:
+            number = int(nodes[0])
+            self._count(number, -1)
+            self.taken[number] += gpus
+            self._count(number, 1)
+            return
+        self._available = None
+        if self._whole == self.count:
+            free = self.largest - self.taken[nodes]
+            change = np.bincount(free - gpus, minlength=self.largest + 1) - np.bincount(
+                free, minlength=self.largest + 1
+            )
+            self.taken[nodes] += gpus
+            self.histogram += change
+            return
+        known = nodes[self.usable[nodes] > 0]
+        healthy = known[~self.degraded[known]]
+        self._tally(known, healthy, -1)
+        self.taken[nodes] += gpus
+        self._tally(known, healthy, 1)
+
+    def _tally(self, known: Column, healthy: Column, sign: int) -> None:
+        for row, nodes in enumerate((healthy, known)):
+            free = np.maximum(self.usable[nodes] - self.taken[nodes], 0)
+            self.histogram[row] += sign * np.bincount(free, minlength=self.largest + 1)

@@ -1,0 +1,93 @@
+"""Active tests of nodes, as decisions call for them: the health programs in processes of their own.
+
+A test that was running when the engine ended is simply run again: nobody waits for an old one.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+
+from weft.cluster.health.quarantine import PROGRAMS, report
+from weft.cluster.records.actions import RunTest
+from weft.cluster.records.effects import tested, witnessed
+from weft.cluster.records.node import Node
+from weft.engines.local.launches import with_package
+
+MOST_S = 600.0
+_SECONDS = "0.5"
+
+
+@dataclass(frozen=True, slots=True)
+class TestProcess:
+    """A test under way."""
+
+    action: RunTest
+    """What was asked for."""
+    process: "subprocess.Popen[str]"
+    """What does it."""
+    began_ms: int
+    """Since when."""
+
+
+class NodeTests:
+    """Starts tests and reads their reports."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._running: dict[int, TestProcess] = {}
+
+    def start(self, action: RunTest, now_ms: int) -> None:
+        """Test a node; one that is being tested already is left alone."""
+        if action.node in self._running:
+            return
+        environment = {**os.environ, "PYTHONPATH": with_package(os.environ.get("PYTHONPATH", ""))}
+        process = subprocess.Popen(  # noqa: S603 - our own module
+            [sys.executable, "-m", "weft.engines.health", action.program, "--seconds", _SECONDS],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+        )  # fmt: skip
+        self._running[action.node] = TestProcess(action, process, now_ms)
+
+    def resume(self, node: Node, now_ms: int) -> None:
+        """Test a node whose state calls for it."""
+        if node.state in PROGRAMS:
+            self.start(RunTest(node.number, PROGRAMS[node.state]), now_ms)
+
+    def finished(self, nodes: list[Node], now_ms: int) -> list[tuple[Node, str]]:
+        """Return the nodes whose tests have reported, with what was seen, and a line about each."""
+        found: list[tuple[Node, str]] = []
+        for number, running in list(self._running.items()):
+            late = now_ms - running.began_ms > MOST_S * 1000
+            if running.process.poll() is None and not late:
+                continue
+            if late:
+                running.process.kill()
+            del self._running[number]
+            wrong = _wrong(running.process, late=late)
+            program = running.action.program
+            seen = report(program, now_ms, passed=not wrong, text=wrong)
+            node = nodes[number]
+            if running.action.balloon and not wrong:
+                found.append((tested(node, now_ms), f"{program} test passed"))
+            else:
+                found.append((witnessed(node, seen), f"{program} test: {wrong or 'passed'}"))
+        return found
+
+    def close(self) -> None:
+        """End what is still running."""
+        for running in self._running.values():
+            running.process.kill()
+            running.process.communicate()
+        self._running.clear()
+
+
+def _wrong(process: "subprocess.Popen[str]", *, late: bool) -> str:
+    """Return what a test has found, in words; empty where it has passed."""
+    said, errors = process.communicate()
+    if late:
+        return f"it did not end within {MOST_S:g} s"
+    if process.returncode:
+        return f"it ended with status {process.returncode}: {(errors.strip().splitlines() or ['no word'])[-1]}"
+    findings = [one for each in json.loads(said) for one in each["findings"] if one["severity"] == "fatal"]
+    return "; ".join(one["text"] for one in findings)

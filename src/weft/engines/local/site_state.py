@@ -1,0 +1,109 @@
+"""What stands beside the jobs: nodes, teams, rules, promises, alarms, and the log of decisions.
+
+The database holds the records; this turns them into the snapshot that `cluster` decides on, and back.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from weft.cluster.records.encoding import as_plain, from_plain
+from weft.cluster.records.job import Job, Team
+from weft.cluster.records.node import Node
+from weft.cluster.records.snapshot import Power, Reservation, SchedulingPolicy, Snapshot
+from weft.cluster.scheduling.admission import admit_team
+from weft.cluster.scheduling.state import ClusterState
+from weft.core.errors import UsageError
+from weft.engines.local.home import Home
+from weft.engines.local.store import JobStore
+
+MOST_NODES = 4096
+MOST_GPUS = 1024
+_LARGEST_LOG_BYTES = 64 * 2**20
+_LOGS_KEPT = 8
+DEFAULT_TEAM = "default"
+
+
+class SiteState:
+    """Everything that an engine knows, but for processes."""
+
+    def __init__(self, home: Home) -> None:
+        """Open the database in `home`."""
+        self.store = JobStore(home.state)
+        self.decisions = DecisionLog(home.decisions)
+
+    def configured(self) -> bool:
+        """Return whether there are nodes."""
+        return bool(self.store.nodes())
+
+    def configure(self, nodes: int, gpus: int, teams: Sequence[Team], policy: SchedulingPolicy) -> None:
+        """Write down what the cluster is made of; teams are checked against what there is to give."""
+        if not 1 <= nodes <= MOST_NODES or not 1 <= gpus <= MOST_GPUS:
+            raise UsageError(f"{nodes} nodes of {gpus} slots; write 1 to {MOST_NODES} and 1 to {MOST_GPUS}")
+        records = [Node(number, f"slot-{number}", gpus) for number in range(nodes)]
+        for at, team in enumerate(teams):
+            admit_team(team, teams[:at], records)
+        if self.store.open() and len(self.store.nodes()) not in (0, nodes):
+            raise UsageError("there are jobs that have not ended; the number of nodes can be changed when they have")
+        free = nodes * gpus - sum(team.quota_gpus for team in teams)
+        named = list(teams)
+        if all(team.name != DEFAULT_TEAM for team in teams):
+            named.append(Team(DEFAULT_TEAM, free))
+        with self.store.transaction():
+            known = {node.number: node for node in self.store.nodes()}
+            self.store.forget_nodes()
+            for node in records:
+                self.store.save_node(replace(known[node.number], gpus=gpus) if node.number in known else node)
+            self.store.save_fact("teams", [as_plain(team) for team in named])
+            self.store.save_fact("policy", as_plain(policy))
+
+    def snapshot(self, jobs: Sequence[Job]) -> Snapshot:
+        """Return the state that was written down, with `jobs` in it."""
+        fact = self.store.fact
+        standing = fact("standing") or {}
+        reservation = standing.get("reservation")
+        after = tuple(sorted({name for job in jobs for name in job.after}))
+        return Snapshot(
+            nodes=tuple(self.store.nodes()), jobs=tuple(jobs),
+            teams=tuple(from_plain(Team, team) for team in standing.get("teams") or fact("teams") or []),
+            power=from_plain(Power, standing.get("power") or {}),
+            policy=from_plain(SchedulingPolicy, fact("policy") or {}),
+            ended=self.store.endings(after),
+            reservation=None if reservation is None else from_plain(Reservation, reservation),
+            alarms=tuple(standing.get("alarms") or ()), planned_ms=standing.get("planned_ms"),
+        )  # fmt: skip
+
+    def save_standing(self, book: ClusterState) -> None:
+        """Write down what a pass has changed besides jobs and nodes."""
+        self.store.save_fact(
+            "standing",
+            {
+                "teams": [as_plain(team) for team in book.shares.records()], "power": as_plain(book.power),
+                "reservation": None if book.reservation is None else as_plain(book.reservation),
+                "alarms": sorted(book.alarms), "planned_ms": book.planned_ms,
+            },
+        )  # fmt: skip
+
+
+class DecisionLog:
+    """What every pass saw and said, in files that can be replayed (`cluster.log.replayed`): one for each start."""
+
+    def __init__(self, folder: Path) -> None:
+        """Write into `folder`."""
+        self._folder = folder
+        self._path: Path | None = None
+
+    def begin(self, opening: str, now_ms: int) -> None:
+        """Begin a file; the oldest ones go when there are many."""
+        self._folder.mkdir(exist_ok=True)
+        for old in sorted(self._folder.glob("*.jsonl"))[: -_LOGS_KEPT + 1]:
+            old.unlink(missing_ok=True)
+        self._path = self._folder / f"{now_ms:015d}.jsonl"
+        self._path.write_text(opening + "\n", encoding="utf-8")
+
+    def append(self, line: str) -> bool:
+        """Write a pass down; returns whether the file has become so long that another is to begin."""
+        assert self._path is not None, "a log begins with a snapshot"
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+            return file.tell() > _LARGEST_LOG_BYTES
