@@ -1,7 +1,7 @@
 """Ordinary routes take one fixed path, and it is the path of one EV."""
 
 from hypothesis import given
-from hypothesis import strategies as st
+
 
 from weft.fabric.paths import links_on_path
 from weft.fabric.shape import shape_of
@@ -12,7 +12,7 @@ from weft.specs.fabric import FabricSpec
 from weft.transport.lab import plain_routes as plain
 
 
-@given(st.from_type(FabricSpec))
+@given(fabric_specs())
 def test_ordinary_routes_lead_every_pair_along_the_path_of_one_ev(spec: FabricSpec):
     addressing, topology = Addressing(shape_of(spec)), build(spec)
     routes = plain.plain_routes(addressing, Tables(topology, addressing.plan))
