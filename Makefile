@@ -6,7 +6,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
-export PYTHONPATH := $(CURDIR)/src
+export PYTHONPATH := $(CURDIR)/src:$(CURDIR)/packages/weft-lab/src
 PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
 MRC_RUN = $(BIN)/weft train tiny-gpt --folder build/demo --faults examples/planes.toml --set guard.digest_every=1 \
@@ -19,14 +19,15 @@ help:  ## Say what can be made
 
 setup: $(STAMP)  ## Build .venv with weft and everything the tests need
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml packages/weft-lab/pyproject.toml
 	@echo "setup: building $(VENV) with $(PYTHON) (once; a minute or two)"
 	@test -n "$(PYTHON)" || { echo "setup: Python 3.11 or newer is needed" >&2; exit 2; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	    || { echo "setup: $(PYTHON) is older than 3.11; run make PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv --without-pip $(VENV)
 	@$(PYTHON) -m pip --disable-pip-version-check -qq --python $(BIN)/python install 'pip>=25.1'
-	@$(PIP) install --group test --group check --editable '.[train,sim,cluster,kubernetes]'
+	@$(PIP) install --group test --group check --editable '.[train,sim,cluster,kubernetes]' \
+	    --editable packages/weft-lab
 	@touch $@
 
 demo: $(STAMP)  ## Design a 131,072-GPU fabric; train a small GPT, kill, corrupt and cut it off, and get the same weights
@@ -87,7 +88,7 @@ bench: $(STAMP)  ## Run the benchmarks; each prints ratios measured in one run
 
 verify: $(STAMP)  ## Check published results against the simulator and write docs/verification.md (minutes)
 	@$(PIP) install --editable '.[sim]'
-	@PYTHONPATH=$(CURDIR)/src:$(CURDIR) $(BIN)/python -m verification
+	@PYTHONPATH=$(PYTHONPATH):$(CURDIR) $(BIN)/python -m verification
 
 docs: $(STAMP)  ## Build the documentation into build/docs
 	@$(PIP) install --group docs

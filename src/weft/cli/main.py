@@ -66,7 +66,11 @@ site.command("weft.cli.files:list_sites", name="list", help="List the built-in s
 site.command("weft.cli.files:show_site", name="show", help="Print a site with everything it inherits.")
 site.command("weft.cli.planning.measure:measure", name="measure", help="Measure this machine and write it as a site.")
 
-app.command("weft.cli.lab:app", name="lab", help="Build a real SRv6 fabric on this machine, break it, send over it.")
+app.command(
+    "weft.cli.extensions:lab",
+    name="lab",
+    help="Build a real SRv6 fabric on this machine, break it, send over it.",
+)
 
 app.command("weft.cli.training.train:train", name="train", help="Train a job on this machine, from one plan.")
 app.command("weft.cli.training.runs:app", name="runs", help="List, show and compare what trainings have left behind.")

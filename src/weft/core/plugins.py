@@ -25,6 +25,7 @@ GROUPS: Mapping[str, str] = MappingProxyType(
         "weft.health_checks": "health checks of nodes",
         "weft.sinks": "places where metrics go",
         "weft.commands": "commands of the command line",
+        "weft.underlays": "networks that ranks of a job send over by MRC",
     }
 )
 """Every group of entry points that weft reads, and what its plugins are."""

@@ -9,11 +9,12 @@ import json
 import os
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
-from weft.core.errors import LimitReachedError
+from weft.core.errors import LimitReachedError, UsageError
+from weft.core.plugins import entry_point
 from weft.transport.endpoint import LIVENESS_S, Endpoint, QueuePair, Region, error_name
 from weft.transport.memory import layout
 from weft.transport.messages.programs import CollectiveProgram
@@ -53,9 +54,10 @@ def _world(wiring: Wiring, rank: int, ranks: int) -> Underlay:
     name = os.environ.get(LAB_VARIABLE)
     if not name:
         return Loopback(planes=wiring.planes)
-    from weft.transport.lab.ranks import rank_underlay
-
-    return rank_underlay(name, rank, ranks)
+    make = entry_point("weft.underlays", "lab")
+    if make is None:
+        raise UsageError(f"{LAB_VARIABLE} names a lab, which is a distribution of its own; pip install 'weft[lab]'")
+    return cast("Callable[[str, int, int], Underlay]", make)(name, rank, ranks)
 
 
 class RankLinks:

@@ -1,0 +1,1 @@
+"""Programs that run at the hosts of a lab: senders, receivers, probers."""

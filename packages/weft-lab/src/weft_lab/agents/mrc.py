@@ -1,0 +1,186 @@
+"""One end of MRC between two hosts of a lab: a stream of large writes, or small ones there and back.
+
+It runs inside a host's namespace (`python -m weft_lab.agents.mrc`). The transport is the ordinary endpoint and
+knows no lab; what is added here is where packets go (the carrier of each EV) and what a NIC would see of its ports.
+"""
+
+import os
+import selectors
+import threading
+import time
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from weft.core.errors import WeftError
+from weft.mrc.columns import GOOD, SKIP
+from weft.transport.endpoint import Completion, Endpoint, QueuePair, Region
+from weft.transport.underlay import Place
+from weft_lab.agents.channel import SAMPLE_S, AgentChannel
+from weft_lab.agents.port_watch import PortWatch
+from weft_lab.underlay import LabUnderlay
+
+UNDER_WAY = 8
+"""Writes that are posted and not yet acknowledged: enough that the transport never waits for the program."""
+_WATCH_S = 0.2
+
+
+class MrcAgent:
+    """An endpoint, its one peer and the memory of both."""
+
+    def __init__(self, line: AgentChannel) -> None:
+        """Open the endpoint and meet the peer."""
+        asked = line.asked
+        carriers: list[str] = asked["carriers"]
+        self.line = line
+        self.size = int(asked["size"])
+
+        def by_ev(place: Place, ev: int) -> str:
+            del place
+            return carriers[ev]
+
+        self.world = LabUnderlay(
+            planes=asked["planes"],
+            paths=len(carriers) // asked["planes"],
+            rate_bps=asked["rate_bps"],
+            carrier=by_ev,
+            where={},
+            payload=asked["payload"],
+            rtt_us=asked["rtt_us"],
+            spread_us=asked["spread_us"],
+        )
+        self.endpoint = Endpoint(self.world, peers=1)
+        memory = np.zeros(self.size * UNDER_WAY, np.uint8)
+        self.region: Region = self.endpoint.register(memory)
+        self.pair: QueuePair = self.endpoint.offer(asked["peer_name"])
+        peer = line.meet({"card": self.pair.card, "memory": [self.region.address, self.region.key]})
+        self.far_address, self.far_key = peer["memory"]
+        self.pair.connect(peer["card"])
+        for ev in asked["denied"]:
+            self.pair.deny(ev)
+        self.stop = threading.Event()
+        threading.Thread(target=self._watch_ports, name="weft-ports", daemon=True).start()
+        threading.Thread(target=self._watch_line, name="weft-line", daemon=True).start()
+
+    def write(self, number: int) -> None:
+        """Post the write of message `number`, with an immediate that tells the peer."""
+        offset = number % UNDER_WAY * self.size
+        self.pair.write(self.region, offset, self.size, self.far_address + offset, self.far_key, immediate=number)
+
+    def next(self, wait_s: float) -> Completion | None:
+        """Return the next completion, or nothing after a while."""
+        return self.pair.wait(wait_s)
+
+    def _watch_ports(self) -> None:
+        """Tell the endpoint which of this host's ports have a link, as a NIC would see it."""
+        watch = PortWatch()
+        with selectors.DefaultSelector() as ready:
+            ready.register(watch, selectors.EVENT_READ)
+            for plane, up in watch.up.items():
+                if not up:
+                    self.endpoint.port_changed(plane, up=False)
+            while not self.stop.is_set():
+                ready.select(_WATCH_S)
+                for change in watch.changes():
+                    self.endpoint.port_changed(change.plane, up=change.up)
+        watch.close()
+
+    def _watch_line(self) -> None:
+        """Wait for the word to stop; a command that has gone is such a word."""
+        while not self.stop.is_set() and os.read(0, 4096):
+            break
+        self.stop.set()
+
+
+def main() -> None:
+    """Be the end that the first line asks for."""
+    line = AgentChannel()
+    try:
+        meeting = MrcAgent(line)
+        role = {("stream", False): send, ("stream", True): receive, ("ping", False): ping, ("ping", True): echo}
+        role[line.asked["mode"], line.asked["receives"]](meeting)
+        meeting.stop.set()
+        line.say(statistics=statistics(meeting), end=True)
+        meeting.endpoint.close(0.2)
+    except WeftError as error:
+        line.say(error=str(error))
+
+
+def send(meeting: MrcAgent) -> None:
+    """Write without a pause until told to stop."""
+    posted = settled = 0
+    while not meeting.stop.is_set():
+        while posted - settled < UNDER_WAY:
+            meeting.write(posted)
+            posted += 1
+        if meeting.next(SAMPLE_S) is not None:
+            settled += 1
+        meeting.line.sample(settled * meeting.size, statistics=statistics(meeting))
+
+
+def receive(meeting: MrcAgent) -> None:
+    """Count what arrives until told to stop."""
+    meeting.pair.expect()
+    carried = 0
+    while not meeting.stop.is_set():
+        done = meeting.next(SAMPLE_S)
+        if done is not None and done.kind == "immediate":
+            carried += meeting.size
+        meeting.line.sample(carried)
+
+
+def ping(meeting: MrcAgent) -> None:
+    """Write, wait for the answer, note how long it took; as often as asked."""
+    asked = meeting.line.asked
+    trips: deque[int] = deque(maxlen=100_000)
+    for number in range(asked["count"]):
+        if meeting.stop.is_set():
+            break
+        begun_ns = time.monotonic_ns()
+        meeting.write(number)
+        while not meeting.stop.is_set():
+            done = meeting.next(SAMPLE_S)
+            if done is not None and done.kind == "immediate" and done.value == number:
+                trips.append(time.monotonic_ns() - begun_ns)
+                meeting.line.say(number=number, round_trip_ns=trips[-1], statistics=statistics(meeting))
+                break
+        meeting.stop.wait(asked["interval_s"])
+
+
+def echo(meeting: MrcAgent) -> None:
+    """Answer every write with one of the same size until told to stop."""
+    while not meeting.stop.is_set():
+        done = meeting.next(SAMPLE_S)
+        if done is not None and done.kind == "immediate":
+            meeting.write(done.value)
+
+
+def statistics(meeting: MrcAgent) -> dict[str, Any]:
+    """Return what the endpoint has counted, by plane."""
+    wire, paths = meeting.endpoint.wire, meeting.world.paths
+    own = wire.paths[meeting.pair.index]
+    evs = wire.s.evs[meeting.pair.index]
+    planes: list[dict[str, int]] = [
+        {"sent": 0, "resent": 0, "bytes": 0, "good": 0} for _ in range(meeting.world.planes)
+    ]
+    for place, value in enumerate(evs["value"].tolist()):
+        if value >= 0:
+            row = planes[value // paths]
+            row["sent"] += int(own[place]["sent"])
+            row["resent"] += int(own[place]["resent"])
+            row["bytes"] += int(own[place]["bytes"])
+            row["good"] += int(evs[place]["state"] in (GOOD, SKIP))
+    pair = wire.s.qp[meeting.pair.index]
+    counted = ("sent", "resent", "silent", "spurious", "retired", "readmitted", "refused")
+    return {
+        "planes": planes,
+        **{name: int(pair[name]) for name in counted},
+        "window_bytes": int(pair["cwnd"]),
+        "spread_us": int(pair["spread_ps"]) // 10**6,
+        "send_errors": int(wire.hub[0]["send_errors"]),
+    }
+
+
+if __name__ == "__main__":
+    main()
