@@ -3,7 +3,9 @@
 Each is a name of this module, so that `weft --help` lists it without looking for who provides it.
 """
 
-from cyclopts import App
+from typing import Annotated
+
+from cyclopts import App, Parameter
 
 from weft.core.errors import UsageError
 from weft.core.plugins import entry_point
@@ -24,7 +26,7 @@ def _missing(name: str) -> App:
     app = App(name=name, help=f"Not installed: pip install '{_PROVIDERS[name]}'.", help_format="plaintext")
 
     @app.default
-    def refuse(*words: str) -> None:
+    def refuse(*words: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> None:
         """Say what to install, whatever was asked."""
         del words
         raise UsageError(f"weft {name} is a distribution of its own; install it with pip install '{_PROVIDERS[name]}'")
