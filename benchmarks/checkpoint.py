@@ -12,7 +12,7 @@ from statistics import median
 
 import torch
 
-from weft.training.store import Store
+from weft.training.checkpoint.store import CheckpointStore
 
 _ROUNDS = 5
 
@@ -23,7 +23,7 @@ def main(megabytes: int) -> None:
     state = {f"layer {n}": torch.randn(megabytes * 2**20 // 4 // 16, generator=chance) for n in range(16)}
     waits: list[float] = []
     writes: list[float] = []
-    with tempfile.TemporaryDirectory() as folder, Store(folder, keep=1) as store:
+    with tempfile.TemporaryDirectory() as folder, CheckpointStore(folder, keep=1) as store:
         store.save(0, state, {}).wait()
         for step in range(1, _ROUNDS + 1):
             begin = time.perf_counter()

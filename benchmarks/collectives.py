@@ -17,8 +17,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from weft.training.checked import Checks, watch_of
-from weft.training.ranks import Ranks, Reporter
+from weft.training.checked_collectives import Checks, watch_of
+from weft.training.launch.ranks import Ranks, Reporter
 
 ELEMENTS = {"4 KB": 1 << 10, "1 MB": 1 << 18, "16 MB": 1 << 22}
 

@@ -13,8 +13,8 @@ from statistics import median
 import torch
 import torch.distributed as dist
 
-from weft.training.ranks import Ranks, Reporter
-from weft.training.reducer import Family, Reducer, Share
+from weft.training.launch.ranks import Ranks, Reporter
+from weft.training.parallel.reducer import Family, Reducer, Share
 
 _ROUNDS = 9
 _MICRO_BATCHES = 4

@@ -23,18 +23,18 @@ from typing import Any
 import torch
 
 from weft.specs.job import BatchSpec, DataSpec, GuardSpec, JobSpec, ModelSpec, PlanSpec
-from weft.training.guard import Guard
-from weft.training.optimizer import adamw
-from weft.training.ranks import Ranks, Reporter
-from weft.training.reducer import Reducer
-from weft.training.run import Run, start
-from weft.training.spread import spread
+from weft.training.launch.ranks import Ranks, Reporter
+from weft.training.model.optimizer import adamw
+from weft.training.parallel.apply import parallelize
+from weft.training.parallel.reducer import Reducer
+from weft.training.sdc.guard import Guard
+from weft.training.session import Session, start
 
 RANKS, BLOCK, LENGTH = 2, 5, 256
 GOAL = 0.02
 
 
-def _switch(run: Run, guard: Guard, *, on: bool, at_rest: bool) -> None:
+def _switch(run: Session, guard: Guard, *, on: bool, at_rest: bool) -> None:
     """Switch the guard of `run` on or off, and what it finds between updates."""
     guard.settle()
     guard.spec = guard.spec.model_copy(update={"at_rest": at_rest})
@@ -76,7 +76,7 @@ def rank(reporter: Reporter, job: JobSpec, folder: str) -> dict[str, Any]:
     run = start(job, folder=folder)
     guard = run.guard
     assert guard is not None
-    model = spread(run)
+    model = parallelize(run)
     optimizer = adamw(model.parameters(), job.optimizer)
     run.attach(model, optimizer)
     kinds = ("off", "digests", "digests and at rest")

@@ -27,15 +27,15 @@ import torch.distributed as dist
 from weft.core.errors import FailedError
 from weft.core.seeds import Seed
 from weft.specs.job import BatchSpec, DataSpec, GuardSpec, JobSpec, ModelSpec, PlanSpec
-from weft.training.flips import flip_bit
-from weft.training.optimizer import adamw
-from weft.training.ranks import Ranks, Reporter
-from weft.training.replay import catch_rate
-from weft.training.run import Run, start
-from weft.training.spread import Spread, spread
-from weft.training.state import make_optimizer_state
+from weft.training.checkpoint.state import make_optimizer_state
+from weft.training.launch.ranks import Ranks, Reporter
+from weft.training.model.optimizer import adamw
+from weft.training.parallel.apply import ParallelDecoder, parallelize
+from weft.training.sdc.bit_flips import flip_bit
+from weft.training.sdc.replay import catch_rate
+from weft.training.sdc.verdicts import RankEvidence
+from weft.training.session import Session, start
 from weft.training.step import Step
-from weft.training.verdicts import Evidence
 
 RANKS, MICRO_BATCHES, STEPS = 3, 6, 3
 PLACES = ("weights", "optimizer", "activations", "gradient before", "gradient in bucket", "gradient after")
@@ -83,13 +83,13 @@ def trials(seed: Seed, places: tuple[str, ...], flips: int) -> list[Trial]:
 class Bench:
     """A training that can be put back to its start."""
 
-    run: Run
-    model: Spread
+    run: Session
+    model: ParallelDecoder
     optimizer: torch.optim.Optimizer
     seed: Seed
     trial: Trial | None = None
     order: int = -1
-    found: list[Evidence] = field(default_factory=list)
+    found: list[RankEvidence] = field(default_factory=list)
     stopped: int = STEPS
     _start: list[torch.Tensor] = field(default_factory=list)
 
@@ -210,7 +210,7 @@ def rank(reporter: Reporter, job: JobSpec, folder: str, seed: int, wanted: list[
     """Be one rank: run every trial and return its place and outcome."""
     del reporter
     run = start(job, folder=folder)
-    model = spread(run)
+    model = parallelize(run)
     bench = Bench(run, model, adamw(model.parameters(), job.optimizer), Seed(seed))
     bench.prepare()
     clean = bench.train()

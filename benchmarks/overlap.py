@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any
 
 from weft.specs import JobSpec
-from weft.training.ranks import Ranks, Reporter
+from weft.training.launch.ranks import Ranks, Reporter
 
 _WARM = 2
 _JOB: dict[str, Any] = {

@@ -17,7 +17,7 @@ from weft.planning.fit import with_step
 from weft.planning.report import plan_job
 from weft.specs import load_site
 from weft.specs.gpus import gpu_type_named
-from weft.training.measure import devices, measure
+from weft.training.launch.machine_times import devices, measure
 
 BAR = 0.10
 JOBS = ((2048, 16), (4096, 8), (1024, 8))

@@ -20,7 +20,7 @@ from weft.engines.supervisor.probes import in_turns, probe_jobs
 from weft.planning.calibrate import calibrate, measured_site
 from weft.planning.fit import fitted, times_of
 from weft.specs import JobSpec, load_job, load_site
-from weft.training.measure import devices, measure
+from weft.training.launch.machine_times import devices, measure
 
 BAR = 0.10
 RANKS = 4

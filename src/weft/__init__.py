@@ -14,30 +14,33 @@ if TYPE_CHECKING:
     from weft.engines.supervisor import survive
     from weft.specs import JobSpec, load_job
     from weft.specs.job import PlanSpec
-    from weft.training.mesh import Mesh
-    from weft.training.optimizer import adamw, learning_rate
-    from weft.training.ranks import Ranks
-    from weft.training.run import Run, start
-    from weft.training.spread import Spread, spread
+    from weft.training.launch.ranks import Ranks
+    from weft.training.model.optimizer import adamw, learning_rate
+    from weft.training.parallel.apply import ParallelDecoder as Spread
+    from weft.training.parallel.apply import parallelize as spread
+    from weft.training.parallel.mesh import Mesh
+    from weft.training.session import Session as Run
+    from weft.training.session import start
     from weft.training.step import Step
 
 __version__ = VERSION
 
+# Where a public name lives; after a colon its name there, where it differs.
 _HOMES = {
     "compare": "weft.api",
     "design": "weft.api",
     "JobSpec": "weft.specs",
-    "Mesh": "weft.training.mesh",
+    "Mesh": "weft.training.parallel.mesh",
     "PlanSpec": "weft.specs.job",
-    "Ranks": "weft.training.ranks",
-    "Run": "weft.training.run",
-    "Spread": "weft.training.spread",
+    "Ranks": "weft.training.launch.ranks",
+    "Run": "weft.training.session:Session",
+    "Spread": "weft.training.parallel.apply:ParallelDecoder",
     "Step": "weft.training.step",
-    "adamw": "weft.training.optimizer",
-    "learning_rate": "weft.training.optimizer",
+    "adamw": "weft.training.model.optimizer",
+    "learning_rate": "weft.training.model.optimizer",
     "load_job": "weft.specs",
-    "spread": "weft.training.spread",
-    "start": "weft.training.run",
+    "spread": "weft.training.parallel.apply:parallelize",
+    "start": "weft.training.session",
     "plan": "weft.api",
     "simulate": "weft.api",
     "survive": "weft.engines.supervisor",
@@ -69,7 +72,8 @@ def __getattr__(name: str) -> Any:
     """Import a public part when it is first asked for."""
     if name not in _HOMES:
         raise AttributeError(f"module 'weft' has no attribute {name!r}")
-    part = getattr(importlib.import_module(_HOMES[name]), name)
+    module, _, inside = _HOMES[name].partition(":")
+    part = getattr(importlib.import_module(module), inside or name)
     globals()[name] = part
     return part
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from weft.training.ranks import Ranks, Reporter
-from weft.training.runs import Record
+from weft.training.launch.ranks import Ranks, Reporter
+from weft.training.run_dir import RunRecord
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_loop.py"
 
@@ -35,6 +35,6 @@ def test_a_loop_of_ones_own_resumes_exactly_on_other_ranks_and_accounts_for_its_
     resumed = run(tmp_path / "cut", 3, 6)
     assert resumed["weights_digest"] == whole["weights_digest"]
     assert resumed["run"] == "own-loop-1"
-    lines = [Record(tmp_path / name / "own-loop-1").steps() for name in ("whole", "cut")]
+    lines = [RunRecord(tmp_path / name / "own-loop-1").steps() for name in ("whole", "cut")]
     assert [line["loss_bits"] for line in lines[0]] == [line["loss_bits"] for line in lines[1]]
     assert resumed["seconds"]["compute"] > 0

@@ -3,7 +3,7 @@
 import json
 import sys
 
-from weft.training.ranks import Ranks
+from weft.training.launch.ranks import Ranks
 
 if __name__ == "__main__":
     sys.stdout.write(json.dumps(Ranks("tests.transport.ranks:ddp_somewhere", 2, {"steps": 6}, backend="mrc").run()))

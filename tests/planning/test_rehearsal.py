@@ -10,7 +10,7 @@ from weft.cli.main import main
 from weft.cli.planning.rehearse import figures, shown
 from weft.planning.rehearsal import rehearse
 from weft.specs import load_job
-from weft.training.runs import Record, Run, StepLine
+from weft.training.run_dir import RunDir, RunRecord, StepLine
 
 
 @pytest.fixture(scope="module")
@@ -34,14 +34,14 @@ def test_the_page_speaks_of_everything(report):
     assert json.dumps([line.as_json() for line in rehearse(report)], allow_nan=False)
 
 
-def finished(folder: Path) -> Record:
-    run = Run.start(folder, load_job("tiny-gpt"))
+def finished(folder: Path) -> RunRecord:
+    run = RunDir.start(folder, load_job("tiny-gpt"))
     for step in (1, 2, 3):
         seconds = {"compute": 0.1 * step, "idle": 0.1}
         run.step(StepLine(step, 1.0, 1.0, 1e-3, 2048, seconds))
     run.finish({"state": "finished", "tokens_per_s": 5000.0, "mfu": 0.25, "energy_j": 30.0})
     run.close()
-    return Record(run.folder)
+    return RunRecord(run.folder)
 
 
 def test_a_finished_run_fills_the_measured_column(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

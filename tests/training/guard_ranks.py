@@ -6,14 +6,14 @@ import torch
 
 from weft.core.seeds import Seed
 from weft.specs import JobSpec
-from weft.training.checked import watch_of
-from weft.training.flips import flip_bit
-from weft.training.guard import DivergedError
-from weft.training.optimizer import adamw
-from weft.training.ranks import Reporter
-from weft.training.replay import own_part
-from weft.training.run import Run, start
-from weft.training.spread import Spread, spread
+from weft.training.checked_collectives import watch_of
+from weft.training.launch.ranks import Reporter
+from weft.training.model.optimizer import adamw
+from weft.training.parallel.apply import ParallelDecoder, parallelize
+from weft.training.sdc.bit_flips import flip_bit
+from weft.training.sdc.guard import DivergedError
+from weft.training.sdc.replay import own_part
+from weft.training.session import Session, start
 from weft.training.train import train
 
 
@@ -33,7 +33,7 @@ class _Confused:
         return getattr(self._stream, name)
 
 
-def _disturb_gradient(model: Spread, now: dict[str, bool]) -> None:
+def _disturb_gradient(model: ParallelDecoder, now: dict[str, bool]) -> None:
     parameter = next(iter(model.parameters()))
 
     def flip(given: torch.Tensor) -> None:
@@ -44,7 +44,9 @@ def _disturb_gradient(model: Spread, now: dict[str, bool]) -> None:
     parameter.register_post_accumulate_grad_hook(flip)
 
 
-def _suffer(run: Run, model: Spread, optimizer: torch.optim.Optimizer, place: str, now: dict[str, bool]) -> None:
+def _suffer(
+    run: Session, model: ParallelDecoder, optimizer: torch.optim.Optimizer, place: str, now: dict[str, bool]
+) -> None:
     parameter = next(iter(model.parameters()))
     draw = Seed(2).stream(place)
     if place == "weights":
@@ -67,7 +69,7 @@ def guarded(
     """Train, with a fault of `place` on `rank` in `step`; returns the step and the evidence, or the digest."""
     del reporter
     run = start(job, folder=folder)
-    model = spread(run)
+    model = parallelize(run)
     now: dict[str, bool] = {}
     _disturb_gradient(model, now)
     optimizer = adamw(model.parameters(), job.optimizer)

@@ -13,10 +13,10 @@ from torch.nn import functional
 
 from weft.core.errors import UsageError
 from weft.specs import JobSpec
-from weft.training.ranks import Ranks, Reporter
-from weft.training.run import Run
+from weft.training.launch.ranks import Ranks, Reporter
+from weft.training.parallel.tensor_parallel import cut_loss, own_words
+from weft.training.session import Session
 from weft.training.step import Step
-from weft.training.tensor import cut_loss, own_words
 from weft.training.train import train
 
 MIXTURE = {"experts": {"count": 4, "top_k": 2, "ffn": 32}}
@@ -131,14 +131,14 @@ def linger(reporter: Reporter) -> None:
 
 def train_and_die(job: JobSpec, folder: str, *, resume: bool, reporter: Reporter, after: int) -> dict[str, Any]:
     """Train, and die without a word on every rank after step `after`."""
-    finish = Run.finish
+    finish = Session.finish
 
-    def finish_or_die(run: Run, step: Step) -> None:
+    def finish_or_die(run: Session, step: Step) -> None:
         finish(run, step)
         if run.done == after:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    setattr(Run, "finish", finish_or_die)  # noqa: B010 - a method may not be assigned to otherwise
+    setattr(Session, "finish", finish_or_die)  # noqa: B010 - a method may not be assigned to otherwise
     return train(job, folder, resume=resume, reporter=reporter)
 
 

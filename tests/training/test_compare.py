@@ -4,18 +4,18 @@ from pathlib import Path
 import torch
 
 from weft.specs import load_job
+from weft.training.checkpoint.store import CheckpointStore
 from weft.training.compare import compare
-from weft.training.runs import Record, Run, StepLine
-from weft.training.store import Store
+from weft.training.run_dir import RunDir, RunRecord, StepLine
 
 JOB = load_job("tiny-gpt")
 
 
-def made(root: Path, losses: Mapping[int, float], tensors: Mapping[int, Mapping[str, str]] | None = None) -> Record:
-    with Run.start(root, JOB) as run:
+def made(root: Path, losses: Mapping[int, float], tensors: Mapping[int, Mapping[str, str]] | None = None) -> RunRecord:
+    with RunDir.start(root, JOB) as run:
         for step, loss in losses.items():
             run.step(StepLine(step, loss, 1.0, 1e-3, 10, {"compute": 1.0}, tensors=(tensors or {}).get(step, {})))
-    return Record(run.folder)
+    return RunRecord(run.folder)
 
 
 def test_a_run_equals_its_repetition_whatever_time_it_took(tmp_path: Path):
@@ -50,7 +50,7 @@ def test_checkpoints_name_the_tensor_too(tmp_path: Path):
     left, right = made(tmp_path, {1: 1.0, 2: 1.0}), made(tmp_path, {1: 1.0, 2: 1.0})
     for record, value in ((left, 1.0), (right, 2.0)):
         state = {"model": {"b": torch.ones(2), "a": torch.full((2,), value)}}
-        Store(record.folder / "checkpoints").save(2, state, {}).wait()
+        CheckpointStore(record.folder / "checkpoints").save(2, state, {}).wait()
     found = compare(left, right)
     assert (found.equal, found.step, found.tensor, found.tensor_step) == (False, 2, "model.a", 2)
     assert found.tensors_compared == 2

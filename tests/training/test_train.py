@@ -7,8 +7,8 @@ import torch
 from tests.training.ranks import MIXTURE, job_of, trained
 
 from weft.core.errors import FailedError, UsageError
-from weft.training.runs import Record, from_bits
-from weft.training.spread import check_compiler
+from weft.training.parallel.apply import check_compiler
+from weft.training.run_dir import RunRecord, from_bits
 
 RELATIVE = 1e-5
 """Tolerance of fp32 sums in another order, over five steps."""
@@ -146,7 +146,7 @@ def test_killed_between_two_steps_and_resumed_on_other_ranks_gives_the_same_bits
         trained(dying, tmp_path / "cut", target="tests.training.ranks:train_and_die", after=after)
     result, _ = trained(job_of(tmp_path, {"dp": ranks}, checkpoint=often), tmp_path / "cut", resume=True)
     assert result["weights_digest"] == whole["weights_digest"]
-    record = Record(tmp_path / "cut" / "toy-1")
+    record = RunRecord(tmp_path / "cut" / "toy-1")
     assert [line["loss_bits"] for line in record.steps()] == bits
     assert [line["step"] for line in record.steps()] == [1, 2, 3, 4, 5]
 
@@ -196,7 +196,7 @@ def test_every_second_is_in_one_class_and_the_result_says_what_was_done(tmp_path
     assert set(result["seconds"]) <= {
         "compute", "exposed_communication", "bubble", "input", "checkpoint", "evaluation", "idle",
     }  # fmt: skip
-    lines = Record(tmp_path / "toy-1").steps()
+    lines = RunRecord(tmp_path / "toy-1").steps()
     assert sum(sum(line["seconds"].values()) for line in lines) <= sum(result["seconds"].values())
 
 

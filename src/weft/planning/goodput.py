@@ -3,7 +3,7 @@
 Rates come from a site; the rest is arithmetic of a series system: any part that must not fail stops the job. The
 checkpoint interval is Daly's optimum (Future Generation Computer Systems 22, 2006); the linear form that Meta uses
 (arXiv 2410.21680) stands beside it: nearly the same where failures are rare, too low where restarts dominate. Measured
-logs are `training.ledger`'s matter.
+logs are `training.metrics.ledger`'s matter.
 """
 
 import math

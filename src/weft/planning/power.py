@@ -2,7 +2,7 @@
 
 A synchronous job draws power in unison: full in its products, little while it waits. The wave is a list of phases, or
 samples of it in a numpy column; every mitigation is a function from samples to samples, with its cost in energy. The
-critical bands and the form of the contract are those of arXiv 2508.14318. Meters are `training.energy`'s matter.
+critical bands and the form of the contract are those of arXiv 2508.14318. Meters are in `training.metrics.energy`.
 """
 
 import math

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from weft.training.runs import Record
+from weft.training.run_dir import RunRecord
 
 _FIELDS = ("loss_bits", "grad_norm_bits", "weights_digest")
 
@@ -39,7 +39,7 @@ class Comparison:
         return asdict(self)
 
 
-def compare(left: Record, right: Record) -> Comparison:
+def compare(left: RunRecord, right: RunRecord) -> Comparison:
     """Return where the runs part, or that they do not."""
     lines = ({line["step"]: line for line in left.steps()}, {line["step"]: line for line in right.steps()})
     tensors = (_tensors(left, lines[0]), _tensors(right, lines[1]))
@@ -82,7 +82,7 @@ def _first_line(
     return None
 
 
-def _tensors(record: Record, lines: Mapping[int, Mapping[str, Any]]) -> dict[int, dict[str, str]]:
+def _tensors(record: RunRecord, lines: Mapping[int, Mapping[str, Any]]) -> dict[int, dict[str, str]]:
     """Return the digests that a run has, by step and tensor, from its lines and its checkpoints."""
     found = {step: dict(line["tensors"]) for step, line in lines.items() if line.get("tensors")}
     for _, manifest in record.checkpoints():

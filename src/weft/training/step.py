@@ -1,7 +1,7 @@
 """One global step on one rank: its micro-batches, whose gradients come, and the sums over all ranks.
 
-Made by `Run.steps`. Between ranks a step needs two small exchanges besides the gradients: the largest gradient element,
-and one vector of sums (losses by micro-batch, the norm's grid count, the wish to stop, seconds by replica).
+Made by `Session.steps`. Between ranks a step needs two small exchanges besides the gradients: the largest gradient
+element, and one vector of sums (losses by micro-batch, the norm's grid count, the wish to stop, seconds by replica).
 """
 
 import contextlib
@@ -16,13 +16,13 @@ from torch import Tensor, nn
 
 from weft.core.errors import FailedError, UsageError
 from weft.core.seeds import Seed, mix
-from weft.training import exact
-from weft.training.ledger import TimeClass
-from weft.training.reducer import Share
-from weft.training.sharing import Sharing
+from weft.training.metrics.ledger import TimeClass
+from weft.training.parallel import exact_sum
+from weft.training.parallel.microbatches import MicroBatchSplit
+from weft.training.parallel.reducer import Share
 
 if TYPE_CHECKING:
-    from weft.training.run import Run
+    from weft.training.session import Session
 
 _HALF_WORD = 31
 
@@ -30,7 +30,7 @@ _HALF_WORD = 31
 class Step:
     """A global step, as this rank lives through it."""
 
-    def __init__(self, run: "Run", number: int, sharing: Sharing) -> None:
+    def __init__(self, run: "Session", number: int, sharing: MicroBatchSplit) -> None:
         """Begin step `number`, counted from 0, with its micro-batches divided as `sharing` says."""
         self._run = run
         self.number = number
@@ -127,13 +127,13 @@ class Step:
             run.reducer.wait()
             run.join_ends()
         owned = run.reducer.owned()
-        top = exact.largest(owned).cpu()
+        top = exact_sum.largest(owned).cpu()
         with run.ledger.spending(TimeClass.EXPOSED_COMMUNICATION):
             dist.all_reduce(top, op=dist.ReduceOp.MAX)
-        bits = exact.grid_bits(run.elements)
-        count = int(exact.grid_squares(owned, float(top), bits))
+        bits = exact_sum.grid_bits(run.elements)
+        count = int(exact_sum.grid_squares(owned, float(top), bits))
         count = self._exchange(count, computed_s)
-        self.gradient_norm = exact.norm_from_grid(count, float(top), bits)
+        self.gradient_norm = exact_sum.norm_from_grid(count, float(top), bits)
         self._clip()
         if run.guard is not None:
             with run.ledger.spending(TimeClass.VERIFY):
@@ -157,7 +157,7 @@ class Step:
         with run.ledger.spending(TimeClass.EXPOSED_COMMUNICATION):
             dist.all_reduce(vector)
         values = vector.tolist()
-        self.loss = exact.tree_sum(values[:total]) / self.sharing.count
+        self.loss = exact_sum.tree_sum(values[:total]) / self.sharing.count
         self.stop = values[total + 2] > 0
         self.replica_seconds = values[total + 3 :]
         return (int(values[total]) << _HALF_WORD) + int(values[total + 1])

@@ -7,18 +7,18 @@ import torch
 import torch.distributed as dist
 
 from weft.specs import JobSpec
-from weft.training.exact import tree_sum
-from weft.training.optimizer import adamw
-from weft.training.ranks import Reporter
-from weft.training.run import Run, start
-from weft.training.spread import Spread, spread
+from weft.training.launch.ranks import Reporter
+from weft.training.model.optimizer import adamw
+from weft.training.parallel.apply import ParallelDecoder, parallelize
+from weft.training.parallel.exact_sum import tree_sum
+from weft.training.session import Session, start
 
 
 def train(job: JobSpec, folder: str, *, resume: bool = False, reporter: Reporter | None = None) -> dict[str, Any]:
     """Train `job` on the ranks that are there and return the result (on rank 0; empty elsewhere)."""
     report = None if reporter is None else partial(reporter.send, "step")
     run = start(job, folder=folder, resume=resume, on_step=report)
-    model = spread(run)
+    model = parallelize(run)
     optimizer = adamw(model.parameters(), job.optimizer)
     run.attach(model, optimizer)
     run.evaluations.add("held_out_loss", lambda _, __: {"held_out_loss": held_out_loss(run, model)})
@@ -30,7 +30,7 @@ def train(job: JobSpec, folder: str, *, resume: bool = False, reporter: Reporter
     return run.close()
 
 
-def held_out_loss(run: Run, model: Spread) -> float:
+def held_out_loss(run: Session, model: ParallelDecoder) -> float:
     """Return the mean loss over the job's held-out sequences; every replica computes all of them."""
     batch = run.job.batch
     count = max(1, run.job.evaluation.sequences // batch.micro)

@@ -6,13 +6,13 @@ import pytest
 from weft.cli.main import main
 from weft.cli.training.runs import sparkline
 from weft.specs import load_job
-from weft.training.runs import Run, StepLine
+from weft.training.run_dir import RunDir, StepLine
 
 JOB = load_job("tiny-gpt")
 
 
 def made(root: Path, *, shift: float = 0.0, steps: int = 4, finished: bool = True) -> str:
-    with Run.start(root, JOB) as run:
+    with RunDir.start(root, JOB) as run:
         for step in range(1, steps + 1):
             loss = 4.0 / step + (shift if step >= 3 else 0.0)
             run.step(StepLine(step, loss, 1.0, 1e-3, 100, {"compute": 0.75, "exposed_communication": 0.25}))
@@ -57,7 +57,7 @@ def test_bare_runs_lists_them(runs: Path, capsys: pytest.CaptureFixture[str]):
 
 
 def test_a_run_being_written_is_running(runs: Path, capsys: pytest.CaptureFixture[str]):
-    with Run.start(runs, JOB):
+    with RunDir.start(runs, JOB):
         assert main(["runs", "--json"]) == 0
     row = json.loads(capsys.readouterr().out)[0]
     assert (row["state"], row["steps"], row["final_loss"], row["tokens_per_s"]) == ("running", 0, None, None)
@@ -77,7 +77,7 @@ def test_show_tells_where_the_time_went(runs: Path, capsys: pytest.CaptureFixtur
 
 
 def test_show_of_a_run_that_has_hardly_begun(runs: Path, capsys: pytest.CaptureFixture[str]):
-    Run.start(runs, JOB).close()
+    RunDir.start(runs, JOB).close()
     assert main(["runs", "show", "tiny-gpt-1", "--plot", "loss.svg"]) == 0
     assert "0 of 60 steps" in capsys.readouterr().out
     assert Path("loss.svg").stat().st_size > 1000

@@ -13,7 +13,7 @@ from weft.engines.kubernetes.api.resources import HEALTH
 from weft.specs import JobSpec, load_job
 from weft.testing.kubelets import Kubelets
 from weft.testing.pod_processes import PodProcesses
-from weft.training import runs
+from weft.training import run_dir
 
 _STEPS = 24
 
@@ -90,12 +90,12 @@ async def _train(theatre: Theatre, folder: Path) -> tuple[dict[str, float], dict
             return times, {name: _digest(root, name) for name in ("calm", "hit")}
 
 
-def _runs(root: Path, job: str) -> list[runs.Record]:
-    return [one for path in root.glob(f"{job}-*") for one in runs.records(path)]
+def _runs(root: Path, job: str) -> list[run_dir.RunRecord]:
+    return [one for path in root.glob(f"{job}-*") for one in run_dir.records(path)]
 
 
 def _steps(root: Path, job: str) -> int:
-    found = [one.folder / runs.METRICS for one in _runs(root, job)]
+    found = [one.folder / run_dir.METRICS for one in _runs(root, job)]
     return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in found if path.exists())
 
 

@@ -19,7 +19,7 @@ from weft.engines.local.processes import Identity
 from weft.engines.local.store import JobEntry
 from weft.engines.local.views import job_detail
 from weft.specs.submission import SubmissionSpec
-from weft.training.runs import records
+from weft.training.run_dir import records
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -6,7 +6,7 @@ from weft.cluster.recovery.machine import RecoveryState
 from weft.core.clock import ManualClock
 from weft.core.units import PICOSECONDS_PER_SECOND, Picoseconds
 from weft.engines.supervisor.incidents import IncidentLog
-from weft.training.runs import INCIDENTS
+from weft.training.run_dir import INCIDENTS
 
 
 def seconds(number: float) -> Picoseconds:

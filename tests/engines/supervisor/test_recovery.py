@@ -11,7 +11,7 @@ from weft.cluster.recovery.limits import LimitRule
 from weft.core.errors import FailedError, LimitReachedError
 from weft.core.units import PICOSECONDS_PER_SECOND, Picoseconds
 from weft.engines.supervisor import Supervisor
-from weft.training.runs import Record
+from weft.training.run_dir import RunRecord
 
 Undisturbed = Callable[[int], str]
 SLOW = pytest.mark.slow
@@ -209,7 +209,7 @@ def test_a_run_that_is_taken_up_again_goes_on_from_its_checkpoint_and_keeps_its_
     field.run(field.job(steps=4, optimizer=steady))
     result = field.run(field.job(steps=8, optimizer=steady), {"kind": "kill", "rank": 1, "step": 7}, resume=True)
     assert result["weights_digest"] == whole["weights_digest"]
-    record = Record(Path(field.folder / "runs" / result["run"]))
+    record = RunRecord(Path(field.folder / "runs" / result["run"]))
     assert [line["step"] for line in record.steps()] == list(range(1, 9))
     assert [line["kind"] for line in record.incidents()] == ["killed"]
 

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from weft.engines.supervisor.snapshots import SnapshotIndex
-from weft.training.tiers.piece import Piece
+from weft.training.recovery.piece import Piece
 
 PIECES = [Piece(f"model.{name}", (0,), (2,), (2,), "float32") for name in ("a", "b")]
 KEYS = [piece.key for piece in PIECES]

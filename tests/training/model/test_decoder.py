@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from weft.core.seeds import Seed
 from weft.specs.job import ExpertsSpec, ModelSpec, RopeScalingSpec
-from weft.training.model import Balance, Decoder, attend_locally, initialise
+from weft.training.model import Decoder, ExpertBalance, attend_locally, initialise
 
 SHAPES: dict[str, dict[str, Any]] = {
     "grouped": {},
@@ -231,7 +231,7 @@ def test_it_learns(shape: str) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     losses = []
     for _ in range(20):
-        balance = Balance(0.01)
+        balance = ExpertBalance(0.01)
         logits = model(tokens[:, :-1], balance=balance)
         loss = functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()) + balance.loss()
         optimizer.zero_grad()

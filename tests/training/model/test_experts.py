@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from weft.core.seeds import Seed
 from weft.specs.job import ExpertsSpec, ModelSpec
-from weft.training.model import Balance, Decoder, Load, balance_loss, carry_loss, dispatch_locally, initialise
+from weft.training.model import Decoder, ExpertBalance, Load, balance_loss, carry_loss, dispatch_locally, initialise
 from weft.training.model.experts import ExpertFeed, Run
 
 
@@ -131,12 +131,12 @@ def test_losses_of_layers_are_summed_with_their_weight() -> None:
     spec = ModelSpec(layers=3, width=8, heads=2, ffn=8, vocabulary=16, experts=ExpertsSpec(count=4, top_k=2, ffn=6))
     model = Decoder(spec)
     initialise(model, Seed(1))
-    balance = Balance(0.5)
+    balance = ExpertBalance(0.5)
     model(torch.zeros(1, 4, dtype=torch.int64), balance=balance)
     assert len(balance.loads) == 3
     expected = 0.5 * torch.stack([balance_loss(load) for load in balance.loads]).sum()
     assert torch.equal(balance.loss(), expected)
-    assert Balance(0.5).loss() == 0
+    assert ExpertBalance(0.5).loss() == 0
 
 
 def test_a_carried_loss_adds_its_gradient_and_changes_no_value() -> None:

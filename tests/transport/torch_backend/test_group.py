@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from weft.training.ranks import Ranks
+from weft.training.launch.ranks import Ranks
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -48,7 +48,7 @@ def measure(
         Site file to write; its name is the site's.
 
     """
-    from weft.training.measure import devices, measure
+    from weft.training.launch.machine_times import devices, measure
 
     count, memory = devices()
     cores = count or processors()

@@ -30,7 +30,7 @@ from weft.planning.power import JOULES_PER_KWH
 from weft.planning.rehearsal import Line, rehearse, simulated_figures
 from weft.planning.report import Report
 from weft.specs import JobSpec, load_job
-from weft.training.runs import Record, records
+from weft.training.run_dir import RunRecord, records
 
 _RUNS = Path("runs")
 
@@ -108,7 +108,7 @@ def _finish(report: Report, begin: str) -> Line:
     return Line(section, "finish", "ends", "", f"{ends[0]}; nine in ten between {ends[1]} and {ends[2]}")
 
 
-def figures(record: Record, steps_asked: int) -> dict[str, float]:
+def figures(record: RunRecord, steps_asked: int) -> dict[str, float]:
     """Return what a finished run measured, under the names of the rehearsal's lines.
 
     Figures of the whole run count only where it was as long as what is rehearsed.
@@ -132,7 +132,7 @@ def figures(record: Record, steps_asked: int) -> dict[str, float]:
     return found
 
 
-def _measured(folder: Path, job: JobSpec) -> Record | None:
+def _measured(folder: Path, job: JobSpec) -> RunRecord | None:
     """Return the newest finished run of the same training: name, model, batch and plan; none where there is none."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"--folder {folder} is not a folder; name a folder of runs")
@@ -147,7 +147,7 @@ def _same(one: JobSpec, other: JobSpec) -> bool:
     return all(getattr(one, key) == getattr(other, key) for key in ("name", "model", "batch", "plan"))
 
 
-def _print(report: Report, lines: Sequence[Line], record: Record | None, *, simulated: bool) -> None:
+def _print(report: Report, lines: Sequence[Line], record: RunRecord | None, *, simulated: bool) -> None:
     console().print(f"{report.job.name} on {report.site.name}: {report.site.description}", markup=False, soft_wrap=True)
     for section in dict.fromkeys(line.section for line in lines):
         own = [line for line in lines if line.section == section]

@@ -13,7 +13,7 @@ from weft.cli.output import JsonFlag, PlotFile, console, print_json, print_table
 from weft.core import quantity
 from weft.core.errors import FailedError
 from weft.training.compare import Comparison, compare
-from weft.training.runs import Record, find, from_bits, records
+from weft.training.run_dir import RunRecord, find, from_bits, records
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -142,7 +142,7 @@ def _who(line: Mapping[str, Any]) -> str:
     return "-" if line["rank"] is None else str(line["rank"])
 
 
-def _summary(record: Record) -> dict[str, Any]:
+def _summary(record: RunRecord) -> dict[str, Any]:
     lines, job = record.steps(), record.job()
     spent = sum(sum(line["seconds"].values()) for line in lines)
     tokens = sum(line["tokens"] for line in lines)
@@ -158,7 +158,7 @@ def _summary(record: Record) -> dict[str, Any]:
     }
 
 
-def _report(record: Record) -> dict[str, Any]:
+def _report(record: RunRecord) -> dict[str, Any]:
     result, seconds = record.result() or {}, record.seconds()
     return {
         **_summary(record),
@@ -257,7 +257,7 @@ def _rate(value: float | None) -> str:
     return "-" if value is None else quantity.significant(value)
 
 
-def _draw(figure: "Figure", record: Record) -> None:
+def _draw(figure: "Figure", record: RunRecord) -> None:
     """Draw the loss with its evaluations above, and the time of each step by class below."""
     lines = record.steps()
     steps = [line["step"] for line in lines]

@@ -21,9 +21,9 @@ from weft.planning.arithmetic import parameters
 from weft.planning.machine import machine_of
 from weft.specs import JobSpec, load_job, load_site
 from weft.specs.faults import FaultsSpec
-from weft.training.choice import automatic
-from weft.training.mesh import check
-from weft.training.runs import check_root, find
+from weft.training.parallel.auto_plan import automatic
+from weft.training.parallel.mesh import check
+from weft.training.run_dir import check_root, find
 
 _LINES = 10
 _WEIGHT_BYTES = 4

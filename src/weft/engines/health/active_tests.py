@@ -2,7 +2,7 @@
 
 Whole numbers small enough to be exact make every comparison one of bits, so a wrong answer is proof and healthy
 machines never fail. Speeds are figures; only a core or device far slower than its neighbours is a warning, because a
-machine in use is never quiet. Where there are GPUs, `training.device_checks` does the same on each of them.
+machine in use is never quiet. Where there are GPUs, `training.launch.device_checks` does the same on each of them.
 """
 
 import contextlib
@@ -201,7 +201,7 @@ def all_reduce(setting: CheckSetting) -> HealthReport:
     """Add up numbers over a few processes, as a training does, and check the sum on each of them."""
     began = time.monotonic()
     try:
-        from weft.training import device_checks
+        from weft.training.launch import device_checks
     except ImportError:
         return HealthReport("all-reduce", (), note="torch is not installed")
     wrong, seconds = device_checks.all_reduce(setting.ranks, setting.seed)
@@ -214,7 +214,7 @@ def devices(setting: CheckSetting) -> HealthReport:
     """Multiply matrices and write patterns on every GPU, and copy between each two of them."""
     began = time.monotonic()
     try:
-        from weft.training import device_checks
+        from weft.training.launch import device_checks
     except ImportError:
         return HealthReport("devices", (), note="torch is not installed")
     checked = device_checks.devices(setting.seconds, setting.mebibytes, setting.seed)

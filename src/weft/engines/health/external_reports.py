@@ -8,7 +8,7 @@ from typing import Any
 from weft.cluster.records.node import Severity
 from weft.core.errors import UsageError
 from weft.engines.health.checks import CheckSetting, Finding, HealthReport
-from weft.training.runs import records
+from weft.training.run_dir import records
 
 _BLAMED: dict[str, Severity] = {"diverged": "warning", "hung": "warning", "stopped": "warning"}
 """Incidents that weigh more than a note; a process that was killed or ended by an error says little of its machine."""

@@ -20,7 +20,7 @@ from weft.engines.local.runner import TRY_AGAIN
 from weft.engines.supervisor import Supervisor
 from weft.specs.faults import FaultsSpec
 from weft.specs.job import JobSpec
-from weft.training import runs
+from weft.training import run_dir
 
 _EVERY_S = 1.0
 _LINES = 20
@@ -70,7 +70,7 @@ class ProgressWriter:
         write_document(self._folder / PROGRESS, document)
 
     def _checkpoint_ms(self) -> int | None:
-        found = runs.latest(self._folder / RUNS, self._job)
+        found = run_dir.latest(self._folder / RUNS, self._job)
         if found is None or not (kept := found.checkpoints()):
             return None
         return int(max(path.stat().st_mtime for path, _ in kept) * 1000)
@@ -81,7 +81,7 @@ def run(folder: Path, attempt: int) -> int:
     job = validate(read_document(folder / JOB) or {}, JobSpec, str(folder / JOB))
     broken = read_document(folder / FAULTS) if attempt == 1 else None
     faults = None if broken is None else validate(broken, FaultsSpec, str(folder / FAULTS))
-    resume = runs.latest(folder / RUNS, job) is not None
+    resume = run_dir.latest(folder / RUNS, job) is not None
     progress = ProgressWriter(folder, job)
     supervisor = Watched(job, folder / RUNS, resume=resume, faults=faults, on_line=progress)
     progress.supervisor = supervisor

@@ -9,7 +9,7 @@ from weft.core.errors import UsageError
 from weft.core.seeds import mix
 from weft.core.units import Picoseconds
 from weft.specs.faults import Fault
-from weft.training.manifest import MANIFEST, complete
+from weft.training.checkpoint.manifest import MANIFEST, complete
 
 _OURS = ("lose-node", "lose-store", "return")
 _KEPT = ("checkpoint", "snapshot")

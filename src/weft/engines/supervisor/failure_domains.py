@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.errors import FailedError
-from weft.training.ranks import fork_server
-from weft.training.tiers.keeper import Snapshot, forget_disk, keeper_main
+from weft.training.launch.ranks import fork_server
+from weft.training.recovery.snapshot_keeper import Snapshot, forget_disk, keeper_main
 
 _START_S = 60.0
 _ANSWER_S = 30.0

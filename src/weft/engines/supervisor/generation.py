@@ -11,7 +11,7 @@ from typing import Any
 from weft.cluster.recovery.events import Died, Raised, RankEvidence, RankSlot, RecoveryEvent
 from weft.core.clock import Clock
 from weft.core.units import Picoseconds
-from weft.training.ranks import Child, how
+from weft.training.launch.ranks import Child, how
 
 _STOPPED = ("T", "t")
 _VICTIM = (

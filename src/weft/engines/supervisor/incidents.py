@@ -17,8 +17,8 @@ from weft.cluster.recovery.events import Cause
 from weft.cluster.recovery.machine import RecoveryState
 from weft.core.clock import Clock
 from weft.core.units import PICOSECONDS_PER_SECOND, Picoseconds
-from weft.training.ledger import Ledger, TimeClass
-from weft.training.runs import INCIDENTS
+from weft.training.metrics.ledger import Ledger, TimeClass
+from weft.training.run_dir import INCIDENTS
 
 _CLASSES = {
     RecoveryState.SUSPECT: TimeClass.DETECT,

@@ -19,7 +19,7 @@ from weft.engines.supervisor.cpu_contention import Ticks, others_share, ticks
 from weft.engines.supervisor.supervisor import Supervisor
 from weft.planning.fit import ProbeTime
 from weft.specs import JobSpec, load_job
-from weft.training.runs import records
+from weft.training.run_dir import records
 
 _WARM_STEPS = 2
 _CALM = 0.03

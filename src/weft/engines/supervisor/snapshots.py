@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from weft.training.manifest import complete
-from weft.training.tiers.agreement import Agreement, Digests, agree
-from weft.training.tiers.keeper import Snapshot
-from weft.training.tiers.orders import START, Candidate, Stored
-from weft.training.tiers.piece import Piece, piece_from
+from weft.training.checkpoint.manifest import complete
+from weft.training.recovery.agreement import Agreement, Digests, agree
+from weft.training.recovery.orders import START, Candidate, Stored
+from weft.training.recovery.piece import Piece, piece_from
+from weft.training.recovery.snapshot_keeper import Snapshot
 
 KEPT = 2
 _MOST_AGREED = 64

@@ -29,13 +29,13 @@ from weft.engines.supervisor.snapshots import AGREED, SnapshotIndex
 from weft.specs import JobSpec, load_job
 from weft.specs.faults import Fault, FaultsSpec, refuse_planes, resolved
 from weft.specs.job import PlanSpec
-from weft.training import runs
-from weft.training.choice import automatic
-from weft.training.mesh import check, problems
-from weft.training.ranks import Setting, Target, open_store, spawn, start_fork_server, stop_on_signal
-from weft.training.tiers.agreement import agree, first_difference
-from weft.training.tiers.orders import START, Candidate, Orders
-from weft.training.tiers.piece import Piece
+from weft.training import run_dir
+from weft.training.launch.ranks import RankSetting, Target, open_store, spawn, start_fork_server, stop_on_signal
+from weft.training.parallel.auto_plan import automatic
+from weft.training.parallel.mesh import check, problems
+from weft.training.recovery.agreement import agree, first_difference
+from weft.training.recovery.orders import START, Candidate, Orders
+from weft.training.recovery.piece import Piece
 
 _NAP_S = 0.5
 _LOCAL = "local"
@@ -96,13 +96,13 @@ class Supervisor:
         self._asked = False
         self._lost_nodes: set[int] = set()
         if resume:
-            self._take_up(runs.latest(folder, job))
+            self._take_up(run_dir.latest(folder, job))
 
-    def _take_up(self, record: runs.Record | None) -> None:
+    def _take_up(self, record: run_dir.RunRecord | None) -> None:
         """Go on with an earlier run: its folder, and what was agreed about its checkpoints."""
         if record is None:
             return
-        runs.check_same_job(record, self._job)
+        run_dir.check_same_job(record, self._job)
         self._use(record.folder)
         with contextlib.suppress(OSError):
             self._memory.decode((record.folder / AGREED).read_text(encoding="utf-8"))
@@ -113,7 +113,7 @@ class Supervisor:
 
     @property
     def _checkpoints(self) -> Path | None:
-        return None if self._folder is None else self._folder / runs.CHECKPOINTS
+        return None if self._folder is None else self._folder / run_dir.CHECKPOINTS
 
     def run(self) -> dict[str, Any]:
         """Run to the end and return rank 0's result with recoveries, incidents and goodput; raise what ended it."""
@@ -164,11 +164,11 @@ class Supervisor:
         if isinstance(result, dict) and result.get("state") == "finished":
             self._domains.forget()
         whole = {**result, **added} if isinstance(result, dict) else {"result": result, **added}
-        if self._folder is not None and (self._folder / runs.RESULT).exists():
-            part = self._folder / f".{runs.RESULT}.part"
+        if self._folder is not None and (self._folder / run_dir.RESULT).exists():
+            part = self._folder / f".{run_dir.RESULT}.part"
             with contextlib.suppress(OSError):
                 part.write_text(json.dumps(whole, indent=2, default=str) + "\n", encoding="utf-8")
-                part.replace(self._folder / runs.RESULT)
+                part.replace(self._folder / run_dir.RESULT)
         return whole
 
     def _ask(self) -> None:
@@ -337,7 +337,7 @@ class Supervisor:
                 None if self._folder is None else str(self._folder), narrowed(self._plan, action.width),
                 self.survival.reached, self._chaos.of_rank(rank),
             )  # fmt: skip
-            setting = Setting(
+            setting = RankSetting(
                 rank, len(action.slots), self._store.port, action.generation, checks_of(self._job), orders,
                 self._job.backend,
             )  # fmt: skip
@@ -466,7 +466,7 @@ def checks_of(job: JobSpec) -> Any:
     """Return how the ranks' collectives are checked, where the job asks for it."""
     if not job.guard.checked:
         return None
-    from weft.training.checked import Checks
+    from weft.training.checked_collectives import Checks
 
     return Checks(seed=job.seed, inner="mrc" if job.backend == "mrc" else "gloo")
 
@@ -492,7 +492,8 @@ def survive(
     the job leaves its plan open. Returns what rank 0 returned, with recoveries, incidents and goodput.
     """
     supervisor = Supervisor(
-        load_job(job), Path(folder), target="weft.training.ranks:call", cores=ranks, resume=resume, faults=faults,
+        load_job(job), Path(folder), target="weft.training.launch.ranks:call", cores=ranks, resume=resume,
+        faults=faults,
         arguments={"main": main, "job": job, "folder": folder},
     )  # fmt: skip
     return supervisor.run()

@@ -5,9 +5,9 @@ on the number of ranks.
 """
 
 from weft.training.data.corpus import Corpus, open_corpus
-from weft.training.data.manifest import Manifest
-from weft.training.data.order import Permutation
+from weft.training.data.corpus_manifest import CorpusManifest
+from weft.training.data.permutation import Permutation
 from weft.training.data.prefetch import prefetch
-from weft.training.data.stream import Stream
+from weft.training.data.stream import BatchStream
 
-__all__ = ["Corpus", "Manifest", "Permutation", "Stream", "open_corpus", "prefetch"]
+__all__ = ["BatchStream", "Corpus", "CorpusManifest", "Permutation", "open_corpus", "prefetch"]

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from weft.core.errors import FailedError, LimitReachedError, UsageError
 from weft.specs.job import DataSpec
-from weft.training.data.files import Listing, list_corpus
-from weft.training.data.manifest import FORMAT, Manifest, Source, load_manifest
+from weft.training.data.corpus_files import Listing, list_corpus
+from weft.training.data.corpus_manifest import FORMAT, CorpusManifest, Source, load_manifest
 from weft.training.data.tokenizer import Tokenizer, Tokens, open_tokenizer
 
 _BLOCK_BYTES = 2**22
@@ -38,7 +38,7 @@ LONGEST_WAIT_S = 3600.0
 class Corpus:
     """A long row of tokens, read by place."""
 
-    manifest: Manifest
+    manifest: CorpusManifest
     """What it is made of."""
     folder: Path
     """Where the manifest is kept."""
@@ -126,7 +126,7 @@ def _build(listing: Listing, tokenizer: Tokenizer | None, data: DataSpec, kept: 
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _tokenise(listing: Listing, tokenizer: Tokenizer, target: Path) -> Manifest:
+def _tokenise(listing: Listing, tokenizer: Tokenizer, target: Path) -> CorpusManifest:
     files: list[Source] = []
     skipped: list[str] = []
     largest = 0
@@ -146,10 +146,10 @@ def _tokenise(listing: Listing, tokenizer: Tokenizer, target: Path) -> Manifest:
         out.flush()
         os.fsync(out.fileno())
     total = sum(file.tokens for file in files)
-    return Manifest(listing.name, tokenizer.name, integers, total, largest, tuple(files), tuple(skipped))
+    return CorpusManifest(listing.name, tokenizer.name, integers, total, largest, tuple(files), tuple(skipped))
 
 
-def _survey(listing: Listing, data: DataSpec) -> Manifest:
+def _survey(listing: Listing, data: DataSpec) -> CorpusManifest:
     """Read token files once for their digests and their largest token."""
     files: list[Source] = []
     largest = 0
@@ -164,7 +164,7 @@ def _survey(listing: Listing, data: DataSpec) -> Manifest:
             digest = hashlib.file_digest(opened, "sha256").hexdigest()
         files.append(Source(path, place.stat().st_size, len(tokens), digest, listing.licence_of(path)))
     total = sum(file.tokens for file in files)
-    return Manifest(listing.name, "tokens", f"uint{8 * width}", total, largest, tuple(files))
+    return CorpusManifest(listing.name, "tokens", f"uint{8 * width}", total, largest, tuple(files))
 
 
 def _map_tokens(path: Path, data: DataSpec) -> Tokens:

@@ -16,10 +16,10 @@ from weft.core.errors import UsageError
 from weft.core.seeds import Seed
 from weft.specs.job import BatchSpec
 from weft.training.data.corpus import Corpus
-from weft.training.data.order import Permutation
+from weft.training.data.permutation import Permutation
 
 
-class Stream:
+class BatchStream:
     """The data of one run; it has no state but the present epoch's order, which is kept for speed."""
 
     def __init__(self, corpus: Corpus, batch: BatchSpec, seed: Seed, *, held_out: float = 0.0) -> None:

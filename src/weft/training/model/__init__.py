@@ -7,15 +7,23 @@ random stream, so that any part of the model starts from the same bits as the wh
 
 from weft.training.model.attention import Attend, Rotary, attend_locally
 from weft.training.model.decoder import Block, Decoder
-from weft.training.model.experts import Balance, Dispatch, Experts, Load, balance_loss, carry_loss, dispatch_locally
+from weft.training.model.experts import (
+    Dispatch,
+    ExpertBalance,
+    Experts,
+    Load,
+    balance_loss,
+    carry_loss,
+    dispatch_locally,
+)
 from weft.training.model.weights import canonical, full_tensor_of, initialise, shapes
 
 __all__ = [
     "Attend",
-    "Balance",
     "Block",
     "Decoder",
     "Dispatch",
+    "ExpertBalance",
     "Experts",
     "Load",
     "Rotary",

@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from weft.specs.job import ModelSpec
 from weft.training.model.attention import Attend, Attention, Rotary
-from weft.training.model.experts import Balance, Dispatch, ExpertFeed, Load
+from weft.training.model.experts import Dispatch, ExpertBalance, ExpertFeed, Load
 
 
 class Feed(nn.Module):
@@ -77,7 +77,9 @@ class Decoder(nn.Module):
             self.head.weight = self.embed.weight
 
     @override
-    def forward(self, inputs: Tensor, positions: Tensor | int | None = None, balance: Balance | None = None) -> Tensor:
+    def forward(
+        self, inputs: Tensor, positions: Tensor | int | None = None, balance: ExpertBalance | None = None
+    ) -> Tensor:
         """Return logits `[batch, length, vocabulary]`, or hidden states `[batch, length, width]` without a head.
 
         `inputs` are token ids `[batch, length]`, or hidden states where there is no embedding. `positions` is the

@@ -56,7 +56,7 @@ def balance_loss(load: Load) -> Tensor:
 
 
 @dataclass
-class Balance:
+class ExpertBalance:
     """Collects the loads of one micro-batch's forward pass; make a new one for each."""
 
     weight: float

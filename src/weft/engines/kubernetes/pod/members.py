@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import Any
 
-from weft.training.ranks import Child, Setting, spawn, start_fork_server
+from weft.training.launch.ranks import Child, RankSetting, spawn, start_fork_server
 
 _PATIENCE_S = 120.0
 _RETRY_S = 0.3
@@ -108,7 +108,9 @@ class Member:
         """Start this pod's ranks and wait for them."""
         part = self._part
         first, ranks = part.place * part.gpus, part.nodes * part.gpus
-        settings = [Setting(first + number, ranks, port, generation, host=part.address) for number in range(part.gpus)]
+        settings = [
+            RankSetting(first + number, ranks, port, generation, host=part.address) for number in range(part.gpus)
+        ]
         self._children = [spawn(self._target, one, self._arguments) for one in settings]
         results: dict[int, Any] = {}
         open_ = dict(enumerate(self._children))

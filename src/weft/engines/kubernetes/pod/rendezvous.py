@@ -95,7 +95,7 @@ class Rendezvous:
             self._go()
 
     def _go(self) -> None:
-        from weft.training.ranks import open_store
+        from weft.training.launch.ranks import open_store
 
         if self._store is None:
             self._store = open_store()

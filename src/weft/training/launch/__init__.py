@@ -1,0 +1,1 @@
+"""Starts ranks and joins them: processes, process groups, and what is measured on all ranks at once."""

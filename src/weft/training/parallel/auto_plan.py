@@ -1,0 +1,33 @@
+"""The plan of a job that leaves it open: the planner's best among those that this machine can start.
+
+The planner decides; what is added here is what the trainer can not do (`mesh.problems`) and how many ranks there are.
+"""
+
+from weft.core.errors import UsageError
+from weft.planning.machine import Machine, machine_of
+from weft.planning.plans import Practice, dimensions_of, spec_of
+from weft.planning.search import search
+from weft.planning.step import Workload
+from weft.specs import load_site
+from weft.specs.job import JobSpec, PlanSpec
+from weft.training.parallel.mesh import problems
+
+_HERE = "laptop"
+_TRIED = 200
+
+
+def automatic(job: JobSpec, ranks: int, machine: Machine | None = None) -> PlanSpec:
+    """Return the best plan for up to `ranks` ranks of this machine; its micro-batches are the job's own."""
+    known = machine or machine_of(load_site(_HERE))
+    practice = Practice(fp32=known.kind == "CPU")
+    work = Workload(dimensions_of(job.model), job.batch.sequences, job.batch.length)
+    for room in range(min(ranks, job.batch.sequences), 0, -1):
+        try:
+            found = search(work, known, practice, fixed={"micro": str(job.batch.micro)}, top=_TRIED, gpus=room)
+        except UsageError:
+            continue
+        for row in range(len(found.best)):
+            plan = spec_of(found.best.plans, row, practice)
+            if not problems(plan, job.model, job.batch):
+                return plan
+    return PlanSpec()

@@ -1,0 +1,163 @@
+"""The pipeline axis: stages of a decoder over ranks, driven by torch's schedules.
+
+A stage tells the reducer which micro-batch's gradients come next, so that exact sums work under every schedule, and
+times what it computes: the rest of a pipeline's step is waiting. Where stages are cut is `balance`'s decision; the
+costs it needs are measured here.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import pipelining
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.pipelining._backward import stage_backward
+from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle
+from typing_extensions import override
+
+from weft.specs.job import JobSpec, PlanSpec
+from weft.training.model import Block, Decoder, Rotary
+from weft.training.parallel.mesh import CHUNKS
+
+SCHEDULES: dict[str, type[PipelineScheduleSingle | PipelineScheduleMulti]] = {
+    "gpipe": pipelining.ScheduleGPipe,
+    "1f1b": pipelining.Schedule1F1B,
+    "interleaved": pipelining.ScheduleInterleaved1F1B,
+    "looped-bfs": pipelining.ScheduleLoopedBFS,
+    "zero-bubble": pipelining.ScheduleInterleavedZeroBubble,
+    "zbv": pipelining.ScheduleZBVZeroBubble,
+    "dualpipev": pipelining.ScheduleDualPipeV,
+}
+_V_SHAPED = ("zbv", "dualpipev")
+
+
+def stage_numbers(plan: PlanSpec, rank: int) -> tuple[int, ...]:
+    """Return the stages that pipeline rank `rank` holds, in the order of the model."""
+    if plan.pp == 1:
+        return (0,)
+    chunks = CHUNKS[plan.schedule]
+    if plan.schedule in _V_SHAPED:
+        return rank, 2 * plan.pp - 1 - rank
+    return tuple(rank + plan.pp * chunk for chunk in range(chunks))
+
+
+def stages_of(plan: PlanSpec) -> int:
+    """Return how many stages the whole pipeline has."""
+    return plan.pp * (CHUNKS[plan.schedule] if plan.pp > 1 else 1)
+
+
+def _seconds(work: Callable[[], None], rounds: int = 3) -> float:
+    best = float("inf")
+    for _ in range(rounds):
+        start = time.monotonic()
+        work()
+        best = min(best, time.monotonic() - start)
+    return best
+
+
+def measure_layers(job: JobSpec, device: torch.device) -> list[float]:
+    """Return the seconds that each layer takes for one micro-batch, both passes, the ends with their neighbour.
+
+    All blocks of a decoder are alike, so one is measured and stands for all.
+    """
+    model, batch = job.model, job.batch
+    block = Block(model).to(device)
+    ends = Decoder(model, layers=[]).to(device)
+    for module in (block, ends):
+        for parameter in module.parameters():
+            nn.init.normal_(parameter, std=0.02, generator=torch.Generator(device).manual_seed(0))
+    tokens = torch.zeros(batch.micro, batch.length, dtype=torch.int64, device=device)
+    hidden = torch.zeros(batch.micro, batch.length, model.width, device=device)
+
+    def through_block() -> None:
+        block(hidden, Rotary(model))[0].sum().backward()
+        float(block.attention_norm.weight.detach().sum())
+
+    def through_ends() -> None:
+        ends(tokens).sum().backward()
+        assert ends.norm is not None
+        float(ends.norm.weight.detach().sum())
+
+    costs = [_seconds(through_block)] * model.layers
+    costs[-1] += _seconds(through_ends)
+    return costs
+
+
+class ScheduledStage(pipelining.PipelineStage):
+    """torch's pipeline stage, which also says whose gradients it makes and how long it computes."""
+
+    def __init__(  # noqa: PLR0917 - as torch's own
+        self, module: nn.Module, number: int, count: int, device: torch.device, examples: tuple[Tensor, Tensor],
+        group: dist.ProcessGroup, announce: Callable[["ScheduledStage", int | None], None], *, exact: bool,
+    ) -> None:  # fmt: skip
+        """Be stage `number` of `count`; `announce(stage, chunk)` is told before and, with none, after a backward."""
+        super().__init__(
+            module, number, count, device, input_args=(examples[0],), output_args=(examples[1],), group=group
+        )
+        self._announce = announce
+        self._reduces_each = exact and isinstance(module, FSDPModule)
+        self.compute_s = 0.0
+
+    @override
+    def backward_maybe_with_nosync(
+        self, backward_type: Any, bwd_kwargs: dict[str, Any], last_backward: bool = False
+    ) -> Any:
+        """Run a backward; in exact mode FSDP2 reduces each micro-batch, not the sum of all."""
+        if not self._reduces_each:
+            return super().backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward)
+        assert backward_type == "full", "schedules that split backward are refused with exact shards"
+        return stage_backward(bwd_kwargs["stage_output"], bwd_kwargs["output_grads"], bwd_kwargs["input_values"]), None
+
+    @override
+    def perform_reduce_grad(self, grad_scale_factor: int) -> None:
+        """Reduce what FSDP2 has kept back, which in exact mode is nothing."""
+        if not self._reduces_each:
+            super().perform_reduce_grad(grad_scale_factor)
+
+    @override
+    def forward_one_chunk(self, *arguments: Any, **options: Any) -> Any:
+        """Run one micro-batch forward."""
+        start = time.monotonic()
+        try:
+            return super().forward_one_chunk(*arguments, **options)
+        finally:
+            self.compute_s += time.monotonic() - start
+
+    @override
+    def backward_one_chunk(
+        self, bwd_chunk_id: int, loss: Any = None, full_backward: bool = True, last_backward: bool = False
+    ) -> Any:
+        """Run one micro-batch backward."""
+        start = time.monotonic()
+        wanted = full_backward and self.has_backward
+        if wanted:
+            self._announce(self, bwd_chunk_id)
+        try:
+            return super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
+        finally:
+            if wanted:
+                self._announce(self, None)
+            self.compute_s += time.monotonic() - start
+
+    @override
+    def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> Any:
+        """Run the part of one micro-batch's backward that only the weights need."""
+        start = time.monotonic()
+        self._announce(self, bwd_chunk_id)
+        try:
+            return super().backward_weight_one_chunk(bwd_chunk_id, last_backward)
+        finally:
+            self._announce(self, None)
+            self.compute_s += time.monotonic() - start
+
+
+def schedule_for(
+    plan: PlanSpec, stages: Sequence[ScheduledStage], micro_batches: int, loss: Callable[[Tensor, Tensor], Tensor]
+) -> PipelineScheduleSingle | PipelineScheduleMulti:
+    """Return torch's schedule of the plan for this rank's stages."""
+    kind: Any = SCHEDULES[plan.schedule]
+    given: Any = stages[0] if CHUNKS[plan.schedule] == 1 else list(stages)
+    return kind(given, micro_batches, loss_fn=loss, scale_grads=False)

@@ -1,0 +1,181 @@
+"""The memory of a failure domain: a process that keeps pieces of snapshots and gives them back, one for each node.
+
+It knows nothing of tensors: bytes under keys, by (generation, step). It takes pieces only of the generation that its
+owner has named last, so that a rank which is already given up can not change what the others rely on. It lives as long
+as its owner: when the owner's end of the pipe closes, it goes. Bytes are not checked here; their taker does that.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Iterable, Sequence
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+from typing import Any
+
+from weft.training.recovery.piece import Piece, piece_from
+
+Snapshot = tuple[int, int]
+"""(generation, step): which snapshot of a run."""
+_SUFFIX = ".pieces"
+
+
+class Keeper:
+    """What one keeper holds."""
+
+    def __init__(self, disk: Path | None = None) -> None:
+        """Begin with nothing in memory; spill to the folder `disk`, where there is one."""
+        self.generation = 0
+        self._memory: dict[Snapshot, dict[str, tuple[Piece, bytearray]]] = {}
+        self._disk = disk
+        self._lock = threading.Lock()
+
+    def put(self, snapshot: Snapshot, content: Sequence[tuple[Piece, bytearray]]) -> bool:
+        """Take pieces; returns whether they were of the generation that counts."""
+        with self._lock:
+            if snapshot[0] != self.generation:
+                return False
+            self._memory.setdefault(snapshot, {}).update({piece.key: (piece, data) for piece, data in content})
+            return True
+
+    def get(self, tier: str, snapshot: Snapshot, keys: Iterable[str]) -> list[bytearray | None]:
+        """Return the bytes of pieces from memory or disk, nothing for those that are not there."""
+        held = self._memory.get(snapshot, {}) if tier == "memory" else self._read(snapshot)
+        return [held[key][1] if key in held else None for key in keys]
+
+    def keep(self, snapshots: Iterable[Snapshot]) -> None:
+        """Forget all but `snapshots` and what is newer than all of them."""
+        kept = set(snapshots)
+        with self._lock:
+            newest = max(kept, default=(-1, -1))
+            self._memory = {one: held for one, held in self._memory.items() if one in kept or one > newest}
+
+    def fence(self, generation: int) -> None:
+        """Take pieces of `generation` only."""
+        self.generation = generation
+
+    def use(self, disk: str) -> None:
+        """Take the folder `disk` as the domain's local disk."""
+        self._disk = Path(disk)
+
+    def spill(self, snapshot: Snapshot) -> bool:
+        """Put a snapshot on the local disk, whole or not at all, and remove older ones there."""
+        held = self._memory.get(snapshot)
+        if not held or self._disk is None:
+            return False
+        self._disk.mkdir(parents=True, exist_ok=True)
+        path = self._disk / f"{snapshot[0]}-{snapshot[1]}{_SUFFIX}"
+        part = path.with_suffix(".part")
+        head = [{**piece.as_json(), "bytes": len(data)} for piece, data in held.values()]
+        with part.open("wb") as stream:
+            stream.write(json.dumps(head).encode() + b"\n")
+            for _, data in held.values():
+                stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        part.replace(path)
+        for other in self._disk.glob(f"*{_SUFFIX}"):
+            if other != path:
+                other.unlink()
+        return True
+
+    def _read(self, snapshot: Snapshot) -> dict[str, tuple[Piece, bytearray]]:
+        if self._disk is None:
+            return {}
+        path = self._disk / f"{snapshot[0]}-{snapshot[1]}{_SUFFIX}"
+        held: dict[str, tuple[Piece, bytearray]] = {}
+        with contextlib.suppress(OSError, ValueError), path.open("rb") as stream:
+            for entry in json.loads(stream.readline()):
+                size = entry.pop("bytes")
+                piece = piece_from(entry)
+                held[piece.key] = (piece, bytearray(stream.read(size)))
+        return held
+
+    def damage(self, snapshot: Snapshot, key: str, bit: int) -> bool:
+        """Flip a bit of a piece: what faulty memory would do. Returns whether the piece is here."""
+        held = self._memory.get(snapshot, {}).get(key)
+        if held is None:
+            return False
+        held[1][bit // 8 % len(held[1])] ^= 1 << bit % 8
+        return True
+
+
+def keeper_main(address: str, owner: Connection) -> None:
+    """Be a keeper at `address` until `owner` closes its end of the pipe."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    keeper = Keeper()
+    with Listener(address, "AF_UNIX", backlog=64) as listener:
+        threading.Thread(target=_accept, args=(listener, keeper), daemon=True).start()
+        owner.send("ready")
+        _obey(keeper, owner)
+    # Threads that still serve a rank must not hold the process.
+    os._exit(0)
+
+
+def _obey(keeper: Keeper, owner: Connection) -> None:
+    """Carry out what the owner says until it goes."""
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            word, arguments = owner.recv()
+            try:
+                answer = getattr(keeper, word)(*arguments)
+            except OSError as error:
+                answer = str(error.strerror)
+            if word in ("spill", "damage", "fence"):
+                owner.send(answer)
+
+
+def _accept(listener: Listener, keeper: Keeper) -> None:
+    while True:
+        with contextlib.suppress(OSError, EOFError):
+            connection = listener.accept()
+            threading.Thread(target=_serve, args=(connection, keeper), daemon=True).start()
+
+
+def _serve(connection: Connection, keeper: Keeper) -> None:
+    """Serve one rank until it goes; half a message of a killed rank is nothing at all."""
+    with connection, contextlib.suppress(EOFError, OSError):
+        while True:
+            word, snapshot, arguments = connection.recv()
+            if word == "put":
+                content = [(piece, bytearray(connection.recv_bytes())) for piece in arguments]
+                connection.send(keeper.put(snapshot, content))
+            else:
+                tier, keys = arguments
+                for data in keeper.get(tier, snapshot, keys):
+                    connection.send(data is not None)
+                    if data is not None:
+                        connection.send_bytes(data)
+
+
+class Link:
+    """A rank's way to one keeper."""
+
+    def __init__(self, address: str) -> None:
+        """Connect to the keeper at `address`; raises `OSError` where it has gone."""
+        self._connection: Any = Client(address, "AF_UNIX")
+
+    def put(self, snapshot: Snapshot, content: Sequence[tuple[Piece, memoryview]]) -> bool:
+        """Send pieces; returns when the keeper has them, and whether it took them."""
+        self._connection.send(("put", snapshot, [piece for piece, _ in content]))
+        for _, data in content:
+            self._connection.send_bytes(data)
+        return bool(self._connection.recv())
+
+    def get(self, tier: str, snapshot: Snapshot, keys: Sequence[str]) -> list[bytearray | None]:
+        """Return the bytes of pieces, nothing for those that are not there."""
+        self._connection.send(("get", snapshot, (tier, list(keys))))
+        return [bytearray(self._connection.recv_bytes()) if self._connection.recv() else None for _ in keys]
+
+    def close(self) -> None:
+        """Hang up."""
+        self._connection.close()
+
+
+def forget_disk(disk: Path) -> None:
+    """Remove a domain's local disk: a lost node loses that too."""
+    shutil.rmtree(disk, ignore_errors=True)

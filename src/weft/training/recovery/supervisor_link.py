@@ -1,0 +1,131 @@
+"""A rank's line to its supervisor: heartbeats and progress, snapshots and their recall, faults on purpose.
+
+A process has one, `current()`. Without a supervisor it leads nowhere and every method does nothing, so that a training
+loop needs not ask. What follows from what a rank says here is decided in `cluster.recovery.machine`.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from weft.training.checkpoint.store import CheckpointStore
+from weft.training.recovery.orders import Orders
+from weft.training.recovery.snapshots import Snapshots
+from weft.training.recovery.state_pieces import digest, pieces_of
+from weft.training.recovery.tiers import Fillable, Restored, restore_best
+from weft.training.sdc.injection import Injector
+
+_BEAT_S = 0.25
+_BEGUN, _REDUCING, _FINISHED = range(3)
+
+State = Callable[[], dict[str, Any]]
+Say = Callable[[str, Any], bool]
+"""Says something of a kind; returns whether anybody can still hear it."""
+
+
+class SupervisorLink:
+    """The line to a supervisor, or into the void."""
+
+    def __init__(self, orders: Orders, generation: int, say: Say | None) -> None:
+        """Speak through `say`, and begin to beat; without it there is no supervisor."""
+        self.folder, self.redo_until, self.plan = orders.folder, orders.redo_until, orders.plan
+        self._orders, self._say = orders, say or _nothing
+        self.supervised = say is not None
+        self._injector = Injector(orders.faults, lambda number: self._say("fault", number))
+        self._snapshots = Snapshots(orders, generation, self._say)
+        self._place = (0, _BEGUN)
+        self._ended = threading.Event()
+        if say is not None:
+            threading.Thread(target=self._beat, name="heart", daemon=True).start()
+
+    def _beat(self) -> None:
+        while not self._ended.wait(_BEAT_S):
+            if not self._say("beat", self._place):
+                # The supervisor is gone: nobody would ever end this process.
+                os._exit(1)
+
+    def opened(self, folder: str) -> None:
+        """Say which run folder was taken."""
+        self._say("folder", folder)
+
+    def recall(self, fillable: Fillable, store: CheckpointStore) -> Restored:
+        """Restore the best state that proves good."""
+        return restore_best(self._orders, fillable, store)
+
+    def restored(self, found: Restored, state: State) -> None:
+        """Say what was restored, with the digests of what is now in memory."""
+        pieces = pieces_of(state())
+        digests = {key: digest(piece, tensor) for key, (piece, tensor) in pieces.items()}
+        names = [piece for piece, _ in pieces.values()]
+        self._say("restored", {"tier": found.tier, "step": found.step, "notes": found.notes, "digests": digests,
+                               "pieces": names})  # fmt: skip
+
+    def watch(self, model: Any, named: list[tuple[str, torch.nn.Parameter]]) -> None:
+        """Let faults hook into the model."""
+        self._injector.watch(model, named)
+
+    def begin(self, done: int) -> None:
+        """Say that a step begins; a fault may end it right here."""
+        self._place = (done, _BEGUN)
+        self._injector.begin(done)
+
+    def computed(self) -> None:
+        """Be slow where a fault says so."""
+        self._injector.slow_down()
+        self._place = (self._place[0], _REDUCING)
+
+    def reduced(self, gradients: Callable[[], Mapping[str, torch.Tensor]]) -> None:
+        """Damage a summed gradient where a fault says so."""
+        self._injector.at("reduced", gradients)
+
+    def updated(self, state: State) -> None:
+        """Damage weights or optimizer where a fault says so."""
+        self._place = (self._place[0], _FINISHED)
+        self._injector.at("weights", lambda: state().get("model", {}))
+        self._injector.at("optimizer", lambda: state().get("optimizer", {}))
+
+    def finished(self, done: int, state: State, *, must: bool) -> None:
+        """Say that a step is done, and take a snapshot where it is due or a must."""
+        self._say("stepped", done)
+        if self._snapshots.due(done) or (must and self._snapshots.possible):
+            self._snapshots.take(done, state())
+
+    def phase(self, name: str) -> None:
+        """Say that something with a duration of its own begins."""
+        self._say("phase", name)
+
+    def trouble(self, kind: str, step: int, text: str) -> None:
+        """Say that something went wrong which did not stop the run."""
+        self._say("trouble", (kind, step, text))
+
+    def writing(self) -> None:
+        """Fail where a fault says that the disk is full."""
+        self._injector.write()
+
+    def close(self) -> None:
+        """End it, when the last snapshot is done."""
+        self._snapshots.wait()
+        self._ended.set()
+
+
+def _nothing(kind: str, content: Any) -> bool:
+    """Say it to nobody."""
+    del kind, content
+    return True
+
+
+_current = SupervisorLink(Orders((0,), {}, 0, ()), 0, None)
+
+
+def current() -> SupervisorLink:
+    """Return this process's line."""
+    return _current
+
+
+def begin(orders: Orders, generation: int, say: Say) -> None:
+    """Make this process's line."""
+    global _current  # noqa: PLW0603 - a process has one supervisor, as it has one parent
+    _current = SupervisorLink(orders, generation, say)

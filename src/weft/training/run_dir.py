@@ -1,0 +1,461 @@
+"""The folder of a run: what was asked, what happened step by step, and how it ended.
+
+    runs/tiny-gpt-1/  job.toml  provenance.json  metrics.jsonl  eval.jsonl  sessions.jsonl  result.json  checkpoints/
+
+`Run` writes one (rank 0 only, under a lock) and `Record` reads one, whoever is writing it. Lines are appended whole; a
+line that a crash has cut off is not read, and is cut away when the run is resumed; `cut_after` also takes the lines of
+steps that will be done again. Free of torch, so that `weft runs` starts quickly. Comparing is `compare`'s.
+"""
+
+import contextlib
+import difflib
+import fcntl
+import json
+import math
+import os
+import re
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from weft.core.errors import FailedError, UsageError
+from weft.core.provenance import digest, provenance
+from weft.core.toml import written
+from weft.specs import JobSpec
+from weft.training.checkpoint.manifest import CheckpointManifest, complete
+
+State = Literal["running", "finished", "interrupted"]
+
+JOB, PROVENANCE, RESULT = "job.toml", "provenance.json", "result.json"
+METRICS, EVALUATIONS, SESSIONS = "metrics.jsonl", "eval.jsonl", "sessions.jsonl"
+INCIDENTS = "incidents.jsonl"
+CHECKPOINTS = "checkpoints"
+_LOCK = ".lock"
+_NUMBERED = re.compile(r"(?P<job>.+)-(?P<number>\d+)")
+_MOST_RUNS = 1_000_000
+# What may change between a run and its resumption: how long, how wide, how often things are kept, and people's words.
+_FREE = ("steps", "description", "team", "priority", "time_limit", "checkpoint", "evaluation", "recovery", "faults")
+_FREE_PLAN = ("dp", "shard")
+
+
+@dataclass(frozen=True, slots=True)
+class StepLine:
+    """One step, as a line of `metrics.jsonl`."""
+
+    step: int
+    """Steps done after it, counted from 1."""
+    loss: float
+    """Mean loss of the step's batch."""
+    grad_norm: float
+    """Norm of the gradient before it was clipped."""
+    learning_rate: float
+    """Learning rate that was used."""
+    tokens: int
+    """Tokens in the step's batch."""
+    seconds: Mapping[str, float]
+    """Seconds by class of the average rank; they sum to the step's wall time."""
+    weights_digest: str | None = None
+    """Digest of all weights after the step, where it was taken."""
+    tensors: Mapping[str, str] = field(default_factory=dict)
+    """Digest by tensor after the step, where they were taken."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the line as plain values: floats also as their bits, and none where JSON has no word for them."""
+        line: dict[str, Any] = {
+            "step": self.step,
+            "loss": _finite(self.loss),
+            "loss_bits": bits(self.loss),
+            "grad_norm": _finite(self.grad_norm),
+            "grad_norm_bits": bits(self.grad_norm),
+            "learning_rate": self.learning_rate,
+            "tokens": self.tokens,
+            "seconds": dict(self.seconds),
+        }
+        if self.weights_digest is not None:
+            line["weights_digest"] = self.weights_digest
+        if self.tensors:
+            line["tensors"] = dict(self.tensors)
+        return line
+
+
+def bits(value: float) -> str:
+    """Return the 64 bits of a float as 16 hexadecimal digits, so that equal means equal, NaN included."""
+    return struct.pack(">d", value).hex()
+
+
+def from_bits(digits: str) -> float:
+    """Return the float whose bits are `digits`."""
+    return float(struct.unpack(">d", bytes.fromhex(digits))[0])
+
+
+def identity(job: JobSpec) -> dict[str, Any]:
+    """Return what makes two jobs the same training: everything but length, width and housekeeping."""
+    asked = {key: value for key, value in job.as_written().items() if key not in _FREE}
+    if isinstance(asked["plan"], dict):
+        asked["plan"] = {key: value for key, value in asked["plan"].items() if key not in _FREE_PLAN}
+    return asked
+
+
+class RunDir:
+    """A run folder that this process writes."""
+
+    def __init__(self, folder: Path, lock: int) -> None:
+        """Hold `folder` by its open lock; `start` and `resume` make these."""
+        self.folder = folder
+        self._lock = lock
+        self._files: dict[str, int] = {}
+
+    @classmethod
+    def start(cls, root: Path, job: JobSpec) -> Self:
+        """Make the next folder for `job` below `root` and hold it."""
+        folder = _new_folder(root, job.name)
+        run = cls(folder, _lock(folder))
+        asked = job.as_written()
+        run.write(JOB, written(asked) + "\n")
+        made = {**provenance(asked, job.seed).as_json(), "identity": digest(identity(job))}
+        run.write(PROVENANCE, json.dumps(made, indent=2) + "\n")
+        return run
+
+    @classmethod
+    def resume(cls, folder: Path, job: JobSpec) -> Self:
+        """Hold an existing folder again, after making sure that it belongs to `job`."""
+        record = RunRecord(folder)
+        check_same_job(record, job)
+        run = cls(folder, _lock(folder))
+        try:
+            (folder / RESULT).unlink(missing_ok=True)
+            for path in (folder / METRICS, folder / EVALUATIONS, folder / SESSIONS):
+                if path.exists():
+                    os.truncate(path, max((end for _, end in _lines(path)), default=0))
+        except OSError as error:
+            run.close()
+            raise FailedError(f"{folder} can not be written: {error.strerror}") from None
+        run.write(JOB, written(job.as_written()) + "\n")
+        return run
+
+    @property
+    def checkpoints(self) -> Path:
+        """Return the folder for checkpoints."""
+        return self.folder / CHECKPOINTS
+
+    def cut_after(self, step: int) -> dict[str, float]:
+        """Forget every line of a later step; notes and returns the seconds by class that were spent on them in vain."""
+        lost: dict[str, float] = {}
+        for name in (METRICS, EVALUATIONS):
+            path = self.folder / name
+            if not path.exists():
+                continue
+            keep = 0
+            for line, end in _lines(path):
+                if line["step"] <= step:
+                    keep = end
+                elif name == METRICS:
+                    _add(lost, line["seconds"])
+            os.truncate(path, keep)
+        if lost:
+            self.session({"cut_after": step, "lost": lost})
+        return lost
+
+    def step(self, line: StepLine) -> None:
+        """Write down one step."""
+        self._append(METRICS, line.as_json())
+
+    def evaluation(self, step: int, values: Mapping[str, float]) -> None:
+        """Write down an evaluation."""
+        line = {"step": step, **{name: _finite(value) for name, value in values.items()}}
+        self._append(EVALUATIONS, line)
+
+    def session(self, notes: Mapping[str, Any]) -> None:
+        """Write down that work on this run began (`begins_at`: steps done) or ended (`ends_at`, `seconds` by class).
+
+        Other keys, such as the number of ranks, are kept as they are.
+        """
+        self._append(SESSIONS, dict(notes))
+
+    def sync(self) -> None:
+        """Put all lines on the disk; call it before a checkpoint is completed, so that no line before it is lost."""
+        for handle in self._files.values():
+            os.fsync(handle)
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """Write down how it ended; what is written here makes the run a finished one."""
+        self.sync()
+        self.write(RESULT, json.dumps(dict(result), indent=2, allow_nan=False) + "\n")
+
+    def write(self, name: str, text: str) -> None:
+        """Write a whole file; it appears complete or not at all."""
+        part = self.folder / f".{name}.part"
+        try:
+            with part.open("w", encoding="utf-8") as stream:
+                stream.write(text)
+                stream.flush()
+                os.fsync(stream.fileno())
+            part.replace(self.folder / name)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                part.unlink()
+            raise FailedError(f"{self.folder / name} can not be written: {error.strerror}") from None
+
+    def close(self) -> None:
+        """Let go of the folder."""
+        for handle in self._files.values():
+            os.close(handle)
+        self._files.clear()
+        os.close(self._lock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _append(self, name: str, line: Mapping[str, Any]) -> None:
+        encoded = json.dumps(line, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+        try:
+            if name not in self._files:
+                self._files[name] = os.open(self.folder / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            # One write for one line: a crash can cut the last line off, but never mix two.
+            done = os.write(self._files[name], encoded)
+            if done != len(encoded):
+                raise OSError(None, "the disk is full")  # noqa: TRY301 - a short write is the only sign of it
+        except OSError as error:
+            raise FailedError(f"{self.folder / name} can not be written: {error.strerror}") from None
+
+
+class RunRecord:
+    """A run folder as it can be read, also while it is being written."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read from `folder`."""
+        self.folder = folder
+        if not (folder / JOB).is_file():
+            raise UsageError(f"{folder} is not a run folder: there is no {JOB} in it")
+
+    @property
+    def name(self) -> str:
+        """Return the run's name."""
+        return self.folder.name
+
+    def job(self) -> JobSpec:
+        """Return the job as it was run."""
+        from weft.specs import load_job
+
+        return load_job(str((self.folder / JOB).absolute()))
+
+    def steps(self) -> list[dict[str, Any]]:
+        """Return the lines of all steps."""
+        return self._read(METRICS)
+
+    def evaluations(self) -> list[dict[str, Any]]:
+        """Return the lines of all evaluations."""
+        return self._read(EVALUATIONS)
+
+    def sessions(self) -> list[dict[str, Any]]:
+        """Return the notes of all processes that worked on it."""
+        return self._read(SESSIONS)
+
+    def incidents(self) -> list[dict[str, Any]]:
+        """Return everything that went wrong, in order, with what was done and what it cost."""
+        return self._read(INCIDENTS)
+
+    def result(self) -> dict[str, Any] | None:
+        """Return how it ended, where it has."""
+        return self._document(RESULT)
+
+    def provenance(self) -> dict[str, Any]:
+        """Return where it comes from."""
+        return self._document(PROVENANCE) or {}
+
+    def checkpoints(self) -> list[tuple[Path, CheckpointManifest]]:
+        """Return its complete checkpoints, newest first."""
+        return complete(self.folder / CHECKPOINTS)
+
+    def state(self) -> State:
+        """Return whether it is being written now, has ended, or was interrupted."""
+        if _is_locked(self.folder):
+            return "running"
+        result = self.result()
+        return "finished" if result is not None and result.get("state", "finished") == "finished" else "interrupted"
+
+    def seconds(self) -> dict[str, float]:
+        """Return seconds by class of the average rank over all sessions; they sum to the time worked on the run.
+
+        A session that ended well has said what it spent; of one that was killed only its steps are known, and those
+        that had to be done again are booked as "redo".
+        """
+        spent: dict[str, float] = {}
+        lines, notes = self.steps(), self.sessions()
+        told = any("begins_at" in note for note in notes)
+        if not told and (result := self.result()) is not None and "seconds" in result:
+            return dict(result["seconds"])
+        begun: int | None = None if told else 0
+        for note in notes:
+            if "begins_at" in note:
+                _add(spent, _spent_on_steps(lines, begun, note["begins_at"]))
+                begun = note["begins_at"]
+            elif "seconds" in note:
+                _add(spent, note["seconds"])
+                begun = None
+            elif "lost" in note:
+                _add(spent, {"redo": sum(note["lost"].values())})
+        _add(spent, _spent_on_steps(lines, begun, None))
+        return spent
+
+    def _read(self, name: str) -> list[dict[str, Any]]:
+        path = self.folder / name
+        return [line for line, _ in _lines(path)] if path.exists() else []
+
+    def _document(self, name: str) -> dict[str, Any] | None:
+        path = self.folder / name
+        try:
+            return json.loads(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise FailedError(f"{path} can not be read: {error}") from None
+
+
+def records(root: Path) -> list[RunRecord]:
+    """Return the runs below `root`, by job and number; raises where there is no such folder."""
+    if not root.is_dir():
+        raise UsageError(f"there is no folder {root}; name the folder of runs with --folder, or train something first")
+    return [RunRecord(path) for path in sorted(root.iterdir(), key=_by_number) if (path / JOB).is_file()]
+
+
+def find(root: Path, reference: str) -> RunRecord:
+    """Return the run called `reference`: a name below `root`, or the path of a run folder."""
+    if os.sep in reference or (Path(reference) / JOB).is_file():
+        return RunRecord(Path(reference))
+    known = [record.name for record in records(root)]
+    if reference in known:
+        return RunRecord(root / reference)
+    near = difflib.get_close_matches(reference, known, n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known) or 'none'}"
+    raise UsageError(f"there is no run called {reference!r} in {root}; {hint}")
+
+
+def latest(root: Path, job: JobSpec) -> RunRecord | None:
+    """Return the newest run of a job called like `job`, or nothing."""
+    if not root.is_dir():
+        return None
+    mine = [one for one in records(root) if (m := _NUMBERED.fullmatch(one.name)) and m["job"] == job.name]
+    return mine[-1] if mine else None
+
+
+def check_same_job(record: RunRecord, job: JobSpec) -> None:
+    """Raise where `record` is not a run of the same training as `job`, and say what differs."""
+    differing = list(_differences(identity(record.job()), identity(job)))
+    if differing:
+        key, there, here = differing[0]
+        more = f" (and {len(differing) - 1} more)" if len(differing) > 1 else ""
+        raise UsageError(
+            f"{record.folder} is the run folder of another job: {key} is {there} there and {here} here{more}; "
+            "start a new run, or resume with the job that it was made by"
+        )
+
+
+def _add(spent: dict[str, float], more: Mapping[str, float]) -> None:
+    for kind, seconds in more.items():
+        spent[kind] = spent.get(kind, 0.0) + seconds
+
+
+def _spent_on_steps(lines: Sequence[Mapping[str, Any]], begun: int | None, until: int | None) -> dict[str, float]:
+    """Return the seconds of the steps after `begun` and up to `until`; none where no session was open."""
+    spent: dict[str, float] = {}
+    for line in lines if begun is not None else ():
+        if line["step"] > (begun or 0) and (until is None or line["step"] <= until):
+            _add(spent, line["seconds"])
+    return spent
+
+
+def _differences(there: Any, here: Any, key: str = "") -> Iterator[tuple[str, str, str]]:
+    if isinstance(there, Mapping) and isinstance(here, Mapping):
+        for name in [*there, *(name for name in here if name not in there)]:
+            yield from _differences(there.get(name), here.get(name), f"{key}.{name}" if key else name)
+    elif there != here:
+        yield key, json.dumps(there), json.dumps(here)
+
+
+def _lines(path: Path) -> Sequence[tuple[dict[str, Any], int]]:
+    """Return the whole lines of a file, each with the place where it ends; what follows the first bad one is left."""
+    found: list[tuple[dict[str, Any], int]] = []
+    end = 0
+    try:
+        for raw in path.read_bytes().splitlines(keepends=True):
+            if not raw.endswith(b"\n"):
+                break
+            line = json.loads(raw)
+            if not isinstance(line, dict):
+                break
+            end += len(raw)
+            found.append((line, end))
+    except ValueError:
+        pass
+    except OSError as error:
+        raise FailedError(f"{path} can not be read: {error.strerror}") from None
+    return found
+
+
+def check_root(root: Path) -> None:
+    """Refuse a folder of runs that can not be made or written into, before anything is started."""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"runs can not be kept in {root}: {error.strerror}; name another folder") from None
+    if not os.access(root, os.W_OK):
+        raise UsageError(f"runs can not be kept in {root}: it can not be written to; name another folder")
+
+
+def _new_folder(root: Path, job: str) -> Path:
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        taken = [int(m["number"]) for p in root.iterdir() if (m := _NUMBERED.fullmatch(p.name)) and m["job"] == job]
+        for number in range(max(taken, default=0) + 1, _MOST_RUNS):
+            with contextlib.suppress(FileExistsError):
+                folder = root / f"{job}-{number}"
+                folder.mkdir()
+                return folder
+    except OSError as error:
+        raise FailedError(f"no run folder can be made in {root}: {error.strerror}") from None
+    raise FailedError(f"{root} holds {_MOST_RUNS:,} runs of {job}; name another folder")
+
+
+def _lock(folder: Path) -> int:
+    try:
+        handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise FailedError(f"{folder} can not be written: {error.strerror}") from None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise UsageError(
+            f"{folder} is in use: another training is writing there; wait for it or start a new run"
+        ) from None
+    return handle
+
+
+def _is_locked(folder: Path) -> bool:
+    try:
+        handle = os.open(folder / _LOCK, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(handle)
+
+
+def _by_number(path: Path) -> tuple[str, int]:
+    match = _NUMBERED.fullmatch(path.name)
+    return (match["job"], int(match["number"])) if match else (path.name, 0)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

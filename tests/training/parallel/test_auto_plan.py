@@ -1,0 +1,24 @@
+"""An open plan becomes one that the planner likes and the trainer can run."""
+
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.training.ranks import job_of
+
+from weft.training.parallel.auto_plan import automatic
+from weft.training.parallel.mesh import problems
+
+
+@settings(max_examples=40)
+@given(ranks=st.integers(1, 12), sequences=st.integers(1, 12), micro=st.integers(1, 3))
+def test_an_open_plan_can_always_be_run(ranks: int, sequences: int, micro: int):
+    job = job_of(Path(), batch={"sequences": sequences * micro, "micro": micro, "length": 32})
+    plan = automatic(job, ranks)
+    assert plan.ranks <= ranks
+    assert problems(plan, job.model, job.batch) == []
+
+
+def test_two_cores_are_both_used():
+    job = job_of(Path(), batch={"sequences": 8, "micro": 2, "length": 32})
+    assert automatic(job, 2).ranks == 2
