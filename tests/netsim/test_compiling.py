@@ -8,27 +8,28 @@ from pathlib import Path
 import pytest
 
 import weft
-from weft.core.compile import cache as kept_module
-from weft.netsim.compiling import RULES, prepare
+from weft.core.compile import cache
+from weft.core.compile.cache import sources_of
+from weft.netsim.compiling import prepare
 
 
 def test_every_file_with_a_rule_of_the_simulator_is_in_the_digest() -> None:
     package = Path(weft.__file__).parent
-    with_rules = [
-        str(file.relative_to(package))
-        for folder in ("mrc", "netsim")
-        for file in sorted((package / folder).rglob("*.py"))
+    with_rules = {
+        file
+        for folder in ("mrc/rules", "netsim")
+        for file in (package / folder).rglob("*.py")
         if "\n@rule\n" in file.read_text(encoding="utf-8")
-    ]
+    }
     assert with_rules
-    assert [file for file in with_rules if file not in RULES and file.partition("/")[0] not in RULES] == []
+    assert with_rules <= set(sources_of("weft.netsim").values())
 
 
 @pytest.fixture
 def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """Watch which folder is chosen, with no home and with temporary files in a folder of the test's own."""
     chosen: list[str] = []
-    monkeypatch.setattr(kept_module, "keep_compiled", chosen.append)
+    monkeypatch.setattr(cache, "use_cache", chosen.append)
     monkeypatch.setenv("HOME", str(tmp_path / "file" / "home"))
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     (tmp_path / "file").write_text("no folder can be made below a file")

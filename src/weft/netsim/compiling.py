@@ -4,24 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from weft.core.compile.cache import can_compile, digest_of, is_kept, keep_under
+from weft.core.compile.cache import cache_under, can_compile, digest_of, is_cached
 from weft.core.compile.rules import Specialisation, compiled
 from weft.core.errors import UsageError
-
-RULES = (
-    "mrc",
-    "netsim/answers.py",
-    "netsim/beginnings.py",
-    "netsim/foresight.py",
-    "netsim/halves.py",
-    "netsim/hosts.py",
-    "netsim/reps.py",
-    "netsim/roce.py",
-    "netsim/transports/routing.py",
-    "netsim/waiting.py",
-    *(f"netsim/engine/{name}.py" for name in ("kernel", "layout", "nics", "queues", "switches", "uplinks", "wires")),
-)
-"""What rules are made of, below the package: their own files, and every constant that they freeze."""
 
 
 class Fixed:
@@ -30,8 +15,8 @@ class Fixed:
     To tell the types of some seventy columns takes longer than most calls do.
     """
 
-    def __init__(self, function: Callable[..., Any], swap: Specialisation | None = None) -> None:
-        self._function, self._swap = function, swap
+    def __init__(self, function: Callable[..., Any], specialisation: Specialisation | None = None) -> None:
+        self._function, self._specialisation = function, specialisation
         self._entry: Any = None
 
     def __call__(self, *arguments: Any) -> Any:
@@ -40,7 +25,7 @@ class Fixed:
             return self._entry(*arguments)
         from numba import typeof
 
-        made = compiled(self._function, self._swap)
+        made = compiled(self._function, self._specialisation)
         found = made(*arguments)
         self._entry = made.overloads[tuple(typeof(each) for each in arguments)].entry_point
         return found
@@ -48,7 +33,7 @@ class Fixed:
 
 def is_compiled(folder: Path | None = None) -> bool:
     """Return whether compiled rules are kept already, below `folder` or where they are by default."""
-    return can_compile() and is_kept(_name(), folder)
+    return can_compile() and is_cached(_name(), folder)
 
 
 def prepare(folder: Path | None = None, say: Callable[[str], None] | None = None) -> None:
@@ -56,7 +41,7 @@ def prepare(folder: Path | None = None, say: Callable[[str], None] | None = None
     if not can_compile():
         raise UsageError("compiled rules need numba; install weft[sim], or leave them plain")
     known = is_compiled(folder)
-    kept = keep_under(_name(), folder)
+    kept = cache_under(_name(), folder)
     if say is None or (known and kept):
         return
     again = "once" if kept else "every time: no folder can be written to keep them; XDG_CACHE_HOME names another one"
@@ -64,4 +49,4 @@ def prepare(folder: Path | None = None, say: Callable[[str], None] | None = None
 
 
 def _name() -> str:
-    return f"rules-{digest_of(RULES)}"
+    return f"rules-{digest_of('weft.netsim')}"

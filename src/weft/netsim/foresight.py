@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from weft.core.compile.rules import prefetch, rule
+from weft.core.compile.intrinsics import prefetch
+from weft.core.compile.rules import replaceable, rule
 from weft.mrc.rules.numbers import LOW32, lowest_bit
 from weft.netsim.halves import DRAW, RECYCLE
 from weft.netsim.waiting import next_ready
@@ -21,6 +22,7 @@ _LINE_PACKETS, _LINE_EVS = 2, 32
 """Packets of a window, and places of a rotation, in a line of the cache."""
 
 
+@replaceable("no_reply in RoCE, which has other columns")
 @rule
 def foresee_reply(h: Any, pair: int, psn: int) -> None:
     """Say that a SACK caused by packet `psn` of a pair is about to be taken in, and of packets before it."""
@@ -30,6 +32,7 @@ def foresee_reply(h: Any, pair: int, psn: int) -> None:
     prefetch(h.s.packets, pair, (psn + 1) & mask)
 
 
+@replaceable("no_reply in RoCE, which has other columns")
 @rule
 def foresee_path(h: Any, pair: int, psn: int) -> None:
     """Say the same a little later, when the packet itself is at hand, of the EV that it took."""
@@ -38,6 +41,7 @@ def foresee_path(h: Any, pair: int, psn: int) -> None:
         prefetch(h.s.evs, pair, e)
 
 
+@replaceable("none_acked in RoCE, which has other columns")
 @rule
 def foresee_acked(h: Any, pair: int, base: int, bits: int) -> None:
     """Say which packets of the 64 from `base` on a SACK with these bits will acknowledge."""
@@ -60,6 +64,7 @@ def _foresee_word(h: Any, pair: int, start: int, bits: int) -> None:
         fresh &= fresh - 1
 
 
+@replaceable("no_nic in RoCE, which has other columns")
 @rule
 def foresee_nic(h: Any, nic: int) -> None:
     """Say that a NIC, of which nothing has been looked at for long, is about to act."""
@@ -81,6 +86,7 @@ def foresee_nic(h: Any, nic: int) -> None:
             prefetch(h.s.messages, i, 0)
 
 
+@replaceable("no_nic in RoCE, which has other columns")
 @rule
 def foresee_windows(h: Any, nic: int) -> None:
     """Say the same a little later, when those rows are at hand, of where in its windows it will look."""
@@ -101,6 +107,7 @@ def foresee_windows(h: Any, nic: int) -> None:
         foresee_data(h, nic)
 
 
+@replaceable("no_nic in RoCE, which has other columns")
 @rule
 def foresee_data(h: Any, nic: int) -> None:
     """Say that a NIC is about to send: on which EV, if nothing comes between, and from which place of the window."""

@@ -10,7 +10,7 @@ its own that only answers and probes, at the destination. "Half" number 2i is th
 
 from typing import Any
 
-from weft.core.compile.rules import rule
+from weft.core.compile.rules import replaceable, rule
 from weft.mrc.columns import (
     DATA,
     EV_PROBE,
@@ -63,6 +63,7 @@ from weft.netsim.reps import freeze, remember, used, wished
 from weft.netsim.waiting import keep_deadline, next_ready, opposite, set_deadline, wake
 
 
+@replaceable("stack_row in the engine, which keeps no headers")
 @rule
 def take_head(sheet: Any) -> Any:
     """Take a free header of the pool."""
@@ -72,6 +73,7 @@ def take_head(sheet: Any) -> Any:
     return sheet.pool[sheet.free[height]]
 
 
+@replaceable("forget in the engine, which keeps no headers")
 @rule
 def give_head(sheet: Any, head: Any) -> None:
     """Give a header back."""
@@ -79,6 +81,7 @@ def give_head(sheet: Any, head: Any) -> None:
     sheet.free[sheet.free[0]] = head["row"]
 
 
+@replaceable("launch in the engine, where a packet leaves at once")
 @rule
 def emit(sheet: Any, head: Any, i: int, half: int, route: int, size: int, time_ps: int) -> None:
     """Put the packet with this header on the wire, on the path that EV bits `route` name."""
@@ -133,6 +136,7 @@ def take_in(h: Any, sheet: Any, arrivals: Any, count: int) -> int:
     return placed
 
 
+@replaceable("roce.take_one in RoCE")
 @rule
 def take_one(h: Any, sheet: Any, head: Any, marked: int, trimmed: int, time_ps: int) -> int:
     """Take in one packet and return 1 where it brought new data."""
@@ -293,6 +297,7 @@ def send_out(h: Any, sheet: Any, start_ps: int, phase: Any, room: Any) -> None:
             send_data(h, sheet, nic, start_ps + phase[nic], room[nic], free_planes(room[nic]))
 
 
+@replaceable("roce.send_control in RoCE")
 @rule
 def send_control(h: Any, sheet: Any, nic: int, now_ps: int) -> None:
     """Let time pass for the halves of a NIC whose deadline has come, and send the control packets that are due."""
@@ -354,6 +359,7 @@ def _next_control(h: Any, i: int, side: int, now_ps: int, out: Any) -> int:
     return next_reverse_probe(h.b, i, h.r, i, now_ps, -1, out)
 
 
+@replaceable("roce.send_data in RoCE")
 @rule
 def send_data(h: Any, sheet: Any, nic: int, now_ps: int, room: Any, free: int) -> int:
     """Send data of a NIC's halves in turn, a packet each, while its ports have `room`; return how many packets.

@@ -1,18 +1,25 @@
-"""Where compiled rules are kept between runs: folders named by a digest of every source that they are made from."""
+"""Where compiled rules are stored between runs: folders named by a digest of every source that they are made from.
 
+The sources are computed: the modules of a package in which rules stand, and from there on, every module that gives them
+a name, be it a rule or a constant that compiled code freezes. So no list of files can fall behind the code.
+"""
+
+import ast
 import hashlib
 import os
 import stat
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-from weft.core.compile.rules import keep_compiled
+from weft.core.compile.rules import rules, use_cache
 
 _DIGITS = 16
+_OWN = "weft."
 _PRIVATE = 0o700
 
 
@@ -21,20 +28,80 @@ def can_compile() -> bool:
     return find_spec("numba") is not None
 
 
-def digest_of(places: Sequence[str]) -> str:
-    """Return a digest of all sources below some places of the package, and of the compiler's version."""
-    package = Path(__file__).parents[2]
+def sources_of(package: str) -> dict[str, Path]:
+    """Return the files that compiled rules of a package are made from, by module name.
+
+    Rules of other distributions that are registered by now, such as a plugin's, count too: a specialisation may use
+    them.
+    """
+    home = _file_of(package)
+    assert home is not None, f"there is no package {package}"
+    below = {
+        ".".join((package, *file.relative_to(home.parent).with_suffix("").parts)).removesuffix(".__init__")
+        for file in home.parent.rglob("*.py")
+        if b"\n@rule\n" in file.read_bytes()
+    }
+    found: dict[str, Path] = {}
+    waiting = [*below, *(each.__module__ for name, each in rules().items() if not name.startswith(_OWN))]
+    while waiting:
+        module = waiting.pop()
+        file = _file_of(module)
+        if file is not None and module not in found:
+            found[module] = file
+            waiting += _imported(module, file)
+    return found
+
+
+@cache
+def _imported(module: str, file: Path) -> list[str]:
+    """Return the modules of weft, or of the same distribution, that a module takes names from for compiled code.
+
+    What only classes and annotations name is left out: no compiled code is made from it.
+    """
+    tops = {"weft", module.partition(".")[0]}
+    origin: dict[str, str] = {}
+    used: set[str] = set()
+    for node in ast.parse(file.read_bytes()).body:
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] in tops:
+            origin |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.FunctionDef):
+            used |= {each.id for part in (*node.body, *node.decorator_list) for each in _names(part)}
+        elif not isinstance(node, ast.ClassDef):
+            used |= {each.id for each in _names(node)}
+    # A name may be a module itself or something that its parent defines.
+    return [
+        whole if _file_of(whole) else whole.rpartition(".")[0] for name, whole in sorted(origin.items()) if name in used
+    ]
+
+
+def _names(node: ast.AST) -> Iterator[ast.Name]:
+    return (each for each in ast.walk(node) if isinstance(each, ast.Name))
+
+
+@cache
+def _file_of(module: str) -> Path | None:
+    """Return the file of a module, None where there is none of that name; only its top package is imported."""
+    top, *rest = module.split(".")
+    spec = find_spec(top)
+    if spec is None or spec.origin is None:
+        return None
+    if not rest and spec.submodule_search_locations is None:
+        return Path(spec.origin)
+    place = Path(spec.origin).parent.joinpath(*rest)
+    files = (place / "__init__.py", place.with_suffix(".py"))
+    return next((file for file in files if file.is_file()), None)
+
+
+def digest_of(package: str) -> str:
+    """Return a digest of all sources of a package's compiled rules, and of the compiler's version."""
     digest = hashlib.sha256(version("numba").encode())
-    for place in places:
-        for file in sorted([package / place, *(package / place).rglob("*.py")]):
-            if file.is_dir():
-                continue
-            digest.update(str(file.relative_to(package)).encode() + b"\0" + file.read_bytes() + b"\0")
+    for module, file in sorted(sources_of(package).items()):
+        digest.update(module.encode() + b"\0" + file.read_bytes() + b"\0")
     return digest.hexdigest()[:_DIGITS]
 
 
 def homes(name: str, folder: Path | None = None, *, make: bool = False) -> Iterator[Path]:
-    """Give the places where what is compiled under a name may be kept, the best first.
+    """Give the places where what is compiled under a name may be stored, the best first.
 
     Code is loaded from there, so a place that others can write to is none: the one among temporary files is our own.
     """
@@ -48,17 +115,18 @@ def homes(name: str, folder: Path | None = None, *, make: bool = False) -> Itera
         if make:
             private.mkdir(mode=_PRIVATE, exist_ok=True)
         found = private.lstat()
+        # lstat, not stat: a link that somebody else put there must not lead us to a folder of theirs.
         if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and stat.S_IMODE(found.st_mode) == _PRIVATE:
             yield private / name
 
 
-def is_kept(name: str, folder: Path | None = None) -> bool:
-    """Return whether anything compiled is kept under a name already."""
+def is_cached(name: str, folder: Path | None = None) -> bool:
+    """Return whether anything compiled is stored under a name already."""
     return any(any(home.rglob("*.nbc")) for home in homes(name, folder))
 
 
 def home_of(name: str, folder: Path | None = None) -> Path | None:
-    """Return the folder in which what is compiled under a name is kept, made if need be; None where none can be."""
+    """Return the folder in which what is compiled under a name is stored, made if need be; None where none can be."""
     for home in homes(name, folder, make=True):
         with suppress(OSError):
             home.mkdir(parents=True, exist_ok=True)
@@ -67,9 +135,9 @@ def home_of(name: str, folder: Path | None = None) -> Path | None:
     return None
 
 
-def keep_under(name: str, folder: Path | None = None) -> bool:
-    """Keep what is compiled from now on under a name; return whether there is a place for it."""
+def cache_under(name: str, folder: Path | None = None) -> bool:
+    """Store what is compiled from now on under a name; return whether there is a place for it."""
     home = home_of(name, folder)
     if home is not None:
-        keep_compiled(str(home))
+        use_cache(str(home))
     return home is not None

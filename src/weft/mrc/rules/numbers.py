@@ -7,7 +7,8 @@ because a window (at most 255 x 128 packets) is far smaller than half the PSN sp
 
 from typing import Any
 
-from weft.core.compile.rules import compiled_variant, lowest_set, rule
+from weft.core.compile.intrinsics import lowest_set
+from weft.core.compile.rules import compiled_variant, rule
 
 PSN_MASK = 0xFFFFFF
 _PSN_SPACE = 0x1000000
@@ -36,6 +37,26 @@ def lowest_bit(word: int) -> int:
     return lowest_set(word)
 
 
+_GOLDEN = 0x9E3779B97F4A7C15 - 2**64
+_FIRST = 0xBF58476D1CE4E5B9 - 2**64
+_SECOND = 0x94D049BB133111EB - 2**64
+
+
+@rule
+def mix64(word: int, counter: int) -> int:
+    """Return all 64 bits that `weft.core.seeds.mix` makes, as a signed number; compiled only, where products wrap."""
+    z = word + _GOLDEN * (counter + 1)
+    z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * _FIRST
+    z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * _SECOND
+    return z ^ ((z >> 31) & 0x1FFFFFFFF)
+
+
+@rule
+def _mix32_wrapping(word: int, counter: int) -> int:
+    """Return what `mix32` returns; compiled only, where 64-bit products wrap by themselves."""
+    return (mix64(word, counter) >> 32) & LOW32
+
+
 @rule
 def _times(high: int, low: int, by_high: int, by_low: int) -> tuple[int, int]:
     """Return the low 64 bits of a product of two 64-bit numbers, all in 32-bit halves."""
@@ -43,6 +64,7 @@ def _times(high: int, low: int, by_high: int, by_low: int) -> tuple[int, int]:
     return ((product >> 32) + high * by_low + low * by_high) & LOW32, product & LOW32
 
 
+@compiled_variant(_mix32_wrapping)
 @rule
 def mix32(word: int, counter: int) -> int:
     """Return the upper 32 of the 64 bits that `weft.core.seeds.mix` makes of (word, counter).
@@ -60,29 +82,6 @@ def mix32(word: int, counter: int) -> int:
     low, high = low ^ (((low >> 27) | (high << 5)) & LOW32), high ^ (high >> 27)
     high, low = _times(high, low, 0x94D049BB, 0x133111EB)
     return high ^ (high >> 31)
-
-
-_GOLDEN = 0x9E3779B97F4A7C15 - 2**64
-_FIRST = 0xBF58476D1CE4E5B9 - 2**64
-_SECOND = 0x94D049BB133111EB - 2**64
-
-
-@rule
-def mix64(word: int, counter: int) -> int:
-    """Return all 64 bits that `weft.core.seeds.mix` makes, as a signed number; compiled only, where products wrap."""
-    z = word + _GOLDEN * (counter + 1)
-    z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * _FIRST
-    z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * _SECOND
-    return z ^ ((z >> 31) & 0x1FFFFFFFF)
-
-
-@rule
-def _mix32_wrapping(word: int, counter: int) -> int:
-    """Return what `mix32` returns; compiled only."""
-    return (mix64(word, counter) >> 32) & LOW32
-
-
-compiled_variant(mix32, _mix32_wrapping)
 
 
 @rule

@@ -6,7 +6,7 @@ time through `control.on_timer`. Nothing is sent here: the caller puts what stan
 
 from typing import Any
 
-from weft.core.compile.rules import rule
+from weft.core.compile.rules import replaceable, rule
 from weft.mrc.columns import ACTIVE, DATA, FREE, GOOD, KEPT, NEVER, NOTHING
 from weft.mrc.rules.congestion import cc_allows, cc_start
 from weft.mrc.rules.evs import fill_evs, pick_ev, reachable, usable
@@ -253,6 +253,7 @@ def _describe(s: Any, i: int, slot: int, out: Any) -> None:
     describe_write(params, p, m, seq, last, out)
 
 
+@replaceable("describe_no_write in simulations, where packets carry no bytes")
 @rule
 def describe_write(params: Any, p: Any, m: Any, seq: int, last: bool, out: Any) -> None:
     """Write what places the bytes of a packet into `out`, and what the sender knows it by."""

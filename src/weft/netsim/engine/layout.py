@@ -17,7 +17,7 @@ whole line of the cache, so that a packet that has waited is one access.
 
 from typing import Any, NamedTuple
 
-from weft.core.compile.rules import rule
+from weft.core.compile.rules import replaceable, rule
 
 WORDS = 6
 UID, PLACE, NAME, STATE, EXTRA, GOAL = range(WORDS)
@@ -236,18 +236,21 @@ GRANT_SLOTS = 32
 """Slots of `Desk.grant`, at least those of a round."""
 
 
+@replaceable("never where switches only queue")
 @rule
 def pauses(f: Any) -> bool:
     """Return whether switches pause what fills them."""
     return f.figures[PAUSING] != 0
 
 
+@replaceable("never where switches only queue")
 @rule
 def keeps_order(f: Any) -> bool:
     """Return whether nothing overtakes on a link."""
     return f.figures[ORDERED] != 0
 
 
+@replaceable("never where switches only queue")
 @rule
 def chooses(f: Any) -> bool:
     """Return whether switches choose uplinks."""

@@ -5,7 +5,8 @@ The rules of `weft.netsim.hosts` decide; here packets are unpacked for them and 
 
 from typing import Any
 
-from weft.core.compile.rules import blank, rule
+from weft.core.compile.intrinsics import stack_row
+from weft.core.compile.rules import rule
 from weft.mrc.columns import DATA, EV_PROBE, NACK, NEVER, PORT_STATUS, PROBE, SACK
 from weft.mrc.rules.numbers import seq_near
 from weft.netsim.engine.layout import (
@@ -175,7 +176,7 @@ def forget(_box: Any, _head: Any) -> None:
     """Take the place of `give_head`: nobody keeps headers here."""
 
 
-AT_ONCE = {take_head: blank, give_head: forget, emit: launch}
+AT_ONCE = {take_head: stack_row, give_head: forget, emit: launch}
 """In the engine a packet is on its way as soon as a rule sends it, and headers are not kept."""
 
 
@@ -186,7 +187,7 @@ def take_in_nic(box: Any, h: Any, local: int) -> int:
     start_ps = box.slot * f.figures[SLOT_PS]
     place_ps = 0
     count = in_order(w, d, local, True)
-    head = blank(box)
+    head = stack_row(box)
     for k in range(count):
         packet = w.rows[d.came[d.order[k] + AT]]
         state = packet[STATE]

@@ -6,7 +6,8 @@ by its grade, a row of numbers.
 
 from typing import Any
 
-from weft.core.compile.rules import copy_four, prefetch, rule
+from weft.core.compile.intrinsics import copy_four, prefetch
+from weft.core.compile.rules import rule
 from weft.mrc.columns import DATA, NEVER
 from weft.mrc.rules.numbers import mix64
 from weft.netsim.engine.layout import (

@@ -6,7 +6,8 @@ for another way of choosing.
 
 from typing import Any
 
-from weft.core.compile.rules import prefetch, rule
+from weft.core.compile.intrinsics import prefetch
+from weft.core.compile.rules import rule
 from weft.mrc.columns import SACK
 from weft.mrc.rules.numbers import lowest_bit, mix64
 from weft.netsim.engine.layout import (

@@ -40,7 +40,7 @@ _COUNTED = (layout.HOPS, layout.TRIMMED, layout.MARKS, layout.DROPPED, layout.LO
 def _swap(network: Network, swap: Specialisation | None) -> Specialisation:
     """Return which rules take the place of others: those of the transport, and where switches only queue, of those."""
     switching = network.switching
-    name, instead = ("engine", AT_ONCE) if swap is None else (f"{swap.name}_engine", {**swap.instead, **AT_ONCE})
+    name, instead = ("engine", AT_ONCE) if swap is None else (f"{swap.name}_engine", {**swap.replacements, **AT_ONCE})
     if switching.pause is not None or switching.ordered or switching.adaptive:
         return Specialisation(name, instead)
     return Specialisation(f"{name}_plain", {**instead, **layout.PLAINLY})

@@ -6,22 +6,14 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-from weft.core.compile.cache import can_compile, digest_of, home_of, is_kept, keep_under
+from weft.core.compile.cache import cache_under, can_compile, digest_of, home_of, is_cached
 from weft.core.compile.rules import compiled
 from weft.core.errors import UsageError
-
-_SOURCES = (
-    "mrc",
-    *(f"transport/memory/{name}.py" for name in ("native", "arithmetic", "layout", "journal")),
-    *(f"transport/messages/{name}.py" for name in ("tables", "transfers", "running")),
-    *(f"transport/packets/{name}.py" for name in ("departures", "arrivals", "pump")),
-)
-"""What the thread is made of, below the package."""
 
 
 @cache
 def _name() -> str:
-    return f"wire-{digest_of(_SOURCES)}"
+    return f"wire-{digest_of('weft.transport')}"
 
 
 @contextmanager
@@ -41,8 +33,8 @@ def compiled_pump(say: Callable[[str], None] | None = None) -> Any:
     """Return the compiled form of `weft.transport.packets.pump.pump`, kept on disk where that can be written."""
     if not can_compile():
         raise UsageError("MRC on sockets needs numba; install weft[sim]")
-    known = is_kept(_name())
-    kept = keep_under(_name())
+    known = is_cached(_name())
+    kept = cache_under(_name())
     if say is not None and not (known and kept):
         say(f"compiling the endpoint; this takes about a minute, {'once' if kept else 'every time'}")
     from weft.transport.packets.pump import pump
