@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.netsim.flow import Flow
-from weft.netsim.hosts import ACKNOWLEDGED, ARRIVED, FAILED
+from weft.netsim.halves import ACKNOWLEDGED, ARRIVED, FAILED
 from weft.netsim.reference.flows import FlowBoard, largest_message
 from weft.netsim.reference.lone_flows import LoneFlows, flow_board
 

@@ -4,7 +4,7 @@ import numpy as np
 from tests.netsim.worlds import fault, pair, scenario, simulate, small_site
 
 from weft.netsim import reps
-from weft.netsim.hosts import REPS, Halves
+from weft.netsim.halves import REPS, Halves
 
 
 def ring(size: int = 4, freeze_ps: int = 100) -> Halves:

@@ -188,7 +188,7 @@ def _attribute(data: bytes) -> dict[str, int | str]:
 
 
 @dataclass
-class _Meeting:
+class _Rendezvous:
     """One collective that ranks of a group come to."""
 
     kind: int
@@ -211,7 +211,7 @@ class _Builder:
         """The flow with which every node of a rank is over."""
         self._groups = _groups(traces)
         self._turn = [_turns(trace) for trace in traces]
-        self._meetings: dict[tuple[str, int], _Meeting] = {}
+        self._meetings: dict[tuple[str, int], _Rendezvous] = {}
         self._sent: dict[tuple[Any, ...], int] = {}
         self._received: dict[tuple[Any, ...], tuple[int, Node, int]] = {}
         self._left = [{node.number: len(node.after) for node in trace} for trace in traces]
@@ -307,7 +307,7 @@ class _Builder:
             raise UsageError(f"{where}: node {node.number} ({node.name}) is a {_NAMES[kind]}, which is not simulated")
         turn = self._turn[rank][node.number]
         root = node.attributes.get("root_rank", 0)
-        new = _Meeting(kind, size, root if isinstance(root, int) else 0)
+        new = _Rendezvous(kind, size, root if isinstance(root, int) else 0)
         meeting = self._meetings.setdefault((group, turn), new)
         if (meeting.kind, meeting.size) != (kind, size):
             raise UsageError(
@@ -318,7 +318,7 @@ class _Builder:
         if len(meeting.begins) == len(self._groups[group]):
             self._collective(f"{group or 'all'}#{turn}", self._groups[group], meeting)
 
-    def _collective(self, name: str, ranks: Sequence[int], meeting: _Meeting) -> None:
+    def _collective(self, name: str, ranks: Sequence[int], meeting: _Rendezvous) -> None:
         """Add the flows of a collective to which everybody has come."""
         last: dict[int, dict[int, int]] = {rank: {rank: meeting.begins[rank]} for rank in ranks}
         if meeting.kind == _BARRIER or len(ranks) == 1:
@@ -331,7 +331,7 @@ class _Builder:
             flow = self._wait(f"{name}.{rank}", rank, 0, tuple(last[rank].values()))
             self._end(rank, meeting.nodes[rank], flow)
 
-    def _sends(self, name: str, ranks: Sequence[int], meeting: _Meeting) -> Iterator[tuple[int, int, int]]:
+    def _sends(self, name: str, ranks: Sequence[int], meeting: _Rendezvous) -> Iterator[tuple[int, int, int]]:
         """Add the sends of a collective; give each one's target, source and flow."""
         kind = _KINDS.get(meeting.kind)
         if kind is None:

@@ -29,7 +29,7 @@ from weft.mrc.rules.receiver import ACCEPTED, DUPLICATE, on_probe, receive, rece
 from weft.mrc.rules.reverse import next_reverse_probe, on_reverse_answer
 from weft.mrc.rules.sender import next_data_on, post, sendable, unfinished
 from weft.netsim.answers import way_back
-from weft.netsim.halves import (  # noqa: F401 - whoever speaks of hosts finds their columns here too
+from weft.netsim.halves import (
     ACKNOWLEDGED,
     ARRIVED,
     DRAW,
@@ -37,13 +37,9 @@ from weft.netsim.halves import (  # noqa: F401 - whoever speaks of hosts finds t
     EV_ANSWER,
     FAILED,
     HALF,
-    HEADER,
     KIND,
-    KINDS,
-    OUT_COLUMNS,
     PAIR,
     PORT_ANSWER,
-    RECENT_ROUND_TRIPS,
     RECYCLE,
     REPS,
     ROUTE,
@@ -51,13 +47,9 @@ from weft.netsim.halves import (  # noqa: F401 - whoever speaks of hosts finds t
     SIZE,
     TIME,
     TRIMMED_LAST_HOP,
-    TURN,
     UNTIL,
-    WORD_BITS,
     WORD_MASK,
     WORD_SHIFT,
-    Halves,
-    Sheet,
 )
 from weft.netsim.reps import freeze, remember, used, wished
 from weft.netsim.waiting import keep_deadline, next_ready, opposite, set_deadline, wake

@@ -14,8 +14,8 @@ from weft.core.compile.rules import rule
 from weft.mrc.columns import DATA, ERROR_RETRIES, NACK, NEVER, SACK
 from weft.mrc.rules.numbers import psn_of, seq_near
 from weft.mrc.rules.sender import POST_QUEUE_FULL, POSTED
-from weft.netsim.halves import AT_NIC, DUE, UNTIL
-from weft.netsim.hosts import ACKNOWLEDGED, ARRIVED, FAILED, emit, free_planes, give_head, take_head, tell
+from weft.netsim.halves import ACKNOWLEDGED, ARRIVED, AT_NIC, DUE, FAILED, UNTIL
+from weft.netsim.hosts import emit, free_planes, give_head, take_head, tell
 from weft.netsim.waiting import next_ready, wake
 
 CNP = 9

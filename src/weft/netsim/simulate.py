@@ -293,7 +293,7 @@ def _plan_memory(network: Network, endpoints: SprayedEndpoints, say: Callable[[s
 
 
 @dataclass(frozen=True)
-class _Parts:
+class _RunParts:
     """What every engine is made from."""
 
     network: Network
@@ -303,7 +303,7 @@ class _Parts:
     rest: Mapping[str, Any]
 
 
-def _parts(setup: Setup, transport: Transport, *, fast: bool) -> _Parts:
+def _parts(setup: Setup, transport: Transport, *, fast: bool) -> _RunParts:
     scenario, fabric = setup.scenario, setup.fabric
     topology = build(fabric)
     network = Network(
@@ -325,7 +325,7 @@ def _parts(setup: Setup, transport: Transport, *, fast: bool) -> _Parts:
         "bin_ps": scenario.measure.bin,
         "until_ps": scenario.measure.until,
     }
-    return _Parts(network, endpoints, board, setup.seed.branch("network"), rest)
+    return _RunParts(network, endpoints, board, setup.seed.branch("network"), rest)
 
 
 def transports_of(setup: Setup, names: Sequence[str] = ()) -> tuple[Transport, ...]:

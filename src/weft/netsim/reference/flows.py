@@ -9,7 +9,7 @@ import numpy as np
 
 from weft.mrc.columns import NEVER
 from weft.netsim.flow import Flow
-from weft.netsim.hosts import ACKNOWLEDGED, ARRIVED
+from weft.netsim.halves import ACKNOWLEDGED, ARRIVED
 from weft.netsim.network import Network
 from weft.netsim.transports.base import Carriers, Pair
 

@@ -12,7 +12,7 @@ import numpy as np
 from typing_extensions import override
 
 from weft.netsim.flow import Flow
-from weft.netsim.hosts import ACKNOWLEDGED, ARRIVED, FAILED
+from weft.netsim.halves import ACKNOWLEDGED, ARRIVED, FAILED
 from weft.netsim.reference.flows import FlowBoard, Progress, largest_message
 from weft.netsim.transports.base import Carriers
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft.core.seeds import Seed
-from weft.netsim.hosts import TURN
+from weft.netsim.halves import TURN
 from weft.netsim.network import Frames, Network
 from weft.netsim.switching import MARK_ONE, Marking, Switching
 from weft.netsim.transports.base import Endpoints, Pair

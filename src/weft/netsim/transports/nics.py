@@ -35,7 +35,7 @@ class ColumnEndpoints:
     """Their queue pairs."""
     halves: Any
     """The columns of these."""
-    sheet: hosts.Sheet
+    sheet: halves.Sheet
     """The headers of packets under way, and what a slot brings forth."""
     params: Any
     """Their parameters, one row."""
@@ -131,7 +131,7 @@ class ColumnEndpoints:
         sheet = self.sheet
         if len(sheet.out) < rows:
             sheet = sheet._replace(
-                out=np.zeros((2 * rows, hosts.OUT_COLUMNS), np.int64), events=np.zeros((2 * rows, 3), np.int64)
+                out=np.zeros((2 * rows, halves.OUT_COLUMNS), np.int64), events=np.zeros((2 * rows, 3), np.int64)
             )
         if sheet.free[0] < rows:
             held = len(sheet.pool)
@@ -209,17 +209,17 @@ def tied_to_nics(network: Network, pairs: Sequence[Pair], kinds: int) -> dict[st
 
 def make_pool(first: int, count: int) -> Any:
     """Return so many headers, which know their own rows, from row `first` on."""
-    pool = np.zeros(count, hosts.HEADER)
+    pool = np.zeros(count, halves.HEADER)
     pool["row"] = np.arange(first, first + count)
     return pool
 
 
-def make_sheet() -> hosts.Sheet:
+def make_sheet() -> halves.Sheet:
     """Return a little room for headers of packets under way and what a slot brings forth; `_make_room` adds to it."""
-    return hosts.Sheet(
+    return halves.Sheet(
         make_pool(0, _ROWS),
         np.concatenate(([_ROWS], np.arange(_ROWS))),
-        np.zeros((_ROWS, hosts.OUT_COLUMNS), np.int64),
+        np.zeros((_ROWS, halves.OUT_COLUMNS), np.int64),
         np.zeros((_ROWS, 3), np.int64),
         np.zeros(2, np.int64),
     )

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft.core.seeds import Seed
-from weft.netsim.hosts import DRAW
+from weft.netsim.halves import DRAW
 from weft.netsim.network import Frames, Network
 from weft.netsim.switching import PLAIN, Switching
 from weft.netsim.transports.base import Endpoints, Pair

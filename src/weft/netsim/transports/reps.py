@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft.core.seeds import Seed
-from weft.netsim.hosts import REPS
+from weft.netsim.halves import REPS
 from weft.netsim.network import Frames, Network
 from weft.netsim.switching import PLAIN, Switching
 from weft.netsim.transports.base import Endpoints, Pair

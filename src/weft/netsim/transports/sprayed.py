@@ -179,17 +179,17 @@ class SprayedEndpoints(ColumnEndpoints):
 
 def _make_halves(
     network: Network, pairs: tuple[Pair, ...], params: np.ndarray, spray: Spray, per_plane: int
-) -> hosts.Halves:
+) -> halves.Halves:
     count = len(pairs)
     back = params.copy()
     back["window"], back["slot_mask"], back["messages"], back["message_mask"] = _BACK_WINDOW, _BACK_WINDOW - 1, 1, 0
-    ring = int(params["evs"][0]) if spray.kind == hosts.RECYCLE else max(1, spray.ring)
+    ring = int(params["evs"][0]) if spray.kind == halves.RECYCLE else max(1, spray.ring)
     b, r = columns.make_sender(back, count), columns.make_receiver(params, count)
     # Pairs are numbered by their sources: those of the destinations, where both of these are, lie anywhere.
     at_destinations = columns.together(r.qp, r.arrived, b.planes, b.qp, b.evs)
     r = r._replace(qp=at_destinations[0], arrived=at_destinations[1])
     b = b._replace(planes=at_destinations[2], qp=at_destinations[3], evs=at_destinations[4])
-    return hosts.Halves(
+    return halves.Halves(
         s=columns.make_sender(params, count),
         b=b,
         r=r,
@@ -197,5 +197,5 @@ def _make_halves(
         ring_at=np.zeros((count, 2), np.int16),
         frozen=np.zeros((count, 2), np.int64),
         spray=np.array([spray.kind, spray.freeze_ps, spray.echoes, per_plane], np.int64),
-        **tied_to_nics(network, pairs, hosts.KINDS),
+        **tied_to_nics(network, pairs, halves.KINDS),
     )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from weft.core.seeds import Seed
 from weft.mrc.columns import EV_PROBE, NACK, PORT_STATUS, PROBE, SACK
-from weft.netsim.hosts import EV_ANSWER, PORT_ANSWER, RECYCLE, TURN
+from weft.netsim.halves import EV_ANSWER, PORT_ANSWER, RECYCLE, TURN
 from weft.netsim.network import Frames, Network
 from weft.netsim.switching import PLAIN, Switching
 from weft.netsim.transports.base import Endpoints, Pair
