@@ -21,7 +21,7 @@ from verification.findings import (
     within,
 )
 from weft.core.units import Bytes, Millimetres, Picoseconds
-from weft.netsim.results import Report
+from weft.netsim.report import SimulationReport
 from weft.specs.site import SiteSpec
 
 
@@ -221,19 +221,19 @@ def s18() -> Experiment:
 _SMALL = {"ev": {"active": 128, "backup": 32, "min_active": 32}}
 
 
-def _ablated(traffic: dict[str, Any], change: dict[str, Any], **more: Any) -> Report:
+def _ablated(traffic: dict[str, Any], change: dict[str, Any], **more: Any) -> SimulationReport:
     name = more.pop("transport_name", "mrc")
     tables = {"mrc": {**_SMALL, **change}, **more.pop("tables", {})}
     return simulate(scenario(traffic, transport=tables, **more), site_of(gpus=64, radix=64), name)
 
 
-def _row(label: str, run: Report) -> Finding:
+def _row(label: str, run: SimulationReport) -> Finding:
     return Finding(label, "", f"slowest {run.completions_us().max():.1f} us; {run.marked:,} marked, {run.trimmed:,} trimmed, "
                    f"{run.dropped:,} dropped, {run.total('resent'):,} resent, {run.total('retired'):,} retired",
                    holds=True)  # fmt: skip
 
 
-def _slowest(run: Report) -> float:
+def _slowest(run: SimulationReport) -> float:
     return float(run.completions_us().max())
 
 

@@ -7,8 +7,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from weft.core.units import BitsPerSecond, Picoseconds
-from weft.netsim.network import Network, network
-from weft.netsim.results import Report
+from weft.netsim.model.network import Network, network
+from weft.netsim.report import SimulationReport
 from weft.netsim.simulate import run, set_up, transports_of
 from weft.netsim.transports.mrc import Mrc
 from weft.specs import load_site
@@ -125,18 +125,18 @@ def use(engine: str) -> None:
 _ENGINE = ["engine"]
 
 
-def simulate(spec: ScenarioSpec, site: SiteSpec, transport: str = "mrc", seed: int = 1) -> Report:
+def simulate(spec: ScenarioSpec, site: SiteSpec, transport: str = "mrc", seed: int = 1) -> SimulationReport:
     """Run one transport with compiled rules."""
     setup = set_up(spec, site, seed)
     (chosen,) = transports_of(setup, (transport,))
     return run(setup, chosen, engine=_ENGINE[0], fast=True)
 
 
-def rates_gbps(report: Report, pairs: list[int] | None = None) -> Any:
+def rates_gbps(report: SimulationReport, pairs: list[int] | None = None) -> Any:
     """Return the rate of new payload in each bin."""
     return report.series.rates_bps(pairs) / GBPS
 
 
-def ends_us(report: Report) -> Any:
+def ends_us(report: SimulationReport) -> Any:
     """Return the ends of the bins."""
     return [Picoseconds(end) / US for end in report.series.ends_ps]

@@ -19,7 +19,7 @@ from verification.findings import (
     site_of,
     within,
 )
-from weft.netsim.results import Report
+from weft.netsim.report import SimulationReport
 
 LINE_GBPS = 768.8
 """800 Gb/s less headers: 4096 of 4262 bytes."""
@@ -113,7 +113,7 @@ def s9() -> Experiment:
     )  # fmt: skip
 
 
-def _off_staircase(report: Report, step: int, planes: int) -> float:
+def _off_staircase(report: SimulationReport, step: int, planes: int) -> float:
     """Return the largest distance of a settled step from the share of planes that are up, in percent."""
     bins, worst = rates_gbps(report), 0.0
     for i in range(2 * planes - 1):
@@ -123,7 +123,7 @@ def _off_staircase(report: Report, step: int, planes: int) -> float:
     return 100 * worst
 
 
-def _longest_gap_us(report: Report, step: int, planes: int) -> float:
+def _longest_gap_us(report: SimulationReport, step: int, planes: int) -> float:
     """Return the longest time after a link went for which the rate was below that of the planes that are left."""
     bins, longest = rates_gbps(report), 0
     # Two packets may fall on either side of a bin's end; of the 29 that one plane carries in a bin that is a good deal.

@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 from verification.findings import Experiment, Finding, site_of, within
 from verification.rivals import COLOURS, MRC_LINE, ROCE_LINE, as_published, bed, mean_of, order, shown, simulate
 from weft.collectives.algorithms import ring_all_reduce
-from weft.netsim.posting import NCCL_RINGS, NCCL_SENDS
-from weft.netsim.results import Report
+from weft.netsim.report import SimulationReport
 from weft.netsim.simulate import prepare_engine, set_up, transports_of
 from weft.netsim.transports.roce import RoceEndpoints
+from weft.netsim.workload.posting import NCCL_RINGS, NCCL_SENDS
 from weft.specs import load_scenario
 from weft.specs.rivals import PostingSpec
 from weft.specs.site import SiteSpec
@@ -41,12 +41,12 @@ def cluster_c(posting: PostingSpec = NCCL_SENDS) -> dict[str, Any]:
     return {"roce": found["roce"], "posting": posting.as_written()}
 
 
-def round_ends_ps(report: Report, ranks: int) -> Any:
+def round_ends_ps(report: SimulationReport, ranks: int) -> Any:
     """Return when the last send of every round of a ring had arrived."""
     return np.array([flow.arrived_ps for flow in report.flows]).reshape(-1, ranks).max(axis=1)
 
 
-def bus_gbps(report: Report, part: int, ranks: int, first: int = 0, last: int | None = None) -> float:
+def bus_gbps(report: SimulationReport, part: int, ranks: int, first: int = 0, last: int | None = None) -> float:
     """Return the bus bandwidth of a ring: what each rank sends in rounds `first` to before `last` over their time."""
     ends_ps = round_ends_ps(report, ranks)
     end = len(ends_ps) if last is None else last
@@ -327,6 +327,6 @@ def _at_losses(rates: Sequence[float]) -> str:
     return " / ".join(f"{rate:.0f}" for rate in rates) + " Gb/s at 0 / 0.1 / 1 %"
 
 
-def _so_far(report: Report) -> float:
+def _so_far(report: SimulationReport) -> float:
     """Return the rate of an unfinished run: what had arrived of the traffic of one NIC, in Gb/s."""
     return float(report.series.received[-1].sum()) / report.hosts * 8 * 1000 / report.end_ps

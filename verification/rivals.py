@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from verification.findings import GBPS, US, Experiment, Finding, ends_us, scenario, site_of, within
-from weft.netsim.results import Report
+from weft.netsim.report import SimulationReport
 from weft.netsim.simulate import run, set_up, transports_of
 from weft.specs.scenario import ScenarioSpec
 from weft.specs.site import SiteSpec
@@ -33,14 +33,14 @@ def bed(gpus: int = 16, radix: int = 8, rate_gbps: int = 400) -> SiteSpec:
     return site_of(1, gpus=gpus, radix=radix, rate_gbps=rate_gbps)
 
 
-def simulate(spec: ScenarioSpec, site: SiteSpec, transport: str, seed: int = 1) -> Report:
+def simulate(spec: ScenarioSpec, site: SiteSpec, transport: str, seed: int = 1) -> SimulationReport:
     """Run one transport on the compiled engine."""
     setup = set_up(spec, site, seed)
     (chosen,) = transports_of(setup, (transport,))
     return run(setup, chosen, engine="engine")
 
 
-def flow_rates(report: Report, after_us: float) -> Any:
+def flow_rates(report: SimulationReport, after_us: float) -> Any:
     """Return the payload rate of every flow from some time on, in Gb/s."""
     ends = np.array(report.series.ends_ps) / US
     first = int(np.searchsorted(ends, after_us))
@@ -128,7 +128,7 @@ def _incast(senders: int, victim: bool, every_us: float = 0) -> dict[str, Any]:
     return {"pattern": "flows", "flows": flows}
 
 
-def _to(report: Report, nic: int) -> Any:
+def _to(report: SimulationReport, nic: int) -> Any:
     """Return the payload rate into one NIC in every bin, in Gb/s."""
     return report.series.rates_bps([i for i, ends in enumerate(report.pairs) if ends[1] == nic]) / GBPS
 
@@ -198,7 +198,7 @@ def s8() -> Experiment:
     flows = [
         {"source": 1 + n, "destination": 0, "size": "4 GiB", "at": f"{n * every} us"} for n in range(senders)
     ]  # fmt: skip
-    runs: dict[str, list[Report]] = {}
+    runs: dict[str, list[SimulationReport]] = {}
     for label, profile in PROFILES.items():
         spec = scenario({"pattern": "flows", "flows": flows}, until_us=every * senders, bin_us=500,
                         transport={"roce": {"dcqcn": profile}})  # fmt: skip
@@ -280,7 +280,7 @@ def s19() -> Experiment:
     """Microseconds against seconds."""
     flows = [{"source": n, "destination": 8 + n, "size": "8 MiB"} for n in range(4)]
     fault = [{"kind": "link-down", "target": "link1-p0-i0-u1", "at": "20 us"}]
-    runs: dict[str, Report] = {
+    runs: dict[str, SimulationReport] = {
         "mrc": simulate(scenario({"pattern": "flows", "flows": flows}, faults=fault, bin_us=1000), bed(), "mrc")
     }
     for seconds in (1, 10):
@@ -310,7 +310,7 @@ def s20() -> Experiment:
     site = bed(64, 16)
     traffic = {"pattern": "permutation", "across": True, "size": "4 MiB"}
     hole = [{"kind": "black-hole", "target": "t1-p0-i3", "at": "30 us"}]
-    rows: dict[str, tuple[Report, Report]] = {}
+    rows: dict[str, tuple[SimulationReport, SimulationReport]] = {}
     for name in SPRAYERS:
         broken = scenario(traffic, faults=hole, until_us=3000, transport={"roce": {"timeout": 8}})
         rows[name] = simulate(scenario(traffic), site, name), simulate(broken, site, name)

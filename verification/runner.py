@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from verification import fabrics, mathematics, paths, rings, rivals, thresholds
 from verification.findings import Experiment, Finding, use
-from weft.netsim import compiling
+from weft.netsim.host import compiling
 
 ALL: dict[str, Callable[[], Experiment]] = {
     "S2": paths.s2,

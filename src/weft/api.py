@@ -17,8 +17,8 @@ from weft.fabric.design import Design, candidates, describe
 from weft.specs import JobSpec, ScenarioSpec, SiteSpec, load_job, load_scenario, load_site
 
 if TYPE_CHECKING:
-    from weft.netsim.engine.checkpoint import Keep
-    from weft.netsim.results import Report as SimulationReport
+    from weft.netsim.kernel.checkpoint import Keep
+    from weft.netsim.report import SimulationReport
     from weft.netsim.series_file import SeriesFile
     from weft.netsim.simulate import Files, Watch
     from weft.planning.report import Report

@@ -11,7 +11,7 @@ import numpy as np
 
 from weft.core.units import transfer_ps
 from weft.mrc.columns import DATA, NEVER
-from weft.netsim.transports.base import Event, Outcome
+from weft.netsim.transports.base import EndpointOutcome, FlowEvent
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class Script:
         for row, _, _, time_ps in arrivals:
             self.arrived[row] = time_ps
             self.left -= 1
-        events = [] if self.left else [Event(0, 0, 1), Event(0, 0, 0)]
-        return Outcome([], events, [1] * len(arrivals))
+        events = [] if self.left else [FlowEvent(0, 0, 1), FlowEvent(0, 0, 0)]
+        return EndpointOutcome([], events, [1] * len(arrivals))
 
     def send_out(self, start_ps, phase, room):
         sent = []
@@ -70,7 +70,7 @@ class Script:
                 break
             sent.append((number, 0, 0, number, shot.size, DATA, shot.nic, shot.at_ps))
             self.sent += 1
-        return Outcome(sent, [])
+        return EndpointOutcome(sent, [])
 
     def route(self, pair, half, route):
         return self.shots[route].path

@@ -1,7 +1,7 @@
 """Comparisons: bus bandwidth by hand, places across T0s, rings that are cut, best first."""
 
 import pytest
-from tests.netsim.worlds import small_site
+from tests.netsim.scenarios import small_site
 
 from weft.core.errors import UsageError
 from weft.fabric.shape import shape_of

@@ -4,7 +4,7 @@ import pytest
 from verification.rings import cluster_c, otherwise
 from verification.rivals import as_published
 
-from weft.netsim.posting import NCCL_RINGS
+from weft.netsim.workload.posting import NCCL_RINGS
 
 
 @pytest.mark.parametrize("what", [what for what in otherwise() if what != "as above"])

@@ -5,13 +5,13 @@ from matplotlib.figure import Figure
 
 from weft.cli.pictures import COLOURS
 from weft.core.quantity import counted
-from weft.netsim.results import Report
+from weft.netsim.report import SimulationReport
 
 _PS_PER_US = 10**6
 _KB = 1000
 
 
-def draw_reports(figure: Figure, reports: tuple[Report, ...]) -> None:
+def draw_reports(figure: Figure, reports: tuple[SimulationReport, ...]) -> None:
     """Draw rate and deepest queue over time, and how completion times are spread, one colour a transport."""
     (rate, spread), (queue, stages) = figure.subplots(2, 2)
     for report, colour in zip(reports, COLOURS, strict=False):

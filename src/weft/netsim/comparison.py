@@ -14,9 +14,9 @@ from weft.collectives.schedule import Schedule
 from weft.core.errors import UsageError
 from weft.core.units import Bytes
 from weft.fabric.shape import Shape, shape_of
-from weft.netsim.posting import NCCL_RINGS, NCCL_SENDS
-from weft.netsim.results import Report
+from weft.netsim.report import SimulationReport
 from weft.netsim.simulate import run, set_up, transports_of
+from weft.netsim.workload.posting import NCCL_RINGS, NCCL_SENDS
 from weft.specs.rivals import PostingSpec, TransportsSpec
 from weft.specs.scenario import FlowSpec, ScenarioSpec, TrafficSpec
 from weft.specs.site import SiteSpec
@@ -54,7 +54,7 @@ class Row:
     """Rounds that were run."""
     of_rounds: int
     """Rounds that there are."""
-    report: Report
+    report: SimulationReport
     """The run itself."""
 
     def as_json(self, base_bps: float) -> dict[str, Any]:

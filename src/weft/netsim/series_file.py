@@ -13,7 +13,7 @@ from weft.core.errors import FailedError
 from weft.core.units import PICOSECONDS_PER_SECOND
 
 if TYPE_CHECKING:
-    from weft.netsim.reference.records import Records
+    from weft.netsim.model.records import RunRecords
 
 _BITS_PER_BYTE = 8
 _PS_PER_US = 10**6
@@ -40,7 +40,7 @@ class SeriesFile:
         if self._file is not None:
             self._file.close()
 
-    def note(self, transport: str, records: "Records") -> None:
+    def note(self, transport: str, records: "RunRecords") -> None:
         """Write the bins that are over and were not written before."""
         assert self._file is not None, "the file is open"
         first = self._written.get(transport, 0)
@@ -51,7 +51,7 @@ class SeriesFile:
             self._file.flush()
 
 
-def _line(transport: str, records: "Records", place: int) -> dict[str, Any]:
+def _line(transport: str, records: "RunRecords", place: int) -> dict[str, Any]:
     """Return one bin as plain values (docs/json.md)."""
     end_ps = records.bin_ends_ps[place]
     began_ps = records.bin_ends_ps[place - 1] if place else 0

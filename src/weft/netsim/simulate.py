@@ -15,33 +15,33 @@ from weft.core.seeds import Seed
 from weft.core.units import PICOSECONDS_PER_SECOND
 from weft.fabric.shape import shape_of
 from weft.fabric.topology import build
-from weft.netsim import compiling
-from weft.netsim.chakra import Node, flows_of_traces, read_trace
-from weft.netsim.collectives import Near
-from weft.netsim.engine.checkpoint import Keep
-from weft.netsim.engine.stores import planned_packets
-from weft.netsim.engine.world import EngineWorld
-from weft.netsim.faults import changes_of, named_links
-from weft.netsim.flow import Flow
-from weft.netsim.htsim import read_matrix, read_topology
-from weft.netsim.ideal import ideal_ps
-from weft.netsim.jobs import step_flows, step_of
-from weft.netsim.memory import check_memory, free_memory, planned_bytes
-from weft.netsim.network import Network, Timing
-from weft.netsim.pausing import PauseRecord
-from weft.netsim.posting import first_parts, post
-from weft.netsim.reference.flows import FlowBoard, Progress
-from weft.netsim.reference.lone_flows import flow_board
-from weft.netsim.reference.records import Counts
-from weft.netsim.reference.world import World
-from weft.netsim.results import FaultResult, FlowResult, PauseResult, Report, Series
+from weft.netsim.host import compiling
+from weft.netsim.kernel.allocation import planned_packets
+from weft.netsim.kernel.checkpoint import Keep
+from weft.netsim.kernel.compiled_simulator import CompiledSimulator
+from weft.netsim.model.faults import changes_of, named_links
+from weft.netsim.model.flow import Flow
+from weft.netsim.model.flow_board import FlowBoard, FlowProgress
+from weft.netsim.model.ideal import ideal_ps
+from weft.netsim.model.independent_flows import flow_board
+from weft.netsim.model.memory import check_memory, free_memory, planned_bytes
+from weft.netsim.model.network import Network, Timing
+from weft.netsim.model.pause_trees import PauseRecord
+from weft.netsim.model.records import Counts
+from weft.netsim.model.switching import PLAIN
+from weft.netsim.reference.reference_simulator import ReferenceSimulator
+from weft.netsim.report import FaultResult, FlowResult, PauseResult, SimulationReport, TimeSeries
 from weft.netsim.series_file import SeriesFile
-from weft.netsim.switching import PLAIN
-from weft.netsim.traffic import flows_of, with_background
 from weft.netsim.transports import transport_named
 from weft.netsim.transports.base import Endpoints, Transport
-from weft.netsim.transports.nics import ColumnEndpoints
+from weft.netsim.transports.column_endpoints import ColumnEndpoints
 from weft.netsim.transports.sprayed import SprayedEndpoints
+from weft.netsim.workload.chakra import ChakraNode, flows_of_traces, read_trace
+from weft.netsim.workload.htsim import read_matrix, read_topology
+from weft.netsim.workload.patterns import flows_of, with_background
+from weft.netsim.workload.posting import first_parts, post
+from weft.netsim.workload.schedules import Near
+from weft.netsim.workload.step_traffic import step_flows, step_of
 from weft.planning.machine import machine_of
 from weft.specs.fabric import FabricSpec
 from weft.specs.job import JobSpec
@@ -59,7 +59,7 @@ COMPILE_FROM = 20_000
 _FEWEST_RANKS = 2
 _MOST_THREADS = 256
 
-AnyWorld = World | EngineWorld
+AnyWorld = ReferenceSimulator | CompiledSimulator
 Files = tuple[Path, Path]
 """htsim's connection matrix and topology."""
 Watch = Callable[[str, int, int], None]
@@ -113,7 +113,7 @@ def set_up_files(scenario: ScenarioSpec, site: SiteSpec, files: Files, seed: int
 
 def set_up_traces(scenario: ScenarioSpec, site: SiteSpec, prefix: Path, seed: int | None = None) -> Setup:
     """Return the Chakra traces PREFIX.0.et, PREFIX.1.et, ... as a scenario whose other settings are `scenario`'s."""
-    traces: list[tuple[Node, ...]] = []
+    traces: list[tuple[ChakraNode, ...]] = []
     while (file := prefix.with_name(f"{prefix.name}.{len(traces)}.et")).exists():
         if len(traces) >= site.fabric.gpus:
             raise UsageError(f"{file} is the trace of one rank more than {site.name} has GPUs; name a larger site")
@@ -191,7 +191,7 @@ def run(
     series: SeriesFile | None = None,
     watch: Watch | None = None,
     say: Callable[[str], None] | None = None,
-) -> Report:
+) -> SimulationReport:
     """Run one transport on `engine` ("reference" or "engine"; the compiled one where it is installed and pays).
 
     `fast` compiles the protocol's rules for the reference, or is decided by the size of the traffic where absent.
@@ -207,13 +207,13 @@ def run(
         network, world = prepare(setup, transport, fast=pays if fast is None else fast, cache=cache, say=say)
     total = sum(flow.size for flow in setup.flows if flow.counted)
 
-    kept = keep if isinstance(world, EngineWorld) else None
-    if isinstance(world, EngineWorld) and kept is not None:
+    kept = keep if isinstance(world, CompiledSimulator) else None
+    if isinstance(world, CompiledSimulator) and kept is not None:
         world.asked = f"{_provenance(setup, transport)} {digest([repr(flow) for flow in setup.flows])}"
         kept.take_up(world)
 
     def seen(world: AnyWorld) -> None:
-        if isinstance(world, EngineWorld) and kept is not None:
+        if isinstance(world, CompiledSimulator) and kept is not None:
             kept.now_and_then(world)
         if series is not None:
             series.note(transport.name, world.records)
@@ -251,7 +251,7 @@ def prepare(
     fast: bool = False,
     cache: Path | None = None,
     say: Callable[[str], None] | None = None,
-) -> tuple[Network, World]:
+) -> tuple[Network, ReferenceSimulator]:
     """Return the network and the world of one run on the reference, at time 0."""
     check_reference(setup)
     if fast:
@@ -259,7 +259,7 @@ def prepare(
     parts = _parts(setup, transport, fast=fast)
     if fast and isinstance(parts.endpoints, ColumnEndpoints):
         parts.endpoints.warm_up()
-    return parts.network, World(parts.network, parts.endpoints, parts.board, parts.seed, **parts.rest)
+    return parts.network, ReferenceSimulator(parts.network, parts.endpoints, parts.board, parts.seed, **parts.rest)
 
 
 def prepare_engine(
@@ -269,7 +269,7 @@ def prepare_engine(
     threads: int | None = None,
     cache: Path | None = None,
     say: Callable[[str], None] | None = None,
-) -> tuple[Network, EngineWorld]:
+) -> tuple[Network, CompiledSimulator]:
     """Return the network and the world of one run on the compiled engine, at time 0."""
     check_engine(setup)
     compiling.prepare(cache, say)
@@ -278,7 +278,7 @@ def prepare_engine(
     assert isinstance(endpoints, ColumnEndpoints), "every transport keeps its queue pairs as columns"
     if isinstance(endpoints, SprayedEndpoints):
         _plan_memory(parts.network, endpoints, say)
-    world = EngineWorld(parts.network, endpoints, parts.board, parts.seed, threads=threads or 1, **parts.rest)
+    world = CompiledSimulator(parts.network, endpoints, parts.board, parts.seed, threads=threads or 1, **parts.rest)
     return parts.network, world
 
 
@@ -352,7 +352,7 @@ def _report(
     *,
     interrupted: bool,
     took: tuple[float, float],
-) -> Report:
+) -> SimulationReport:
     board, records = world.board, world.records
     progress = world.board.progress
     first = first_parts(setup.flows, transport.queue_pairs, setup.scenario.transport.posting)
@@ -364,7 +364,7 @@ def _report(
         )
         for spec, found in zip(setup.scenario.faults, records.faults, strict=True)
     )  # fmt: skip
-    return Report(
+    return SimulationReport(
         scenario=setup.scenario.name,
         transport=transport.name,
         hosts=network.shape.hosts,
@@ -383,7 +383,7 @@ def _report(
         in_flight=world.in_flight,
         packet_hops=records.hops,
         faults=faults,
-        series=Series(
+        series=TimeSeries(
             tuple(records.bin_ends_ps),
             np.array(records.received).reshape(-1, len(board.pairs)),
             np.array(records.queue_peaks).reshape(-1, records.stages),
@@ -426,7 +426,7 @@ def _pausing(network: Network, record: PauseRecord) -> PauseResult:
     )
 
 
-def _flow_result(flow: Flow, parts: Sequence[Progress]) -> FlowResult:
+def _flow_result(flow: Flow, parts: Sequence[FlowProgress]) -> FlowResult:
     """Return how a flow went, which is over when the last of its parts is."""
     ends = [[part.arrived_ps for part in parts], [part.acknowledged_ps for part in parts]]
     arrived, acknowledged = (max(times) if min(times) >= 0 else -1 for times in ends)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from weft.fabric.shape import shape_of
-from weft.netsim.results import Report
+from weft.netsim.report import SimulationReport
 from weft.netsim.simulate import run, set_up, transports_of
 from weft.planning.machine import FabricTable, payload_share
 from weft.specs.scenario import ScenarioSpec
@@ -68,7 +68,7 @@ def _table(
     return FabricTable(tuple(float(size) for size in SIZES), tuple(shares), source)
 
 
-def share_of(report: Report, size: int, site: SiteSpec) -> float:
+def share_of(report: SimulationReport, size: int, site: SiteSpec) -> float:
     """Return the share of the NIC's payload rate that the slowest flow had, the way's own latency left out."""
     rate = site.fabric.nic_rate * payload_share(site.fabric.packet)
     sending_ps = size * _BITS * _PICOSECONDS / rate

@@ -16,8 +16,8 @@ from weft.cli.output import JsonFlag, PlotFile, console, print_json, print_table
 from weft.core.errors import FailedError, UsageError
 from weft.core.quantity import RATE, SIZE, TIME, counted, significant
 from weft.netsim.comparison import Posting
-from weft.netsim.engine.checkpoint import Keep
-from weft.netsim.results import Report
+from weft.netsim.kernel.checkpoint import Keep
+from weft.netsim.report import SimulationReport
 from weft.netsim.series_file import SeriesFile
 from weft.netsim.simulate import Watch
 from weft.specs import ScenarioSpec
@@ -191,7 +191,7 @@ def _progress() -> "Iterator[tuple[Watch | None, Any]]":
         yield watch, lambda text: errors.print(f"[dim]{text}[/]")
 
 
-def _end(reports: tuple[Report, ...], kept: Keep | None) -> None:
+def _end(reports: tuple[SimulationReport, ...], kept: Keep | None) -> None:
     """End as the runs did: interrupted, or with flows that failed; say first what is kept of them."""
     if kept is not None and (kept.trouble or reports[-1].interrupted):
         on = f"kept in {kept.folder}; the same command goes on from {TIME.about(reports[-1].end_ps)}"
@@ -217,7 +217,7 @@ def _check_options(flows: Path | None, posting: str) -> None:
         raise UsageError("Parquet needs polars, which is not installed; name a .csv file instead")
 
 
-def _print(reports: tuple[Report, ...]) -> None:
+def _print(reports: tuple[SimulationReport, ...]) -> None:
     first = reports[0]
     table = [_row(report) for report in reports]
     columns = ("transport", "flows", "fct mean", "p99", "max", "to ideal", "NIC goodput", "resent", "trimmed",
@@ -266,7 +266,7 @@ def _count(number: float) -> str:
     return f"{number:,.0f}"
 
 
-def _row(report: Report) -> tuple[str, ...]:
+def _row(report: SimulationReport) -> tuple[str, ...]:
     found = report.as_json()
     times = found["fct_us"]
     known = times["max"] is not None
@@ -285,7 +285,7 @@ def _longest(recovery_ps: tuple[int, ...]) -> str:
     return TIME.about(max(recovery_ps)) if recovery_ps else "-"
 
 
-def _write_flows(target: Path, reports: tuple[Report, ...]) -> None:
+def _write_flows(target: Path, reports: tuple[SimulationReport, ...]) -> None:
     rows = [{"transport": report.transport, **asdict(flow)} for report in reports for flow in report.flows]
     with writing(target) as part:
         if target.suffix == ".parquet":

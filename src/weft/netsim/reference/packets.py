@@ -1,7 +1,7 @@
 """A packet under way."""
 
 
-class Packet:
+class SimPacket:
     """One packet: where it goes, how large it is and when it got where it is."""
 
     __slots__ = ("control", "hop", "key", "marked", "pair", "path", "port", "row", "size", "time_ps", "trimmed", "uid")

@@ -2,10 +2,10 @@
 
 from collections import deque
 
-from weft.netsim.faults import LOSS_ONE, SLOW_ONE, Change
-from weft.netsim.network import Limits, grants
-from weft.netsim.reference.packets import Packet
-from weft.netsim.switching import MARK_ONE
+from weft.netsim.model.faults import LOSS_ONE, SLOW_ONE, LinkFaultChange
+from weft.netsim.model.network import QueueLimits, grants
+from weft.netsim.model.switching import MARK_ONE
+from weft.netsim.reference.packets import SimPacket
 
 QUEUED, TRIMMED, DROPPED = 0, 1, 2
 """What became of a packet that wanted into a queue."""
@@ -15,7 +15,7 @@ class Port:
     """The sending side of a link: control packets first, data packets after them, both first in first out."""
 
     def __init__(
-        self, number: int, rate_bps: int, delay_ps: int, limits: Limits, header: int, *, stage: int, last_hop: bool
+        self, number: int, rate_bps: int, delay_ps: int, limits: QueueLimits, header: int, *, stage: int, last_hop: bool
     ) -> None:
         self.number = number
         self.full_rate_bps = self.rate_bps = rate_bps
@@ -23,15 +23,15 @@ class Port:
         self.limits = limits
         self.header = header
         self.stage, self.last_hop = stage, last_hop
-        self.data: deque[Packet] = deque()
-        self.control: deque[Packet] = deque()
+        self.data: deque[SimPacket] = deque()
+        self.control: deque[SimPacket] = deque()
         self.data_bytes = self.control_bytes = 0
         self.credit = 0
         self.credited = -1
         """The last slot whose grant is in `credit`."""
         self.granted = 0
         """Bytes granted up to the end of that slot."""
-        self.faults: dict[int, Change] = {}
+        self.faults: dict[int, LinkFaultChange] = {}
         self.dark = False
         self.loss = 0
         self.arrives_ps = -1
@@ -39,7 +39,7 @@ class Port:
         self.paused = False
         """Whether it may start no data packet; a dark one loses them all the same."""
 
-    def accept(self, packet: Packet, trimming: bool) -> int:
+    def accept(self, packet: SimPacket, trimming: bool) -> int:
         """Queue a packet, or trim it, or refuse it."""
         if not packet.control:
             if self.data_bytes + packet.size <= self.limits.data:
@@ -69,7 +69,7 @@ class Port:
         self.granted = granted
         self.credited = slot
 
-    def take(self) -> Packet | None:
+    def take(self) -> SimPacket | None:
         """Take out the next packet, or nothing; marks it by what stays behind it.
 
         A packet may start while the port has credit left, and then all its bytes are owed.
@@ -88,14 +88,14 @@ class Port:
         self.credit -= packet.size
         return packet
 
-    def _marks(self, packet: Packet) -> bool:
+    def _marks(self, packet: SimPacket) -> bool:
         """Decide on a mark: the chance grows evenly between the two limits; the packet's key is the die."""
         low, high = self.limits.ecn_low, self.limits.ecn_high
         if self.data_bytes >= high:
             return True
         return (packet.key & (MARK_ONE - 1)) * (high - low) < (self.data_bytes - low) * self.limits.ecn_most
 
-    def change(self, change: Change, slot: int, slot_ps: int) -> None:
+    def change(self, change: LinkFaultChange, slot: int, slot_ps: int) -> None:
         """Let a fault begin or end here before `slot`; several may be in force."""
         key = change.fault
         if change.begins:

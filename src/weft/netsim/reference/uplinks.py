@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from weft.netsim.network import Network
-from weft.netsim.reference.packets import Packet
+from weft.netsim.model.network import Network
+from weft.netsim.reference.packets import SimPacket
 from weft.netsim.reference.ports import Port
 
 _TIE_SHIFT = 16
@@ -19,7 +19,7 @@ class Uplinks:
         """Links that routing knows to be dead."""
         self._paths: dict[tuple[int, int, int, int], tuple[int, ...]] = {}
 
-    def path(self, packet: Packet, ports: Sequence[Port]) -> tuple[int, ...]:
+    def path(self, packet: SimPacket, ports: Sequence[Port]) -> tuple[int, ...]:
         """Return the path of a packet that has just arrived at a switch, with this switch's choice in it."""
         path = packet.path
         shape = self.network.shape

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.core.seeds import Seed
-from weft.netsim.network import Frames, Network
-from weft.netsim.switching import Switching
+from weft.netsim.model.network import Frames, Network
+from weft.netsim.model.switching import Switching
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ Sent = Sequence[int]
 (`weft.mrc.columns.DATA` for data), the NIC, and when it is handed to the port."""
 
 
-class Event(NamedTuple):
+class FlowEvent(NamedTuple):
     """Something that a flow waits for."""
 
     time_ps: int
@@ -50,7 +50,7 @@ class Event(NamedTuple):
     pair: int
     """The queue pair."""
     kind: int
-    """`ARRIVED`, `ACKNOWLEDGED` or `FAILED` of `weft.netsim.hosts`."""
+    """`ARRIVED`, `ACKNOWLEDGED` or `FAILED` of `weft.netsim.host.mrc_host`."""
 
 
 Arrival = tuple[int, int, int, int]
@@ -58,12 +58,12 @@ Arrival = tuple[int, int, int, int]
 the last hop), and when the NIC acts on it."""
 
 
-class Outcome(NamedTuple):
+class EndpointOutcome(NamedTuple):
     """What a call to `Endpoints` brought forth."""
 
     sent: Sequence[Sent]
     """Packets for the wire."""
-    events: Sequence[Event]
+    events: Sequence[FlowEvent]
     """What was completed."""
     fresh: Sequence[int] = ()
     """For every arrival, 1 where it brought new data."""
@@ -96,11 +96,11 @@ class Carriers(Protocol):
 class Endpoints(Carriers, Protocol):
     """All NICs of a run."""
 
-    def take_in(self, arrivals: Sequence[Arrival]) -> Outcome:
+    def take_in(self, arrivals: Sequence[Arrival]) -> EndpointOutcome:
         """Take in what arrived in one slot, in order."""
         ...
 
-    def send_out(self, start_ps: int, phase: Any, room: Any) -> Outcome:
+    def send_out(self, start_ps: int, phase: Any, room: Any) -> EndpointOutcome:
         """Send what may go in the slot that begins at `start_ps`."""
         ...
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from weft.core.seeds import Seed
 from weft.mrc.columns import DATA, EV_PROBE, NACK, PORT_STATUS, PROBE, SACK
-from weft.netsim.halves import EV_ANSWER, PORT_ANSWER, TURN
-from weft.netsim.network import Frames, Network
-from weft.netsim.switching import PLAIN, Switching
+from weft.netsim.host.host_state import EV_ANSWER, PORT_ANSWER, TURN
+from weft.netsim.model.network import Frames, Network
+from weft.netsim.model.switching import PLAIN, Switching
 from weft.netsim.transports.base import Endpoints, Pair
 from weft.netsim.transports.sprayed import SprayedEndpoints, fitted
 from weft.specs.rivals import Forwarding

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft.core.seeds import Seed
-from weft.netsim.halves import DRAW
-from weft.netsim.network import Frames, Network
-from weft.netsim.switching import PLAIN, Switching
+from weft.netsim.host.host_state import DRAW
+from weft.netsim.model.network import Frames, Network
+from weft.netsim.model.switching import PLAIN, Switching
 from weft.netsim.transports.base import Endpoints, Pair
 from weft.netsim.transports.mrc import frames_of
 from weft.netsim.transports.sprayed import Spray, SprayedEndpoints, fitted

@@ -15,18 +15,18 @@ from typing_extensions import override
 from weft.core.compile.rules import Specialisation
 from weft.core.seeds import Seed, mix
 from weft.mrc.columns import NACK, SACK
-from weft.netsim import foresight, hosts, roce
-from weft.netsim.network import Frames, Network, pause_lags
-from weft.netsim.switching import MARK_ONE, Marking, Pause, Switching
+from weft.netsim.host import mrc_host, prefetch, roce_host
+from weft.netsim.model.network import Frames, Network, pause_lags
+from weft.netsim.model.switching import MARK_ONE, Marking, Pause, Switching
 from weft.netsim.transports.base import Endpoints, Pair
-from weft.netsim.transports.nics import ColumnEndpoints, make_sheet, tied_to_nics
+from weft.netsim.transports.column_endpoints import ColumnEndpoints, make_packet_pool, tied_to_nics
 from weft.netsim.transports.routing import AS_GIVEN, routing
 from weft.specs.rivals import PfcSpec, RoceSpec
 
 _HASH_BITS = 32
 _AROUND = 38 + 20 + 8 + 12 + 4
 """Ethernet, IPv4, UDP, BTH and ICRC."""
-_CONTROL = {SACK: _AROUND + 4, NACK: _AROUND + 4, roce.CNP: _AROUND + 16}
+_CONTROL = {SACK: _AROUND + 4, NACK: _AROUND + 4, roce_host.CNP: _AROUND + 16}
 """AETH in acknowledgements; 16 reserved bytes in a CNP (InfiniBand annex A17.9.3)."""
 _TIMEOUT_UNIT_PS = 4_096_000
 _MESSAGES = 64
@@ -92,21 +92,21 @@ def scaled(amount: int, spec: RoceSpec, network: Network) -> int:
 
 
 class RoceEndpoints(ColumnEndpoints):
-    """All NICs of a run, driven by the rules of `weft.netsim.roce`."""
+    """All NICs of a run, driven by the rules of `weft.netsim.host.roce_host`."""
 
-    rules = roce
+    rules = roce_host
     swap = Specialisation(
         "roce",
         {
-            hosts.take_one: roce.take_one,
-            hosts.send_control: roce.send_control,
-            hosts.send_data: roce.send_data,
-            foresight.foresee_reply: foresight.no_reply,
-            foresight.foresee_path: foresight.no_reply,
-            foresight.foresee_acked: foresight.none_acked,
-            foresight.foresee_nic: foresight.no_nic,
-            foresight.foresee_windows: foresight.no_nic,
-            foresight.foresee_data: foresight.no_nic,
+            mrc_host.take_one: roce_host.take_one,
+            mrc_host.send_control: roce_host.send_control,
+            mrc_host.send_data: roce_host.send_data,
+            prefetch.prefetch_reply: prefetch.no_reply,
+            prefetch.prefetch_path: prefetch.no_reply,
+            prefetch.prefetch_acked: prefetch.none_acked,
+            prefetch.prefetch_nic: prefetch.no_nic,
+            prefetch.prefetch_windows: prefetch.no_nic,
+            prefetch.prefetch_data: prefetch.no_nic,
         },
     )
 
@@ -116,14 +116,14 @@ class RoceEndpoints(ColumnEndpoints):
         self._fixed = {}
         self._paths: dict[tuple[int, int, int], tuple[int, ...]] = {}
         self._stride = network.shape.paths
-        self.halves = make_halves(network, self.pairs, spec)
+        self.halves = make_host_state(network, self.pairs, spec)
         self.params = self.halves.s.params
         free = [Pair(pair.source, pair.destination, pair.lane) for pair in self.pairs]
         self.routing = routing(free, AS_GIVEN, self._stride, network.shape.paths)
-        self.sheet = make_sheet()
+        self.sheet = make_packet_pool()
         words = seed.words(("pair", pair.source, pair.destination, pair.lane) for pair in self.pairs)
         self._hashes = [tuple(mix(word, n) >> _HASH_BITS for n in range(3)) for word in words]
-        start = self._rule(roce.start_pair)
+        start = self._rule(roce_host.start_pair)
         for i in range(len(self.pairs)):
             start(self.halves, i, *self._routes(i, frozenset()))
 
@@ -173,14 +173,14 @@ class RoceEndpoints(ColumnEndpoints):
         return found | {name: np.zeros(len(self.pairs), np.int64) for name in _ZEROS}
 
 
-def make_halves(network: Network, pairs: Sequence[Pair], spec: RoceSpec) -> roce.RoceHalves:
+def make_host_state(network: Network, pairs: Sequence[Pair], spec: RoceSpec) -> roce_host.RoceHostState:
     """Return the columns of `pairs`."""
     params = params_of(network, spec)
-    return roce.RoceHalves(
-        s=roce.Side(params, np.zeros(len(pairs), roce.SENDER)),
-        r=roce.Side(params, np.zeros(len(pairs), roce.RECEIVER)),
-        messages=np.zeros((len(pairs), _MESSAGES), roce.MESSAGE),
-        **tied_to_nics(network, pairs, roce.KINDS),
+    return roce_host.RoceHostState(
+        s=roce_host.Side(params, np.zeros(len(pairs), roce_host.SENDER)),
+        r=roce_host.Side(params, np.zeros(len(pairs), roce_host.RECEIVER)),
+        messages=np.zeros((len(pairs), _MESSAGES), roce_host.MESSAGE),
+        **tied_to_nics(network, pairs, roce_host.KINDS),
     )
 
 
@@ -200,17 +200,17 @@ def params_of(network: Network, spec: RoceSpec) -> np.ndarray:
         "least_bps": control.least_rate,
         "ai_bps": scaled(control.additive, spec, network),
         "hai_bps": scaled(control.hyper, spec, network),
-        "gain": round(control.gain * roce.ALPHA_ONE),
+        "gain": round(control.gain * roce_host.ALPHA_ONE),
         "cnp_ps": control.cnp_interval,
         "alpha_ps": control.alpha_timer,
         "rise_ps": control.rise_timer,
         "rise_bytes": control.rise_bytes,
         "fast": control.fast_rounds,
-        "first_alpha": round(control.first_alpha * roce.ALPHA_ONE),
+        "first_alpha": round(control.first_alpha * roce_host.ALPHA_ONE),
         "burst_bytes": control.burst,
         "window_max": 2 * network.plane_bdp,
     }
-    row = np.zeros(1, roce.PARAMS)
+    row = np.zeros(1, roce_host.PARAMS)
     for name, value in figures.items():
         row[name] = int(value)
     return row

@@ -34,7 +34,7 @@ class Routing(NamedTuple):
 
 
 def seen_as(pairs: Sequence[Pair]) -> np.ndarray:
-    """Return what switches see of every half besides EVs: `SEEN_AS` of `weft.netsim.halves`."""
+    """Return what switches see of every half besides EVs: `SEEN_AS` of `weft.netsim.host.host_state`."""
     number = {(pair.source, pair.destination, pair.lane, pair.uplinks): i for i, pair in enumerate(pairs)}
     same = [number.get((p.destination, p.source, p.lane, p.uplinks), -1) for p in pairs]
     return np.array([half for i, k in enumerate(same) for half in (2 * i, 2 * k if k >= 0 else 2 * i + 1)], np.int64)

@@ -15,11 +15,11 @@ from weft.mrc import columns
 from weft.mrc.rules import sender
 from weft.mrc.rules.receiver import has_packet
 from weft.mrc.settings import TIMEOUT_UNIT_PS, settings, slots_mask
-from weft.netsim import beginnings, halves, hosts
-from weft.netsim.memory import check_memory, free_memory, planned_bytes
-from weft.netsim.network import Network
+from weft.netsim.host import host_state, mrc_host, open_pairs
+from weft.netsim.model.memory import check_memory, free_memory, planned_bytes
+from weft.netsim.model.network import Network
 from weft.netsim.transports.base import Pair
-from weft.netsim.transports.nics import ColumnEndpoints, make_sheet, tied_to_nics
+from weft.netsim.transports.column_endpoints import ColumnEndpoints, make_packet_pool, tied_to_nics
 from weft.netsim.transports.routing import AS_GIVEN, routing, way_of
 from weft.specs.transport import MrcSpec
 
@@ -69,7 +69,7 @@ class Spray:
     """How senders choose EVs."""
 
     kind: int
-    """`TURN`, `RECYCLE`, `DRAW` or `REPS` of `weft.netsim.hosts`."""
+    """`TURN`, `RECYCLE`, `DRAW` or `REPS` of `weft.netsim.host.mrc_host`."""
     ring: int = 0
     """`REPS`: EVs kept that came back unmarked."""
     freeze_ps: int = 0
@@ -79,9 +79,9 @@ class Spray:
 
 
 class SprayedEndpoints(ColumnEndpoints):
-    """All NICs of a run, driven by the rules of `weft.netsim.hosts`."""
+    """All NICs of a run, driven by the rules of `weft.netsim.host.mrc_host`."""
 
-    rules = hosts
+    rules = mrc_host
     swap = Specialisation("sprayed", {sender.describe_write: sender.describe_no_write})
 
     def __init__(
@@ -116,8 +116,8 @@ class SprayedEndpoints(ColumnEndpoints):
         self.routing = routing(self.pairs, route_by, self._stride, shape.paths, route_word)
         """How EVs become paths."""
         chosen = Spray(spray) if isinstance(spray, int) else spray
-        self.halves = _make_halves(network, self.pairs, params, chosen, self._stride)
-        self.sheet = make_sheet()
+        self.halves = _make_host_state(network, self.pairs, params, chosen, self._stride)
+        self.sheet = make_packet_pool()
         self._start(seed)
         for port in sorted(denied):
             self._deny(port)
@@ -133,13 +133,13 @@ class SprayedEndpoints(ColumnEndpoints):
         local = [shape.t0_of(pair.source) == shape.t0_of(pair.destination) for pair in self.pairs]
         paths[local] = 1
         scratch = np.zeros(self._stride, np.int64)
-        self._rule(beginnings.start_pairs)(self.halves, words, paths, self._stride, scratch)
-        if self.halves.spray[halves.ECHOES]:
+        self._rule(open_pairs.start_pairs)(self.halves, words, paths, self._stride, scratch)
+        if self.halves.spray[host_state.ECHOES]:
             self.halves.r.qp["reverse_probe_ps"] = columns.NEVER
 
     def _deny(self, link: int) -> None:
         """Deny every EV whose path crosses a link."""
-        deny = self._rule(beginnings.deny)
+        deny = self._rule(open_pairs.deny)
         for i in range(len(self.pairs)):
             for half, table in ((0, self.halves.s.evs[i]), (1, self.halves.b.evs[i])):
                 for e, value in enumerate(table["value"].tolist()):
@@ -154,7 +154,7 @@ class SprayedEndpoints(ColumnEndpoints):
             ends = self.pairs[pair]
             source, destination = (ends.source, ends.destination) if half == 0 else (ends.destination, ends.source)
             plane, ev = divmod(route, self._stride)
-            seen_as = int(self.halves.each[2 * pair + half, halves.SEEN_AS])
+            seen_as = int(self.halves.each[2 * pair + half, host_state.SEEN_AS])
             way = int(way_of(self.routing, 2 * pair + half, seen_as, ev))
             found = self.network.path(source, destination, plane, way)
             self._paths[key] = found
@@ -177,19 +177,19 @@ class SprayedEndpoints(ColumnEndpoints):
         return found
 
 
-def _make_halves(
+def _make_host_state(
     network: Network, pairs: tuple[Pair, ...], params: np.ndarray, spray: Spray, per_plane: int
-) -> halves.Halves:
+) -> host_state.HostState:
     count = len(pairs)
     back = params.copy()
     back["window"], back["slot_mask"], back["messages"], back["message_mask"] = _BACK_WINDOW, _BACK_WINDOW - 1, 1, 0
-    ring = int(params["evs"][0]) if spray.kind == halves.RECYCLE else max(1, spray.ring)
+    ring = int(params["evs"][0]) if spray.kind == host_state.RECYCLE else max(1, spray.ring)
     b, r = columns.make_sender(back, count), columns.make_receiver(params, count)
     # Pairs are numbered by their sources: those of the destinations, where both of these are, lie anywhere.
     at_destinations = columns.together(r.qp, r.arrived, b.planes, b.qp, b.evs)
     r = r._replace(qp=at_destinations[0], arrived=at_destinations[1])
     b = b._replace(planes=at_destinations[2], qp=at_destinations[3], evs=at_destinations[4])
-    return halves.Halves(
+    return host_state.HostState(
         s=columns.make_sender(params, count),
         b=b,
         r=r,
@@ -197,5 +197,5 @@ def _make_halves(
         ring_at=np.zeros((count, 2), np.int16),
         frozen=np.zeros((count, 2), np.int64),
         spray=np.array([spray.kind, spray.freeze_ps, spray.echoes, per_plane], np.int64),
-        **tied_to_nics(network, pairs, halves.KINDS),
+        **tied_to_nics(network, pairs, host_state.KINDS),
     )

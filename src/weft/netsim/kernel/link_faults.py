@@ -1,0 +1,114 @@
+"""Faults as they come and go: what is wrong with each port, and what the engine's columns say of it."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from weft.core.errors import LimitReachedError
+from weft.netsim.kernel import layout
+from weft.netsim.kernel.fabric_columns import rate_row, set_ways
+from weft.netsim.model.faults import LOSS_ONE, SLOW_ONE, LinkFaultChange
+from weft.netsim.model.network import grants
+
+Found = tuple[int, int, bool]
+"""A NIC that sees one of its ports change: NIC, plane, whether the port is up."""
+
+
+class LinkFaults:
+    """What is wrong with every port."""
+
+    def __init__(self, fabric: layout.Fabric, row_of: Any, rates: int, slot_ps: int) -> None:
+        self._fabric, self._row_of, self._slot_ps = fabric, row_of, slot_ps
+        self._rates = fabric.rates[:rates, layout.BPS].tolist()
+        self._losses = [0]
+        self._faults: dict[int, dict[int, LinkFaultChange]] = {}
+        self._full_bps: dict[int, int] = {}
+
+    def faults_of(self, port: int) -> Iterable[int]:
+        """Return the faults in force on a port."""
+        return self._faults.get(port, {})
+
+    def state(self) -> tuple[Any, ...]:
+        """Return what is kept of a run: the columns hold the rest."""
+        return self._rates, self._losses, self._faults, self._full_bps
+
+    def set_state(self, state: tuple[Any, ...]) -> None:
+        """Take up what was kept."""
+        self._rates, self._losses, self._faults, self._full_bps = state
+
+    def change(self, change: LinkFaultChange, slot: int) -> list[Found]:
+        """Let a fault begin or end on its links before `slot`; return the NICs that see it."""
+        found: list[Found] = []
+        for link in change.links:
+            was_down = self.is_down(2 * link)
+            for port in (2 * link, 2 * link + 1):
+                self._change_port(port, change, slot)
+            is_down = self.is_down(2 * link)
+            nic = self._nic_of(2 * link)
+            if is_down != was_down and nic is not None:
+                found.append((*nic, not is_down))
+        return found
+
+    def _nic_of(self, port: int) -> tuple[int, int] | None:
+        """Return the NIC and plane whose own port this is."""
+        row = int(self._row_of[port])
+        nodes = self._fabric.nodes
+        number = int(np.searchsorted(nodes[:, layout.FIRST_PORT], row, side="right")) - 1
+        node = nodes[number]
+        if node[layout.TIER] != layout.AT_NICS:
+            return None
+        local, plane = divmod(row - int(node[layout.FIRST_PORT]), int(self._fabric.figures[layout.PLANES]))
+        return int(node[layout.FIRST_NIC]) + local, plane
+
+    def is_down(self, port: int) -> bool:
+        """Return whether a link is seen to be down from one of its ports: a black hole is not."""
+        return any(each.effect == "down" for each in self._faults.get(port, {}).values())
+
+    def _change_port(self, port: int, change: LinkFaultChange, slot: int) -> None:
+        faults = self._faults.setdefault(port, {})
+        if change.begins:
+            faults[change.fault] = change
+        else:
+            faults.pop(change.fault, None)
+        row = self._fabric.ports[int(self._row_of[port])]
+        keep, slow = LOSS_ONE, SLOW_ONE
+        for each in faults.values():
+            if each.effect == "loss":
+                keep = keep * (LOSS_ONE - each.amount) // LOSS_ONE
+            elif each.effect == "slow":
+                slow = slow * each.amount // SLOW_ONE
+        dark = any(each.effect in ("down", "swallow") for each in faults.values())
+        row[layout.LINK_FAULT] = self._harm(layout.LINK_DOWN if dark else LOSS_ONE - keep)
+        full_bps = self._full_bps.setdefault(port, self._rates[int(row[layout.RATE])])
+        self._set_rate(row, max(1, full_bps * slow // SLOW_ONE), slot)
+
+    def _harm(self, harm: int) -> int:
+        if harm not in self._losses:
+            self._losses.append(harm)
+            self._check(len(self._losses), len(self._fabric.harms))
+            self._fabric.harms[len(self._losses) - 1] = harm
+        return self._losses.index(harm)
+
+    def _set_rate(self, row: Any, rate_bps: int, slot: int) -> None:
+        """Change the rate from `slot` on; what was granted before stays."""
+        was_bps = self._rates[int(row[layout.RATE])]
+        if rate_bps == was_bps:
+            return
+        credited = int(row[layout.CREDITED])
+        if credited < slot - 1:
+            since = grants(was_bps, self._slot_ps, slot - 1) - grants(was_bps, self._slot_ps, credited)
+            row[layout.CREDIT] = min(0, int(row[layout.CREDIT]) + since)
+            row[layout.CREDITED] = slot - 1
+        if rate_bps not in self._rates:
+            self._rates.append(rate_bps)
+            self._check(len(self._rates), len(self._fabric.rates))
+            self._fabric.rates[len(self._rates) - 1] = rate_row(rate_bps, self._slot_ps)
+        row[layout.RATE] = self._rates.index(rate_bps)
+        fabric = self._fabric
+        set_ways(row, fabric.grades, fabric.rates, ordered=bool(fabric.figures[layout.ORDERED]))
+
+    @staticmethod
+    def _check(count: int, most: int) -> None:
+        if count > most:
+            raise LimitReachedError(f"the faults make more than {most} different rates or losses; use fewer amounts")

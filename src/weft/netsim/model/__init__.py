@@ -1,0 +1,1 @@
+"""What both simulators share: the network as ports, switches, flows and their progress, faults, records."""

@@ -1,0 +1,111 @@
+"""What a run keeps: counters, what faults took, and everything over time in bins."""
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+
+@dataclass
+class FaultRecord:
+    """What one fault took, and how long it took to be made good."""
+
+    begins_ps: int
+    """When it first began."""
+    lost: int = 0
+    """Packets of any kind lost to it."""
+    data_lost: int = 0
+    """Data packets among them."""
+    first_ps: dict[int, int] = field(default_factory=dict)
+    """Queue pair to the time of its first loss."""
+    recovered_ps: dict[int, int] = field(default_factory=dict)
+    """Queue pair to the time at which the last packet lost so far had arrived after all."""
+    open: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Queue pair and packet number to the time of a loss that has not been made good."""
+
+    def lose(self, pair: int, time_ps: int) -> None:
+        """Note the loss of a data packet."""
+        self.data_lost += 1
+        self.first_ps.setdefault(pair, time_ps)
+
+    def arrive(self, pair: int, sequence: int, time_ps: int) -> None:
+        """Note that a data packet arrived that may have been lost before."""
+        if self.open.pop((pair, sequence), None) is not None:
+            self.recovered_ps[pair] = time_ps
+
+
+class Miss(NamedTuple):
+    """A data packet that a fault took, until the round is over: another copy of it may arrive by then."""
+
+    fault: int
+    """Which."""
+    pair: int
+    """Its queue pair."""
+    sequence: int
+    """Its number."""
+    time_ps: int
+    """When."""
+
+
+class Counts(NamedTuple):
+    """Packets counted up to the end of a bin."""
+
+    packet_hops: int
+    """Ports crossed."""
+    trimmed: int
+    """Cut to their header."""
+    marked: int
+    """Data that arrived with a mark."""
+    dropped: int
+    """Refused by a full queue."""
+    lost: int
+    """Taken by faults, of any kind."""
+
+
+@dataclass
+class RunRecords:
+    """Everything that a run keeps besides the counters of its endpoints."""
+
+    stages: int
+    """Ports on the longest path."""
+    injected: int = 0
+    """Packets put on the wire by NICs."""
+    delivered: int = 0
+    """Packets, whole or trimmed, that reached their NIC."""
+    dropped: int = 0
+    """Packets that found a queue full."""
+    lost: int = 0
+    """Packets lost to faults."""
+    trimmed: int = 0
+    """Packets whose payload was cut off."""
+    marked: int = 0
+    """Data packets that arrived with a mark."""
+    hops: int = 0
+    """Ports crossed by packets."""
+    trace: int = 0
+    """Sum over all arrivals of what, where and when."""
+    faults: list[FaultRecord] = field(default_factory=list)
+    """What each fault took."""
+    bin_ends_ps: list[int] = field(default_factory=list)
+    """Ends of the bins."""
+    received: list[Any] = field(default_factory=list)
+    """Bytes that each queue pair had received at the end of each bin."""
+    queue_peaks: list[list[int]] = field(default_factory=list)
+    """Deepest data queue of every stage in each bin, in bytes."""
+    lost_by: list[int] = field(default_factory=list)
+    """Data packets lost to faults up to the end of each bin."""
+    counts: list[Counts] = field(default_factory=list)
+    """What had been counted at the end of each bin."""
+    peaks: list[int] = field(default_factory=list)
+    """The deepest queues in the bin that is open."""
+
+    def __post_init__(self) -> None:
+        """Open the first bin."""
+        self.peaks = [0] * self.stages
+
+    def close_bin(self, end_ps: int, received: Any, counts: Counts) -> None:
+        """Close a bin."""
+        self.counts.append(counts)
+        self.bin_ends_ps.append(end_ps)
+        self.received.append(received)
+        self.queue_peaks.append(self.peaks)
+        self.lost_by.append(sum(fault.data_lost for fault in self.faults))
+        self.peaks = [0] * self.stages

@@ -1,0 +1,107 @@
+"""Collectives as traffic: every send of a schedule becomes a flow that waits for the sends it depends on.
+
+Pure: a schedule, the NICs of its ranks and a size go in, flows come out. Any transport then carries them. Sends between
+ranks that share a scale-up domain do not cross the fabric; they become the time that those after them wait.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from weft.collectives import algorithms
+from weft.collectives.schedule import Schedule
+from weft.core.errors import UsageError
+from weft.core.units import PICOSECONDS_PER_SECOND
+from weft.netsim.model.flow import Flow
+
+
+@dataclass(frozen=True)
+class Near:
+    """What a send inside a scale-up domain costs."""
+
+    latency_ps: int
+    """Before its first byte."""
+    bytes_per_second: int
+    """Of one rank."""
+
+    def takes_ps(self, size: int) -> int:
+        """Return the time of one send of `size` bytes."""
+        return self.latency_ps + size * PICOSECONDS_PER_SECOND // self.bytes_per_second
+
+
+_BY_NAME = {
+    ("all-reduce", "ring"): algorithms.ring_all_reduce,
+    ("all-reduce", "halving-doubling"): algorithms.halving_doubling_all_reduce,
+    ("all-reduce", "double-tree"): algorithms.double_tree_all_reduce,
+    ("reduce-scatter", "ring"): algorithms.ring_reduce_scatter,
+    ("reduce-scatter", "halving-doubling"): algorithms.halving_reduce_scatter,
+    ("all-gather", "ring"): algorithms.ring_all_gather,
+    ("all-gather", "halving-doubling"): algorithms.doubling_all_gather,
+    ("all-to-all", "direct"): algorithms.direct_all_to_all,
+    ("broadcast", "ring"): algorithms.chain_broadcast,
+    ("broadcast", "double-tree"): algorithms.binomial_broadcast,
+}
+_USUAL = {"all-to-all": "direct"}
+
+
+def schedule_named(kind: str, algorithm: str | None, ranks: int) -> Schedule:
+    """Return the schedule of a collective; the usual algorithm is a ring, or direct sends for an all-to-all."""
+    chosen = algorithm or _USUAL.get(kind, "ring")
+    make = _BY_NAME.get((kind, chosen))
+    if make is None:
+        known = [name for each, name in _BY_NAME if each == kind]
+        raise UsageError(f"there is no {kind} by {chosen}; there is one by {', '.join(known)}")
+    if chosen == "halving-doubling" and kind != "all-reduce" and ranks & (ranks - 1):
+        raise UsageError(f"a {kind} by halving-doubling needs a power of two of ranks, not {ranks}; use a ring")
+    return make(ranks)
+
+
+def flows_of_schedule(
+    schedule: Schedule,
+    nics: Sequence[int],
+    size: int,
+    *,
+    name: str = "",
+    at_ps: int = 0,
+    after: Sequence[int] = (),
+    offset: int = 0,
+    near: Near | None = None,
+) -> list[Flow]:
+    """Return the flows of a schedule over a buffer of `size` bytes; rank r sits at `nics[r]`.
+
+    The first of them are flow number `offset`, wait for the flows `after`, and begin `at_ps` later. With `near`, sends
+    that do not leave their domain (`Schedule.far`) become waiting time; without, all are flows.
+    """
+    sizes = schedule.sent_bytes(size)
+    numbers: dict[int, int] = {}
+    # For a send that is no flow: the flows that it came after, and the time since the last of them.
+    folded: dict[int, tuple[tuple[int, ...], int]] = {}
+    flows: list[Flow] = []
+    for send in range(len(schedule)):
+        if len(schedule.before_of(send)):
+            waits, wait_ps = _before(schedule, send, numbers, folded)
+        else:
+            waits, wait_ps = tuple(after), at_ps
+        if near is not None and not schedule.far[send]:
+            folded[send] = waits, wait_ps + near.takes_ps(int(sizes[send]))
+            continue
+        numbers[send] = offset + len(flows)
+        source, target = nics[int(schedule.source[send])], nics[int(schedule.target[send])]
+        label = f"{name}{'.' if name else ''}{send}:{source}-{target}"
+        flows.append(Flow(label, source, target, int(sizes[send]), wait_ps, waits))
+    return flows
+
+
+def _before(
+    schedule: Schedule, send: int, numbers: dict[int, int], folded: dict[int, tuple[tuple[int, ...], int]]
+) -> tuple[tuple[int, ...], int]:
+    """Return the flows that a send waits for, and the longest time that it waits after the last of them."""
+    waits: set[int] = set()
+    wait_ps = 0
+    for earlier in schedule.before_of(send).tolist():
+        if earlier in numbers:
+            waits.add(numbers[earlier])
+        else:
+            others, since_ps = folded[earlier]
+            waits.update(others)
+            wait_ps = max(wait_ps, since_ps)
+    return tuple(sorted(waits)), wait_ps
