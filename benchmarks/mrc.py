@@ -14,7 +14,7 @@ from weft.mrc import columns
 from weft.mrc.rules.acks import on_sack
 from weft.mrc.rules.receiver import receive, start_receiver, take_sack
 from weft.mrc.rules.sender import next_data, post, start_sender
-from weft.mrc.settings import settings
+from weft.mrc.rules.settings import settings
 from weft.specs.transport import MrcSpec
 
 QUEUE_PAIRS, BURST = 64, 128

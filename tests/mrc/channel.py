@@ -15,7 +15,7 @@ from weft.core.compile.rules import compiled
 from weft.mrc import columns
 from weft.mrc.invariants import check_receiver, check_sender
 from weft.mrc.rules import acks, control, ports, receiver, reverse, sender
-from weft.mrc.settings import settings
+from weft.mrc.rules.settings import settings
 from weft.specs.transport import MrcSpec
 
 US = 10**6

@@ -5,7 +5,7 @@ import pytest
 from weft.core.errors import SpecError
 from weft.core.specfile import validate
 from weft.mrc.columns import PARAMS
-from weft.mrc.settings import settings
+from weft.mrc.rules.settings import settings
 from weft.specs.transport import MrcSpec, window_packets
 
 

@@ -31,7 +31,7 @@ from weft.core.seeds import Seed
 from weft.mrc.columns import ERROR_NAMES
 from weft.mrc.rules.receiver import start_receiver
 from weft.mrc.rules.sender import start_sender
-from weft.mrc.settings import settings
+from weft.mrc.rules.settings import settings
 from weft.transport.memory import layout
 from weft.transport.memory.arithmetic import reduce_at
 from weft.transport.memory.layout import INDEX_BITS, EndpointState, make_state

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from weft.mrc import columns
 from weft.mrc.rules.congestion import cc_ack, cc_allows, cc_loss, cc_penalty, cc_start, cc_trim
-from weft.mrc.settings import settings
+from weft.mrc.rules.settings import settings
 from weft.specs.transport import MrcSpec
 
 US = 10**6

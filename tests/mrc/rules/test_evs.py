@@ -14,7 +14,7 @@ from weft.mrc.invariants import check_evs
 from weft.mrc.rules import evs, skipping
 from weft.mrc.rules.ports import on_port_status
 from weft.mrc.rules.sender import start_sender
-from weft.mrc.settings import settings
+from weft.mrc.rules.settings import settings
 from weft.specs.transport import MrcSpec
 
 # What facts section 4.2 says, written out a second time by hand: input by state.

@@ -11,7 +11,7 @@ from weft.mrc import columns
 from weft.mrc.columns import ERROR_NAMES, NACK, NOTHING, SACK
 from weft.mrc.invariants import check_receiver
 from weft.mrc.rules import receiver, reverse, sender
-from weft.mrc.settings import settings
+from weft.mrc.rules.settings import settings
 from weft.mrc.wire import packets
 
 

@@ -15,7 +15,7 @@ from weft.mrc.rules import sender
 from weft.mrc.rules.acks import on_nack, on_sack
 from weft.mrc.rules.control import next_control
 from weft.mrc.rules.recovery import LONGEST_TIMEOUT_PS, timeout_ps
-from weft.mrc.settings import settings
+from weft.mrc.rules.settings import settings
 from weft.mrc.wire import packets
 
 

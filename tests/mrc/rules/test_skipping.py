@@ -12,7 +12,7 @@ from weft.mrc import columns
 from weft.mrc.columns import GOOD, SKIP
 from weft.mrc.rules import evs, skipping
 from weft.mrc.rules.sender import start_sender
-from weft.mrc.settings import settings
+from weft.mrc.rules.settings import settings
 from weft.specs.transport import MrcSpec
 
 MOST = 32

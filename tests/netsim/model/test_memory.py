@@ -4,7 +4,7 @@ import pytest
 from tests.netsim.scenarios import fault, flows, run_world, scenario
 
 from weft.core.errors import UsageError
-from weft.mrc.settings import settings
+from weft.mrc.rules.settings import settings
 from weft.netsim.model.memory import check_memory, free_memory, planned_bytes
 from weft.netsim.transports import sprayed
 from weft.specs.transport import MrcSpec, WindowSpec

@@ -14,7 +14,7 @@ from weft.core.units import Picoseconds
 from weft.mrc import columns
 from weft.mrc.rules import sender
 from weft.mrc.rules.receiver import has_packet
-from weft.mrc.settings import TIMEOUT_UNIT_PS, settings, slots_mask
+from weft.mrc.rules.settings import TIMEOUT_UNIT_PS, settings, slots_mask
 from weft.netsim.host import host_state, mrc_host, open_pairs
 from weft.netsim.model.memory import check_memory, free_memory, planned_bytes
 from weft.netsim.model.network import Network
