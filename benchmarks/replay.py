@@ -1,6 +1,6 @@
 """How fast a cluster is decided about: 100,000 generated jobs on 7,500 nodes, and one pass over 10,000 waiting jobs.
 
-Prints the CPU time of the replay, the time of a pass, and the ratio between a pass over a kept book and one over a book
+Prints the CPU time of the replay, the time of a pass, and the ratio between a pass over a kept state and one over a state
 that is built anew, which is what a planner without increments would do.
 """
 
@@ -50,20 +50,20 @@ def main() -> None:
         for number in range(WAITING)
     ]
     policy = replace(snapshot.policy, preempt=False)
-    book = ClusterState(replace(snapshot, jobs=(*full, *late), policy=policy))
-    decide(book, 10)
-    running = [book.jobs[name] for name in sorted(book.nodes_of)][:ROUNDS]
+    cluster = ClusterState(replace(snapshot, jobs=(*full, *late), policy=policy))
+    decide(cluster, 10)
+    running = [cluster.jobs[name] for name in sorted(cluster.nodes_of)][:ROUNDS]
     begin = time.process_time()
     for number, job in enumerate(running):
-        book.put(ended(job, JobState.DONE), 20 + number)
-        decide(book, 20 + number)
+        cluster.put(ended(job, JobState.DONE), 20 + number)
+        decide(cluster, 20 + number)
     kept = (time.process_time() - begin) / ROUNDS
-    frozen = book.snapshot()
+    frozen = cluster.snapshot()
     begin = time.process_time()
     plan(frozen, 1000)
     anew = time.process_time() - begin
-    times = f"{kept * 1e3:.2f} ms in a kept book, {anew * 1e3:.0f} ms anew, ratio {anew / kept:.0f}"
-    print(f"one pass over {len(book.queue):,} waiting jobs: {times}")
+    times = f"{kept * 1e3:.2f} ms in a kept state, {anew * 1e3:.0f} ms anew, ratio {anew / kept:.0f}"
+    print(f"one pass over {len(cluster.queue):,} waiting jobs: {times}")
 
 
 if __name__ == "__main__":

@@ -21,11 +21,11 @@ def test_a_log_replays_without_a_difference_and_a_forged_one_does_not(snapshot: 
     for number in range(data.draw(st.integers(1, 8))):
         now_ms = number * 50
         recorder.put(data.draw(jobs(number, now_ms, snapshot)), now_ms)
-        if recorder.book.nodes_of and data.draw(st.booleans()):
-            name = min(recorder.book.nodes_of)
-            recorder.put(ended(recorder.book.jobs[name], JobState.DONE), now_ms)
+        if recorder.cluster.nodes_of and data.draw(st.booleans()):
+            name = min(recorder.cluster.nodes_of)
+            recorder.put(ended(recorder.cluster.jobs[name], JobState.DONE), now_ms)
         if data.draw(st.booleans()):
-            node = recorder.book.pool.nodes[0]
+            node = recorder.cluster.pool.nodes[0]
             recorder.put(witnessed(node, NodeEvidence("ecc", now_ms)), now_ms)
         lines.append(recorder.decide(now_ms)[1])
     assert list(replayed(lines)) == []

@@ -28,9 +28,9 @@ def told(snapshot: Snapshot, name: str, now_ms: int = 10 * MINUTE) -> Why:
 
 
 def settled(snapshot: Snapshot, now_ms: int = 10 * MINUTE) -> Snapshot:
-    book = ClusterState(snapshot)
-    decide(book, now_ms)
-    return book.snapshot()
+    cluster = ClusterState(snapshot)
+    decide(cluster, now_ms)
+    return cluster.snapshot()
 
 
 def test_the_head_is_told_when_enough_nodes_come_back():

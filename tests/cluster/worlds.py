@@ -74,10 +74,10 @@ def jobs(draw: st.DrawFn, number: int, now_ms: int, snapshot: Snapshot) -> Job:
 
 
 class Life:
-    """A cluster under a book, with what the world does to it."""
+    """A cluster under a state, with what the world does to it."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        self.book = ClusterState(snapshot)
+        self.cluster = ClusterState(snapshot)
         self.now_ms = 0
         self.submitted = 0
         self.promises: dict[str, int] = {}
@@ -85,13 +85,13 @@ class Life:
         self.bound: list[Bind] = []
 
     def decide(self) -> tuple[Action, ...]:
-        """Make a pass over the book, hold it against `plan`, and check everything that must hold."""
-        before = self.book.snapshot()
+        """Make a pass over the state, hold it against `plan`, and check everything that must hold."""
+        before = self.cluster.snapshot()
         expected = plan(before, self.now_ms)
         assert plan(before, self.now_ms) == expected
-        actions = decide(self.book, self.now_ms)
+        actions = decide(self.cluster, self.now_ms)
         assert actions == expected
-        after = self.book.snapshot()
+        after = self.cluster.snapshot()
         wrong = broken(after) + badly_bound(before, actions)
         assert not wrong, wrong
         assert ClusterState(after).snapshot() == after
@@ -99,24 +99,24 @@ class Life:
         for action in actions:
             if isinstance(action, Reserve):
                 self.promises.setdefault(action.job, action.at_ms)
-            elif isinstance(action, Preempt | Stop) and action.job in self.book.jobs:
-                job = self.book.jobs[action.job]
+            elif isinstance(action, Preempt | Stop) and action.job in self.cluster.jobs:
+                job = self.cluster.jobs[action.job]
                 if job.state is JobState.STOPPING:
                     self.put(stopped(job, self.now_ms))
         return actions
 
     def put(self, record: Job | Node) -> None:
-        self.book.put(record, self.now_ms)
+        self.cluster.put(record, self.now_ms)
 
     def holders(self) -> list[Job]:
-        return [self.book.jobs[name] for name in sorted(self.book.nodes_of)]
+        return [self.cluster.jobs[name] for name in sorted(self.cluster.nodes_of)]
 
     def act(self, draw: Draw) -> None:
         """Let the world do one thing."""
         what = draw(st.sampled_from(["submit"] * 4 + ["end"] * 3 + ["run", "node", "node", "wait", "leave", "drain"]))
         holders = self.holders()
         if what == "submit":
-            self.put(draw(jobs(self.submitted, self.now_ms, self.book.snapshot())))
+            self.put(draw(jobs(self.submitted, self.now_ms, self.cluster.snapshot())))
             self.submitted += 1
         elif what == "wait":
             self.now_ms += draw(st.sampled_from([1, 10, 100, 3000]))
@@ -132,7 +132,7 @@ class Life:
                 self.put(requeued(job, self.now_ms))
 
     def _node(self, draw: Draw, what: str) -> None:
-        node = draw(st.sampled_from(self.book.pool.nodes))
+        node = draw(st.sampled_from(self.cluster.pool.nodes))
         if what == "drain":
             state = {NodeState.READY: NodeState.DRAINING, NodeState.DRAINING: NodeState.READY}.get(node.state)
             override: Override = draw(st.sampled_from(("", "keep", "out")))

@@ -66,10 +66,10 @@ class JobRecord:
 class Measures:
     """Everything that is counted in one replay; one owner."""
 
-    def __init__(self, book: ClusterState, lines: Sequence[TraceJob]) -> None:
+    def __init__(self, cluster: ClusterState, lines: Sequence[TraceJob]) -> None:
         """Begin at nothing."""
-        self.book = book
-        self.total_gpus = sum(node.gpus for node in book.pool.nodes)
+        self.cluster = cluster
+        self.total_gpus = sum(node.gpus for node in cluster.pool.nodes)
         self.records: dict[str, JobRecord] = {}
         self.first_ms = lines[0].submit_ms
         self.last_submit_ms = lines[-1].submit_ms
@@ -96,7 +96,7 @@ class Measures:
         """Note that a job was handed in."""
         self.records[job.id] = JobRecord(
             job.id, job.kind, job.team, job.priority, job.gang.nodes, job.gpus, job.submit_ms,
-            quick=is_quick(job, self.book.policy),
+            quick=is_quick(job, self.cluster.policy),
         )  # fmt: skip
         self._since[job.id] = (_UNTOLD, job.submit_ms)
 
@@ -114,7 +114,7 @@ class Measures:
         self._hold(now_ms, job.gpus)
         nodes = len(action.placement.nodes)
         waves = action.waves or (Wave(0, nodes),)
-        self._change(waves, action.placement.gpus_per_node * self.book.rise_w(job), now_ms)
+        self._change(waves, action.placement.gpus_per_node * self.cluster.rise_w(job), now_ms)
         if len(action.placement.nodes) > 1:
             self._extra.append(self._spread(action))
 
@@ -124,8 +124,8 @@ class Measures:
         self._hold(at_ms, -job.gpus)
         self.used_gpu_ms[job.team] += job.gpus * (at_ms - job.start_ms)
         nodes = len(job.placement.nodes) if job.placement else 0
-        node_w = job.gpus * self.book.rise_w(job) // max(1, nodes)
-        self._change(self.book.ramp.fall(nodes, node_w, at_ms) or (Wave(0, nodes),), -node_w, at_ms)
+        node_w = job.gpus * self.cluster.rise_w(job) // max(1, nodes)
+        self._change(self.cluster.ramp.fall(nodes, node_w, at_ms) or (Wave(0, nodes),), -node_w, at_ms)
 
     def asked(self, action: Preempt) -> None:
         """Note that a job was asked to leave."""
@@ -197,7 +197,7 @@ class Measures:
 
     def fairness(self) -> float:
         """Return Jain's index of what teams held over their quotas: 1 where all are alike."""
-        quotas = {team.name: team.quota_gpus for team in self.book.shares.records()}
+        quotas = {team.name: team.quota_gpus for team in self.cluster.shares.records()}
         shares = [
             self.used_gpu_ms[name] / quota for name, quota in quotas.items() if quota and name in self.used_gpu_ms
         ]
@@ -212,11 +212,11 @@ class Measures:
         """Return times in seconds and the site's draw in watts at the end of every step."""
         changes = sorted(self.draw)
         times = np.array([at for at, _ in changes], dtype=np.int64)
-        levels = np.cumsum([watts for _, watts in changes]) + self.book.pool.count * self.book.power.node_idle_w
+        levels = np.cumsum([watts for _, watts in changes]) + self.cluster.pool.count * self.cluster.power.node_idle_w
         last_ms = max(self.end_ms, changes[-1][0] if changes else 0)
         grid = np.arange(self.first_ms - step_ms, last_ms + 2 * step_ms, step_ms)
         at = np.searchsorted(times, grid, side="right") - 1
-        idle = self.book.pool.count * self.book.power.node_idle_w
+        idle = self.cluster.pool.count * self.cluster.power.node_idle_w
         return grid / 1000, np.where(at >= 0, levels[np.maximum(at, 0)] if len(levels) else idle, idle)
 
     def ramp_w_per_s(self) -> float:
@@ -229,7 +229,7 @@ class Measures:
 
     def energy_kwh(self) -> float:
         """Return the energy from the first submission to the end."""
-        idle = self.book.pool.count * self.book.power.node_idle_w * (self.end_ms - self.first_ms)
+        idle = self.cluster.pool.count * self.cluster.power.node_idle_w * (self.end_ms - self.first_ms)
         rise = sum(watts * (self.end_ms - min(at, self.end_ms)) for at, watts in self.draw)
         return (idle + rise) / 1000 / HOUR_MS
 
@@ -288,12 +288,12 @@ class Measures:
         self.draw += [(at_ms + wave.after_ms, node_w * wave.nodes) for wave in waves]
 
     def _spread(self, action: Bind) -> tuple[int, int]:
-        nodes = self.book.nodes_of[action.job]
-        return switches(nodes, self.book.pool.t0), self._fewest(len(nodes))
+        nodes = self.cluster.nodes_of[action.job]
+        return switches(nodes, self.cluster.pool.t0), self._fewest(len(nodes))
 
     def _fewest(self, nodes: int) -> int:
         if not hasattr(self, "_reach"):
-            self._reach = np.cumsum(np.sort(np.bincount(self.book.pool.t0))[::-1])
+            self._reach = np.cumsum(np.sort(np.bincount(self.cluster.pool.t0))[::-1])
         return int(np.searchsorted(self._reach, nodes)) + 1
 
 

@@ -1,6 +1,6 @@
 """A trace through the real decisions in simulated time.
 
-The world knows how long jobs truly take, carries out what `decide` says, and tells the book what it sees: a job has
+The world knows how long jobs truly take, carries out what `decide` says, and tells the state what it sees: a job has
 ended, has left, a node has failed. It coalesces: however much happens, there is one pass in `pass_ms`. Everything that
 is measured is kept by `measures`; nothing here decides who runs where.
 """
@@ -57,11 +57,11 @@ class TraceReplay:
         failures: Failures | None = None,
     ) -> None:
         """Prepare the world; `snapshot` holds no jobs yet. Without `failures` no node ever fails."""
-        self.book = ClusterState(snapshot)
+        self.cluster = ClusterState(snapshot)
         self.lines = lines
         self.habits = habits or Habits()
         self.pass_ms = pass_ms
-        self.measures = Measures(self.book, lines)
+        self.measures = Measures(self.cluster, lines)
         self.failures = failures
         self._failed = 0
         self.passes = 0
@@ -94,7 +94,7 @@ class TraceReplay:
                 raise LimitReachedError(f"{len(self.lines) - self._over} jobs wait and nothing will ever happen")
             self.now_ms = max(at_ms, last_ms + self.pass_ms)
             self._happen(self.now_ms)
-            actions = decide(self.book, self.now_ms)
+            actions = decide(self.cluster, self.now_ms)
             self.passes += 1
             last_ms = self.now_ms
             for action in actions:
@@ -112,13 +112,13 @@ class TraceReplay:
         times = [self._ends[0][0]] if self._ends else []
         if self._submitted < len(self.lines):
             times.append(self.lines[self._submitted].submit_ms)
-        due = self.book.due_ms()
+        due = self.cluster.due_ms()
         if due is not None:
             times.append(max(due, self.now_ms + 1))
         return min(times, default=None)
 
     def _happen(self, now_ms: int) -> None:
-        """Tell the book everything that has happened up to `now_ms`, in order."""
+        """Tell the state everything that has happened up to `now_ms`, in order."""
         habits = self.habits
         while True:
             submit_ms = self.lines[self._submitted].submit_ms if self._submitted < len(self.lines) else now_ms + 1
@@ -134,7 +134,7 @@ class TraceReplay:
             )  # fmt: skip
             self._left_ms[job.id] = self.lines[self._submitted].duration_ms
             self._submitted += 1
-            self.book.put(job, submit_ms)
+            self.cluster.put(job, submit_ms)
             self.measures.submitted(job)
 
     def _event(self, at_ms: int, turn: int, what: str, name: str) -> None:
@@ -144,7 +144,7 @@ class TraceReplay:
             return
         if self._turn.get(name) != turn:
             return
-        job = self.book.jobs[name]
+        job = self.cluster.jobs[name]
         if what == "done":
             self._finish(ended(job, JobState.DONE), job, at_ms)
         else:
@@ -157,16 +157,16 @@ class TraceReplay:
         now_ms = self.now_ms
         match action:
             case Bind():
-                job = self.book.jobs[action.job]
+                job = self.cluster.jobs[action.job]
                 self._begin(job, action.waves[-1].after_ms if action.waves else 0)
                 self.measures.bound(job, action, now_ms)
             case Preempt(stage="ask"):
-                job = self.book.jobs[action.job]
+                job = self.cluster.jobs[action.job]
                 self.measures.asked(action)
                 if job.kind == "training" and self.habits.write_ms < action.by_ms - now_ms:
                     heapq.heappush(self._ends, (now_ms + self.habits.write_ms, self._turn[job.id], "left", job.id))
             case Preempt():
-                job = self.book.jobs[action.job]
+                job = self.cluster.jobs[action.job]
                 kept_ms = job.kept_ms(now_ms) - self._work_ms[job.id] if job.kind == "training" else 0
                 self.measures.evicted(action)
                 self._leave(job, now_ms, done_ms=max(0, kept_ms))
@@ -187,7 +187,7 @@ class TraceReplay:
     def _node_event(self, at_ms: int, number: int, what: str) -> None:
         """Let a node fail, be tested or be repaired."""
         assert self.failures is not None
-        node = self.book.pool.nodes[number]
+        node = self.cluster.pool.nodes[number]
         if what == "failed":
             if node.state is not NodeState.READY:
                 return
@@ -199,7 +199,7 @@ class TraceReplay:
             program = what.removeprefix("test ")
             passed = program != "diagnose" or not self.failures.found_again(self._failed)
             seen = report(program, at_ms, passed=passed)
-        self.book.put(witnessed(node, seen), at_ms)
+        self.cluster.put(witnessed(node, seen), at_ms)
 
     def _begin(self, job: Job, delay_ms: int) -> None:
         turn = self._turn.get(job.id, 0) + 1
@@ -215,11 +215,11 @@ class TraceReplay:
         after = stopped(job, at_ms)
         self.measures.freed(job, at_ms)
         self.measures.requeued(after, at_ms)
-        self.book.put(after, at_ms)
+        self.cluster.put(after, at_ms)
 
     def _stop(self, action: Stop) -> None:
-        """End a job that was told to end; one that waited is already over in the book."""
-        job = self.book.jobs.get(action.job)
+        """End a job that was told to end; one that waited is already over in the state."""
+        job = self.cluster.jobs.get(action.job)
         if job is None:
             self._over += 1
             self.measures.never_ran(action.job, self.now_ms)
@@ -231,11 +231,11 @@ class TraceReplay:
         self._over += 1
         self.measures.freed(job, at_ms)
         self.measures.finished(after, at_ms)
-        self.book.put(after, at_ms)
+        self.cluster.put(after, at_ms)
 
     def _disturbed(self, action: Replace | Resize) -> None:
         """Let a gang go on from its last checkpoint on other nodes, or at another width."""
-        job = self.book.jobs[action.job]
+        job = self.cluster.jobs[action.job]
         kept_ms = max(0, job.kept_ms(self.now_ms) - self._work_ms[job.id])
         self.measures.disturbed(job, self.now_ms)
         self._left_ms[job.id] = max(1, self._left_ms[job.id] - kept_ms)

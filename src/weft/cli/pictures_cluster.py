@@ -47,7 +47,7 @@ def _draw_power(draw: Axes, ramp: Axes, measured: Measures, colour: str, unit_s:
         blocks = change[: stretches * every].reshape(stretches, every)
         largest = blocks[np.arange(stretches), np.abs(blocks).argmax(axis=1)]
         ramp.plot(seconds[1 : stretches * every + 1 : every] / unit_s, largest / _MW, color=colour, linewidth=0.8)
-    power = measured.book.power
+    power = measured.cluster.power
     if power.site_w is not None:
         draw.axhline(power.site_w / _MW, color="#999999", linestyle="--", linewidth=1)
     if power.ramp_w_per_s is not None:

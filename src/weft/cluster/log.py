@@ -36,28 +36,28 @@ class Difference:
 
 
 class DecisionRecorder:
-    """A book whose every change and decision becomes a line of a log; one owner."""
+    """A state whose every change and decision becomes a line of a log; one owner."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        """Open a book; take the first line with `opening`."""
-        self.book = ClusterState(snapshot)
+        """Open a state; take the first line with `opening`."""
+        self.cluster = ClusterState(snapshot)
         self.opening = json.dumps({"snapshot": as_plain(snapshot)})
         """The log's first line."""
         self._changes: list[dict[str, Any]] = []
 
     def put(self, record: Job | Node | Team, now_ms: int) -> None:
-        """Tell the book of a record, and remember it for the next line."""
+        """Tell the state of a record, and remember it for the next line."""
         self._changes.append({"put": type(record).__name__.lower(), "at_ms": now_ms, "record": as_plain(record)})
-        self.book.put(record, now_ms)
+        self.cluster.put(record, now_ms)
 
     def drop(self, job_id: str, now_ms: int) -> None:
-        """Let the book forget a job, and remember that for the next line."""
+        """Let the state forget a job, and remember that for the next line."""
         self._changes.append({"drop": job_id, "at_ms": now_ms})
-        self.book.drop(job_id, now_ms)
+        self.cluster.drop(job_id, now_ms)
 
     def decide(self, now_ms: int) -> tuple[tuple[Action, ...], str]:
         """Make a pass; return the actions and the log's next line."""
-        actions = decide(self.book, now_ms)
+        actions = decide(self.cluster, now_ms)
         entry = {"at_ms": now_ms, "changes": self._changes, "actions": [action_as_plain(each) for each in actions]}
         self._changes = []
         return actions, json.dumps(entry)
@@ -66,14 +66,14 @@ class DecisionRecorder:
 def replayed(lines: Iterable[str]) -> Iterator[Difference]:
     """Make every decision of a log again and return those that come out otherwise."""
     entries = (json.loads(line) for line in lines)
-    book = ClusterState(from_plain(Snapshot, next(entries)["snapshot"]))
+    cluster = ClusterState(from_plain(Snapshot, next(entries)["snapshot"]))
     for number, entry in enumerate(entries):
         for change in entry["changes"]:
             if "drop" in change:
-                book.drop(change["drop"], change["at_ms"])
+                cluster.drop(change["drop"], change["at_ms"])
             else:
-                book.put(from_plain(_KINDS[change["put"]], change["record"]), change["at_ms"])
+                cluster.put(from_plain(_KINDS[change["put"]], change["record"]), change["at_ms"])
         # Through JSON and back, so that only what a reader of the log could see is compared.
-        found = json.loads(json.dumps([action_as_plain(each) for each in decide(book, entry["at_ms"])]))
+        found = json.loads(json.dumps([action_as_plain(each) for each in decide(cluster, entry["at_ms"])]))
         if found != entry["actions"]:
             yield Difference(number, entry["at_ms"], entry["actions"], found)

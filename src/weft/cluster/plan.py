@@ -1,7 +1,7 @@
 """`plan`: from a cluster's state to what is to be done; every engine and every replay carries out the same.
 
-`plan(snapshot, now_ms)` is one pass over a fresh `Book`. Who plans again and again keeps a book, tells it what has
-changed and calls `decide`, which makes the same pass over it; tests hold the two equal.
+`plan(snapshot, now_ms)` is one pass over a fresh `ClusterState`. An engine keeps one, tells it what has changed and
+calls `decide`, which makes the same pass over it; tests hold the two equal.
 """
 
 from weft.cluster.health.idle_tests import idle_tests
@@ -20,20 +20,20 @@ def plan(snapshot: Snapshot, now_ms: int) -> tuple[Action, ...]:
     return decide(ClusterState(snapshot), now_ms)
 
 
-def decide(book: ClusterState, now_ms: int) -> tuple[Action, ...]:
-    """Make one pass over a book and return what is to be done; the book takes it as carried out."""
-    book.shares.advance(now_ms)
-    actions = [*health_pass(book, now_ms), *recover_gangs(book, now_ms), *emptied(book, now_ms)]
-    over = [*overdue(book, now_ms), *orphans(book)]
+def decide(cluster: ClusterState, now_ms: int) -> tuple[Action, ...]:
+    """Make one pass over a state and return what is to be done; the state takes it as carried out."""
+    cluster.shares.advance(now_ms)
+    actions = [*health_pass(cluster, now_ms), *recover_gangs(cluster, now_ms), *emptied(cluster, now_ms)]
+    over = [*overdue(cluster, now_ms), *orphans(cluster)]
     for action in over:
-        book.take_up(action, now_ms)
+        cluster.take_up(action, now_ms)
     actions += over
-    actions += queue_pass(book, now_ms)
-    actions += growth(book, now_ms)
-    actions += idle_tests(book, now_ms)
-    actions += held(book)
+    actions += queue_pass(cluster, now_ms)
+    actions += growth(cluster, now_ms)
+    actions += idle_tests(cluster, now_ms)
+    actions += held(cluster)
     for action in actions:
         if isinstance(action, Wait):
-            book.take_up(action, now_ms)
-    book.planned_ms = now_ms
+            cluster.take_up(action, now_ms)
+    cluster.planned_ms = now_ms
     return tuple(actions)

@@ -54,19 +54,19 @@ def why(snapshot: Snapshot, job_id: str, now_ms: int) -> Why | None:
     if job.holds:
         text = f"it runs on {len(job.placement.nodes) if job.placement else 0} nodes"
         return Why(job.id, str(job.state), "", text, 0, (), (), job.start_ms, ())
-    # A job that was told its reason is not told again; here it is to be.
-    book = ClusterState(_without_told(snapshot))
-    order, _ = book.queue.order(now_ms, book.shares)
-    names = [book.queue.ids[row] for row in order.tolist()]
+    # A reason is given once; here it is to be given again.
+    cluster = ClusterState(_without_reasons(snapshot))
+    order, _ = cluster.queue.order(now_ms, cluster.shares)
+    names = [cluster.queue.ids[row] for row in order.tolist()]
     position = names.index(job.id) if job.id in names else 0
-    actions = decide(book, now_ms)
-    told = book.jobs[job.id].told if job.id in book.jobs else ""
+    actions = decide(cluster, now_ms)
+    code = cluster.jobs[job.id].last_wait_code if job.id in cluster.jobs else ""
     if _bound(actions, job.id):
         return Why(job.id, str(job.state), "", "it starts with the next pass", position, (), (), now_ms, ())
-    reason = BY_CODE.get(told, Reason.NONE)
-    holders = sorted((each for each in book.jobs.values() if each.holds), key=lambda each: (-each.gpus, each.id))
+    reason = BY_CODE.get(code, Reason.NONE)
+    holders = sorted((each for each in cluster.jobs.values() if each.holds), key=lambda each: (-each.gpus, each.id))
     return Why(
-        job.id, str(job.state), told, _text(book, job, reason), position, tuple(names[:position][:_NAMED]),
+        job.id, str(job.state), code, _text(cluster, job, reason), position, tuple(names[:position][:_NAMED]),
         tuple(each.id for each in holders[:_NAMED]), forecast_ms(snapshot, job.id, now_ms),
         tuple(_sooner(snapshot, job, reason, now_ms)),
     )  # fmt: skip
@@ -74,19 +74,19 @@ def why(snapshot: Snapshot, job_id: str, now_ms: int) -> Why | None:
 
 def forecast_ms(snapshot: Snapshot, job_id: str, now_ms: int) -> int | None:
     """Return when a job would start if running jobs ended when they say and nothing new came."""
-    book = ClusterState(snapshot)
+    cluster = ClusterState(snapshot)
     for _ in range(_STEPS_MOST):
-        if _bound(decide(book, now_ms), job_id):
+        if _bound(decide(cluster, now_ms), job_id):
             return now_ms
-        holders = [book.jobs[name] for name in book.nodes_of]
-        if job_id not in book.jobs or not holders:
+        holders = [cluster.jobs[name] for name in cluster.nodes_of]
+        if job_id not in cluster.jobs or not holders:
             return None
         first = min(holders, key=lambda job: (_end_ms(job), job.id))
         if _end_ms(first) >= FAR_MS:
             return None
         now_ms = max(now_ms, _end_ms(first))
         leaves = first.state is JobState.STOPPING or (first.leave_by_ms is not None and first.leave_by_ms <= now_ms)
-        book.put(stopped(first, now_ms) if leaves else ended(first, JobState.DONE), now_ms)
+        cluster.put(stopped(first, now_ms) if leaves else ended(first, JobState.DONE), now_ms)
     return None
 
 
@@ -95,21 +95,21 @@ def _end_ms(job: Job) -> int:
     return back_ms(job) if job.predicted_ms is None else min(job.predicted_ms, back_ms(job))
 
 
-def _text(book: ClusterState, job: Job, reason: Reason) -> str:
+def _text(cluster: ClusterState, job: Job, reason: Reason) -> str:
     """Return the rule in words, with its numbers."""
     text = TEXTS.get(reason, "no rule blocks it")
     if reason is Reason.QUOTA:
-        number = book.shares.index[job.team]
-        held, most = int(book.shares.held[number]), int(book.shares.most[number])
+        number = cluster.shares.index[job.team]
+        held, most = int(cluster.shares.held[number]), int(cluster.shares.most[number])
         return f"{text}: {job.team} has {held:,} of {most:,} GPUs, it asks for {job.gpus:,}"
     if reason is Reason.DEPENDENCY:
-        open_ = [each for each in job.after if book.ended.get(each) is not JobState.DONE]
+        open_ = [each for each in job.after if cluster.ended.get(each) is not JobState.DONE]
         return f"{text}: {', '.join(open_)}"
     if reason in (Reason.NODES, Reason.SIZE):
-        free = int(book.pool.available(job.gang.gpus_per_node, int(job.takes_degraded)))
+        free = int(cluster.pool.available(job.gang.gpus_per_node, int(job.takes_degraded)))
         return f"{text}: it needs {job.gang.fewest:,}, {free:,} are free"
-    if reason is Reason.BEHIND and book.reservation is not None:
-        return f"{text}: nodes are kept for {book.reservation.job}"
+    if reason is Reason.BEHIND and cluster.reservation is not None:
+        return f"{text}: nodes are kept for {cluster.reservation.job}"
     return text
 
 
@@ -154,5 +154,7 @@ def _bound(actions: tuple[Action, ...], job_id: str) -> bool:
     return any(isinstance(action, Bind) and action.job == job_id for action in actions)
 
 
-def _without_told(snapshot: Snapshot) -> Snapshot:
-    return replace(snapshot, jobs=tuple(replace(job, told="") if job.told else job for job in snapshot.jobs))
+def _without_reasons(snapshot: Snapshot) -> Snapshot:
+    return replace(
+        snapshot, jobs=tuple(replace(job, last_wait_code="") if job.last_wait_code else job for job in snapshot.jobs)
+    )

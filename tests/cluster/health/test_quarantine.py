@@ -20,24 +20,24 @@ DEAD = NodeEvidence("silent", 1000, "fatal", "no heartbeat")
 
 
 class Room:
-    """A book of eight nodes, and a clock."""
+    """A state of eight nodes, and a clock."""
 
     def __init__(self, policy: SchedulingPolicy | None = None, *jobs: Job) -> None:
         nodes = nodes_of(8, 4, odd=False)
-        self.book = ClusterState(Snapshot(nodes, jobs, (Team("default", 32),), policy=policy or SchedulingPolicy()))
+        self.cluster = ClusterState(Snapshot(nodes, jobs, (Team("default", 32),), policy=policy or SchedulingPolicy()))
         self.now_ms = 1000
 
     def see(self, number: int, *seen: NodeEvidence, after_ms: int = 0) -> list[Action]:
         self.now_ms += after_ms
-        self.book.put(witnessed(self.node(number), *seen), self.now_ms)
+        self.cluster.put(witnessed(self.node(number), *seen), self.now_ms)
         return self.step(0)
 
     def step(self, after_ms: int = 1000) -> list[Action]:
         self.now_ms += after_ms
-        return list(decide(self.book, self.now_ms))
+        return list(decide(self.cluster, self.now_ms))
 
     def node(self, number: int = 0) -> Node:
-        return self.book.pool.nodes[number]
+        return self.cluster.pool.nodes[number]
 
 
 def kinds(actions: list[Action]) -> list[str]:
@@ -86,19 +86,19 @@ def test_a_warning_makes_a_suspect_and_is_forgotten():
 def test_after_a_pause_old_reports_are_forgotten():
     room = Room()
     room.step()
-    room.book.put(witnessed(room.node(), DEAD), room.now_ms)
+    room.cluster.put(witnessed(room.node(), DEAD), room.now_ms)
     assert room.step(10 * MINUTE) == []
     assert room.node().state is NodeState.READY
 
 
 def test_an_operators_word_stands():
     room = Room()
-    room.book.put(replace(room.node(0), override="keep"), room.now_ms)
-    room.book.put(replace(room.node(1), override="out"), room.now_ms)
+    room.cluster.put(replace(room.node(0), override="keep"), room.now_ms)
+    room.cluster.put(replace(room.node(1), override="out"), room.now_ms)
     assert room.see(0, DEAD) == []
-    room.book.put(Job("all", Gang(8, 4), 0), room.now_ms)
+    room.cluster.put(Job("all", Gang(8, 4), 0), room.now_ms)
     assert "Bind" not in kinds(room.step())
-    assert room.book.jobs["all"].told == "size"
+    assert room.cluster.jobs["all"].last_wait_code == "size"
 
 
 def test_one_broken_gpu_leaves_the_rest_of_the_node_in_use():
@@ -106,8 +106,8 @@ def test_one_broken_gpu_leaves_the_rest_of_the_node_in_use():
     actions = room.see(0, NodeEvidence("xid", 1000, "fatal", "fell off the bus", gpu=2))
     assert [action.gpus for action in actions if isinstance(action, Degrade)] == [(2,)]
     assert (room.node().degraded, room.node().usable_gpus, room.node().state) == (True, 3, NodeState.READY)
-    room.book.put(Job("small", Gang(8, 3), 0), room.now_ms)
-    bound = room.book.jobs["small"] if room.step() else None
+    room.cluster.put(Job("small", Gang(8, 3), 0), room.now_ms)
+    bound = room.cluster.jobs["small"] if room.step() else None
     assert bound is not None
     assert bound.placement is not None
     assert bound.placement.devices[0] == (0, 1, 3)
@@ -143,10 +143,10 @@ def test_thirty_per_cent_silent_at_once_are_an_alarm_and_none_of_them_is_taken_o
 def test_nodes_that_come_back_later_than_others_are_not_taken_out_as_soon_as_few_are_left():
     room = Room(SchedulingPolicy(brake_least=2, brake_share=0.0))
     for number in range(4):
-        room.book.put(witnessed(room.node(number), DEAD), room.now_ms)
+        room.cluster.put(witnessed(room.node(number), DEAD), room.now_ms)
     room.step(0)
     for number in (0, 1):
-        room.book.put(replace(room.node(number), evidence=()), room.now_ms)
+        room.cluster.put(replace(room.node(number), evidence=()), room.now_ms)
     assert not {"Quarantine", "Alarm"} & set(kinds(room.step(MINUTE - 1)))
     assert kinds(room.step(MINUTE)) == ["Quarantine", "Quarantine", "Alarm"]
 
@@ -154,8 +154,8 @@ def test_nodes_that_come_back_later_than_others_are_not_taken_out_as_soon_as_few
 def test_two_checks_are_believed_even_while_the_brake_holds():
     room = Room(SchedulingPolicy(brake_least=2, brake_share=0.0))
     for number in range(4):
-        room.book.put(witnessed(room.node(number), DEAD), room.now_ms)
-    room.book.put(witnessed(room.node(0), NodeEvidence("trainer", 1000, "warning")), room.now_ms)
+        room.cluster.put(witnessed(room.node(number), DEAD), room.now_ms)
+    room.cluster.put(witnessed(room.node(0), NodeEvidence("trainer", 1000, "warning")), room.now_ms)
     actions = room.step(0)
     assert [action.node for action in actions if isinstance(action, Quarantine)] == [0]
     assert [action.on for action in actions if isinstance(action, Alarm)] == [True]
@@ -164,10 +164,10 @@ def test_two_checks_are_believed_even_while_the_brake_holds():
 def test_idle_nodes_are_tested_the_least_recently_tested_first_and_give_way():
     room = Room(SchedulingPolicy(test_at_once=2))
     for number in range(8):
-        room.book.put(replace(room.node(number), tested_ms=None if number == 5 else 1), room.now_ms)
+        room.cluster.put(replace(room.node(number), tested_ms=None if number == 5 else 1), room.now_ms)
     first = [action for action in room.step(25 * 3_600_000) if isinstance(action, RunTest)]
-    assert [(action.node, action.balloon) for action in first] == [(5, True), (0, True)]
-    room.book.put(Job("work", Gang(8, 4), 0), room.now_ms)
+    assert [(action.node, action.idle) for action in first] == [(5, True), (0, True)]
+    room.cluster.put(Job("work", Gang(8, 4), 0), room.now_ms)
     assert "Bind" in kinds(room.step())
 
 

@@ -64,16 +64,16 @@ def test_a_gap_too_small_makes_nobody_leave():
 
 def test_who_does_not_leave_is_evicted_after_its_grace_and_waits_again_behind():
     jobs = [running(f"r{number}", (2 * number, 2 * number + 1)) for number in range(4)]
-    book = ClusterState(here(*jobs, URGENT))
-    victim = next(iter(asked(decide(book, NOW))))
-    assert not [action for action in decide(book, NOW + 59_000) if isinstance(action, Preempt | Bind)]
-    evicted = [action for action in decide(book, NOW + 60_000) if isinstance(action, Preempt)]
+    cluster = ClusterState(here(*jobs, URGENT))
+    victim = next(iter(asked(decide(cluster, NOW))))
+    assert not [action for action in decide(cluster, NOW + 59_000) if isinstance(action, Preempt | Bind)]
+    evicted = [action for action in decide(cluster, NOW + 60_000) if isinstance(action, Preempt)]
     assert [(action.job, action.stage) for action in evicted] == [(victim, "evict")]
-    book.put(stopped(book.jobs[victim], NOW + 61_000), NOW + 61_000)
-    bound = [action.job for action in decide(book, NOW + 61_000) if isinstance(action, Bind)]
+    cluster.put(stopped(cluster.jobs[victim], NOW + 61_000), NOW + 61_000)
+    bound = [action.job for action in decide(cluster, NOW + 61_000) if isinstance(action, Bind)]
     assert bound == ["urgent"]
-    assert book.jobs[victim].lost_gpu_ms == 8 * (NOW + 61_000)
-    assert book.jobs[victim].preemptions == 1
+    assert cluster.jobs[victim].lost_gpu_ms == 8 * (NOW + 61_000)
+    assert cluster.jobs[victim].preemptions == 1
 
 
 def test_a_team_reclaims_its_quota_within_a_bounded_time_whatever_borrowers_were_promised():
@@ -104,9 +104,9 @@ def test_an_elastic_gang_gives_nodes_back_instead_of_leaving():
 def test_a_job_past_its_limit_is_stopped_and_those_after_it_are_called_off():
     late = running("late", (0, 1), limit_ms=HOUR)
     after = Job("after", Gang(1, 4), 0, team="blue", after=("late",))
-    book = ClusterState(here(late, after))
-    stops = [action for action in decide(book, NOW) if isinstance(action, Stop)]
+    cluster = ClusterState(here(late, after))
+    stops = [action for action in decide(cluster, NOW) if isinstance(action, Stop)]
     assert [(stop.job, stop.reason) for stop in stops] == [("late", "limit")]
-    book.put(stopped(book.jobs["late"], NOW), NOW)
-    stops = [action for action in decide(book, NOW) if isinstance(action, Stop)]
+    cluster.put(stopped(cluster.jobs["late"], NOW), NOW)
+    stops = [action for action in decide(cluster, NOW) if isinstance(action, Stop)]
     assert [(stop.job, stop.ending, stop.reason) for stop in stops] == [("after", "cancelled", "dependency")]

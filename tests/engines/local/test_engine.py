@@ -150,7 +150,7 @@ def test_a_team_with_a_quota_gets_it(tmp_path: Path):
     engine = LocalEngine(new_home(tmp_path / "c", nodes=2, teams=(Team("research", 1),)))
     (entry,) = engine.submit(submission("true", team="research"))
     assert finish(engine, entry.job.id)[0].job.state is JobState.DONE
-    assert {team.name: team.quota_gpus for team in engine.book.shares.records()} == {"research": 1, "default": 1}
+    assert {team.name: team.quota_gpus for team in engine.cluster.shares.records()} == {"research": 1, "default": 1}
     engine.close()
 
 

@@ -94,7 +94,7 @@ def test_a_killed_slot_does_not_end_the_job_and_its_cost_is_in_the_ledger(ground
     assert [line["kind"] for line in record.incidents()] == ["killed"]
     history = [line["text"] for line in ground.engine.memory.store.history(entry.job.id)]
     assert any(text.startswith("killed after step") for text in history)
-    assert "trainer" in [one.check for one in ground.engine.book.pool.nodes[1].evidence]
+    assert "trainer" in [one.check for one in ground.engine.cluster.pool.nodes[1].evidence]
 
 
 def test_a_killed_runner_costs_an_attempt_and_no_bit(ground: Ground, undisturbed: str):
@@ -113,8 +113,8 @@ def test_a_training_that_is_asked_to_leave_goes_on_later_from_its_checkpoint(gro
     entry = ground.submit()
     ground.until(lambda: bool(ground.progress(entry).get("slots")))
     now = ground.engine.now()
-    ground.engine.book.take_up(Preempt(entry.job.id, "ask", "priority", now + 60_000), now)
-    ground.engine.find(entry.job.id).job = ground.engine.book.jobs[entry.job.id]
+    ground.engine.cluster.take_up(Preempt(entry.job.id, "ask", "priority", now + 60_000), now)
+    ground.engine.find(entry.job.id).job = ground.engine.cluster.jobs[entry.job.id]
     found = ground.end(entry)
     assert found.result is not None
     assert (found.attempt, found.job.preemptions) == (2, 1)

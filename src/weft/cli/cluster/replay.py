@@ -195,7 +195,7 @@ def _progress() -> "Iterator[Any]":
 
 def _document(name: str, measured: Measures, passes: int, cpu_s: float) -> dict[str, Any]:
     idle = 1 - measured.utilisation()
-    hours = hours_to_validate(measured.book.pool.count, idle, 0, _TEST_MS)
+    hours = hours_to_validate(measured.cluster.pool.count, idle, 0, _TEST_MS)
     return {
         "policy": name,
         **measured.as_json(),

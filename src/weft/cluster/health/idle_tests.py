@@ -1,4 +1,4 @@
-"""Idle nodes are tested: the balloon that fills them is the test, and gives way to work at once.
+"""Tests of idle nodes, the least recently tested first; a test gives way to work at once.
 
 The least recently tested node comes first, so that how long it takes to look at every node once is a number, not a
 hope. Pure.
@@ -13,23 +13,23 @@ TEST_MOST_MS = 3_600_000
 """A test of an idle node that has not reported by then is taken as lost."""
 
 
-def idle_tests(book: ClusterState, now_ms: int) -> list[RunTest]:
-    """Return the tests of idle nodes that begin now; the book takes them as begun."""
-    most = book.policy.test_at_once
+def idle_tests(cluster: ClusterState, now_ms: int) -> list[RunTest]:
+    """Return the tests of idle nodes that begin now; the state takes them as begun."""
+    most = cluster.policy.test_at_once
     if not most:
         return []
-    pool = book.pool
+    pool = cluster.pool
     empty = (pool.usable > 0) & (pool.taken == 0)
-    begun = empty & (pool.balloon_ms > pool.tested_ms) & (pool.balloon_ms > now_ms - TEST_MOST_MS)
-    due = empty & ~begun & ((pool.tested_ms < 0) | (pool.tested_ms <= now_ms - book.policy.test_every_ms))
+    begun = empty & (pool.idle_test_ms > pool.tested_ms) & (pool.idle_test_ms > now_ms - TEST_MOST_MS)
+    due = empty & ~begun & ((pool.tested_ms < 0) | (pool.tested_ms <= now_ms - cluster.policy.test_every_ms))
     room = most - int(np.count_nonzero(begun))
     waiting = np.flatnonzero(due)
     if room <= 0 or not len(waiting):
         return []
     first = waiting[np.argsort(pool.tested_ms[waiting], kind="stable")[:room]]
-    found = [RunTest(number, "idle", balloon=True) for number in first.tolist()]
+    found = [RunTest(number, "idle", idle=True) for number in first.tolist()]
     for action in found:
-        book.take_up_node(action, now_ms)
+        cluster.take_up_node(action, now_ms)
     return found
 
 

@@ -41,9 +41,9 @@ def repaired(at_ms: int, text: str = "") -> NodeEvidence:
     return NodeEvidence(_REPAIRED, at_ms, "note", text)
 
 
-def fresh(book: ClusterState, node: Node, now_ms: int) -> tuple[NodeEvidence, ...]:
+def fresh(cluster: ClusterState, node: Node, now_ms: int) -> tuple[NodeEvidence, ...]:
     """Return the reports on a node that still count."""
-    since_ms = max(book.resumed_ms, now_ms - book.policy.forget_ms)
+    since_ms = max(cluster.resumed_ms, now_ms - cluster.policy.forget_ms)
     return tuple(each for each in node.evidence if each.at_ms >= since_ms)
 
 
@@ -76,59 +76,59 @@ class Brake:
         return self.many or self.resting
 
 
-def brake(book: ClusterState, sick: int, now_ms: int) -> Brake:
+def brake(cluster: ClusterState, sick: int, now_ms: int) -> Brake:
     """Return the brake for so many nodes that look sick."""
-    policy, count = book.policy, book.pool.count
+    policy, count = cluster.policy, cluster.pool.count
     allowance = min(max(int(policy.brake_share * count), policy.brake_least), policy.brake_most)
-    out_ms = book.pool.out_ms
+    out_ms = cluster.pool.out_ms
     recent = int(np.count_nonzero((out_ms >= 0) & (out_ms > now_ms - policy.brake_window_ms)))
-    resting = book.braked_ms is not None and now_ms - book.braked_ms < policy.brake_rest_ms
+    resting = cluster.braked_ms is not None and now_ms - cluster.braked_ms < policy.brake_rest_ms
     return Brake(allowance, recent, sick, resting=sick > 0 and resting)
 
 
-def health_pass(book: ClusterState, now_ms: int) -> list[Action]:
-    """Decide about every node of which something is known; the book takes every action as carried out."""
-    if book.planned_ms is not None and now_ms - book.planned_ms > book.policy.pause_ms:
-        book.resumed_ms = now_ms
-    if not book.pool.watched:
-        return _alarm(book, None)
+def health_pass(cluster: ClusterState, now_ms: int) -> list[Action]:
+    """Decide about every node of which something is known; the state takes every action as carried out."""
+    if cluster.planned_ms is not None and now_ms - cluster.planned_ms > cluster.policy.pause_ms:
+        cluster.resumed_ms = now_ms
+    if not cluster.pool.watched:
+        return _alarm(cluster, None)
     found: list[Action] = []
     condemned: list[tuple[Node, tuple[NodeEvidence, ...], str]] = []
-    for number in sorted(book.pool.watched):
-        node = book.pool.nodes[number]
-        seen = fresh(book, node, now_ms)
+    for number in sorted(cluster.pool.watched):
+        node = cluster.pool.nodes[number]
+        seen = fresh(cluster, node, now_ms)
         why = _condemned(node, seen)
         if why and node.override != "keep":
             condemned.append((node, seen, why))
         else:
-            found += _step(book, node, seen, now_ms)
-    held = brake(book, len(condemned), now_ms)
+            found += _step(cluster, node, seen, now_ms)
+    held = brake(cluster, len(condemned), now_ms)
     if held.many:
-        book.braked_ms = now_ms
+        cluster.braked_ms = now_ms
     for node, seen, why in condemned:
         # Two checks that know nothing of each other are believed even then, as far as the allowance goes.
         witnesses = len({each.check for each in seen if each.severity != "note"})
         if not held.holds or (witnesses >= _WITNESSES and held.recent < held.allowance):
-            found += _take_out(book, node, seen, why, now_ms)
-            held = brake(book, held.sick - 1, now_ms)
+            found += _take_out(cluster, node, seen, why, now_ms)
+            held = brake(cluster, held.sick - 1, now_ms)
         elif node.state is NodeState.READY:
-            found += _moved(book, node, NodeEvent.WARNED, "it looks sick, but too many do", now_ms)
-    return found + _alarm(book, held)
+            found += _moved(cluster, node, NodeEvent.WARNED, "it looks sick, but too many do", now_ms)
+    return found + _alarm(cluster, held)
 
 
-def _alarm(book: ClusterState, held: Brake | None) -> list[Action]:
+def _alarm(cluster: ClusterState, held: Brake | None) -> list[Action]:
     """Call a person when the brake begins to hold, and say when it ends."""
     on = held is not None and held.holds
-    if on == ("brake" in book.alarms):
+    if on == ("brake" in cluster.alarms):
         return []
     if held is None or not on:
-        book.alarms.discard("brake")
-        book.braked_ms = None
+        cluster.alarms.discard("brake")
+        cluster.braked_ms = None
         return [Alarm("brake", on=False, text="no more nodes look sick than may be taken out")]
-    book.alarms.add("brake")
+    cluster.alarms.add("brake")
     text = (
         f"{held.sick:,} nodes look sick at once and {held.recent:,} were taken out lately; {held.allowance:,} may be "
-        f"in {book.policy.brake_window_ms // 60_000} min: the monitor is doubted first, nothing is taken out"
+        f"in {cluster.policy.brake_window_ms // 60_000} min: the monitor is doubted first, nothing is taken out"
     )
     return [Alarm("brake", on=True, text=text)]
 
@@ -150,50 +150,50 @@ def _only_gpus(node: Node, fatal: list[NodeEvidence]) -> bool:
     return None not in gpus and len(gpus | set(node.bad_gpus)) <= BAD_GPUS_MOST < node.gpus
 
 
-def _take_out(book: ClusterState, node: Node, seen: tuple[NodeEvidence, ...], why: str, now_ms: int) -> list[Action]:
+def _take_out(cluster: ClusterState, node: Node, seen: tuple[NodeEvidence, ...], why: str, now_ms: int) -> list[Action]:
     action = Quarantine(node.number, why, seen)
     after(node.state, NodeEvent.CONDEMNED)
-    book.take_up_node(action, now_ms)
+    cluster.take_up_node(action, now_ms)
     return [action]
 
 
-def _step(book: ClusterState, node: Node, seen: tuple[NodeEvidence, ...], now_ms: int) -> list[Action]:  # noqa: PLR0911 - by state
+def _step(cluster: ClusterState, node: Node, seen: tuple[NodeEvidence, ...], now_ms: int) -> list[Action]:  # noqa: PLR0911 - by state
     """Take a node one step further in its life, where something says so."""
     match node.state:
         case NodeState.JOINING:
-            return _moved(book, node, NodeEvent.FOUND, "it is tested before it takes work", now_ms)
+            return _moved(cluster, node, NodeEvent.FOUND, "it is tested before it takes work", now_ms)
         case NodeState.READY | NodeState.SUSPECT:
-            return _in_service(book, node, seen, now_ms)
-        case NodeState.QUARANTINED if not book.pool.taken[node.number]:
-            if lemon_score(node, now_ms, book.policy.lemon_ms) >= book.policy.lemon_outs:
-                return _to_repair(book, node, NodeEvent.REPAIR, "a lemon: out of service again and again", now_ms)
-            return _moved(book, node, NodeEvent.EMPTY, "find out what is wrong", now_ms)
+            return _in_service(cluster, node, seen, now_ms)
+        case NodeState.QUARANTINED if not cluster.pool.taken[node.number]:
+            if lemon_score(node, now_ms, cluster.policy.lemon_ms) >= cluster.policy.lemon_outs:
+                return _to_repair(cluster, node, NodeEvent.REPAIR, "a lemon: out of service again and again", now_ms)
+            return _moved(cluster, node, NodeEvent.EMPTY, "find out what is wrong", now_ms)
         case NodeState.PREFLIGHT | NodeState.TESTING | NodeState.VALIDATING:
-            return _tested(book, node, now_ms)
+            return _tested(cluster, node, now_ms)
         case NodeState.REPAIRING if any(
             each.check == _REPAIRED and each.at_ms >= node.since_ms for each in node.evidence
         ):
-            return _moved(book, node, NodeEvent.REPAIRED, "repaired; tested before it returns", now_ms)
+            return _moved(cluster, node, NodeEvent.REPAIRED, "repaired; tested before it returns", now_ms)
         case _:
             return []
 
 
-def _in_service(book: ClusterState, node: Node, seen: tuple[NodeEvidence, ...], now_ms: int) -> list[Action]:
+def _in_service(cluster: ClusterState, node: Node, seen: tuple[NodeEvidence, ...], now_ms: int) -> list[Action]:
     fatal = [each for each in seen if each.severity == "fatal"]
     if fatal and node.override != "keep":
         gpus = tuple(sorted({each.gpu for each in fatal if each.gpu is not None}))
         action = Degrade(node.number, gpus, f"{fatal[0].check} on GPU {gpus[0]}; the others stay in use")
-        book.take_up_node(action, now_ms)
+        cluster.take_up_node(action, now_ms)
         return [action]
     warned = any(each.severity == "warning" for each in seen) and node.override != "keep"
     if node.state is NodeState.READY and warned:
-        return _moved(book, node, NodeEvent.WARNED, seen[-1].text or seen[-1].check, now_ms)
+        return _moved(cluster, node, NodeEvent.WARNED, seen[-1].text or seen[-1].check, now_ms)
     if node.state is NodeState.SUSPECT and not warned:
-        return _moved(book, node, NodeEvent.CLEARED, "not seen again", now_ms)
+        return _moved(cluster, node, NodeEvent.CLEARED, "not seen again", now_ms)
     return []
 
 
-def _tested(book: ClusterState, node: Node, now_ms: int) -> list[Action]:
+def _tested(cluster: ClusterState, node: Node, now_ms: int) -> list[Action]:
     """Read the report of the test that the node's state calls for; one from before does not count."""
     check = f"test:{PROGRAMS[node.state]}"
     reports = [each for each in node.evidence if each.check == check and each.at_ms >= node.since_ms]
@@ -202,28 +202,28 @@ def _tested(book: ClusterState, node: Node, now_ms: int) -> list[Action]:
     if reports[-1].severity == "fatal":
         event = NodeEvent.FAILED
         if node.state is NodeState.PREFLIGHT:
-            return _moved(book, node, event, reports[-1].text, now_ms)
-        return _to_repair(book, node, event, reports[-1].text or "the test failed", now_ms)
+            return _moved(cluster, node, event, reports[-1].text, now_ms)
+        return _to_repair(cluster, node, event, reports[-1].text or "the test failed", now_ms)
     if node.state is NodeState.VALIDATING and node.override == "out":
         return []
     reason = DOES_NOT_REPRODUCE if node.state is NodeState.TESTING else "the test passed"
-    return _moved(book, node, NodeEvent.PASSED, reason, now_ms)
+    return _moved(cluster, node, NodeEvent.PASSED, reason, now_ms)
 
 
-def _to_repair(book: ClusterState, node: Node, event: NodeEvent, finding: str, now_ms: int) -> list[Action]:
+def _to_repair(cluster: ClusterState, node: Node, event: NodeEvent, finding: str, now_ms: int) -> list[Action]:
     """Send a node to repair with a ticket, or give it up."""
-    if node.attempts >= book.policy.repairs_most:
-        return _moved(book, node, NodeEvent.RETIRE, f"{node.attempts} repairs did not help", now_ms)
+    if node.attempts >= cluster.policy.repairs_most:
+        return _moved(cluster, node, NodeEvent.RETIRE, f"{node.attempts} repairs did not help", now_ms)
     ticket: Ticket = repair_for(node, finding, now_ms)
-    return [*_moved(book, node, event, finding, now_ms), ticket]
+    return [*_moved(cluster, node, event, finding, now_ms), ticket]
 
 
-def _moved(book: ClusterState, node: Node, event: NodeEvent, reason: str, now_ms: int) -> list[Action]:
+def _moved(cluster: ClusterState, node: Node, event: NodeEvent, reason: str, now_ms: int) -> list[Action]:
     """Take a step of the table, and begin the test that the new state calls for."""
     state = after(node.state, event)
     action: NodeAction = Move(node.number, state, str(event), reason)
     if state is NodeState.QUARANTINED:
         action = Quarantine(node.number, reason, node.evidence)
-    book.take_up_node(action, now_ms)
+    cluster.take_up_node(action, now_ms)
     program = PROGRAMS.get(state)
     return [action, RunTest(node.number, program)] if program else [action]

@@ -3,7 +3,7 @@
 Every action is a frozen record of plain values, so that a decision can be written down and compared.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from weft.cluster.records.job import Ending, Placement
@@ -175,7 +175,7 @@ class RunTest:
     """Which."""
     program: str
     """Which test: "preflight", "diagnose", "validate", "idle"."""
-    balloon: bool = False
+    idle: bool = field(default=False, metadata={"key": "balloon"})
     """Whether the node is idle and the test gives way to work."""
 
 

@@ -36,7 +36,7 @@ def job_after(job: Job, action: JobAction, now_ms: int) -> Job:  # noqa: PLR0911
     match action:
         case Bind():
             return replace(
-                job, state=JobState.STARTING, placement=action.placement, start_ms=now_ms, told="",
+                job, state=JobState.STARTING, placement=action.placement, start_ms=now_ms, last_wait_code="",
                 borrowed=action.borrowed,
             )  # fmt: skip
         case Preempt(stage="ask"):
@@ -56,7 +56,7 @@ def job_after(job: Job, action: JobAction, now_ms: int) -> Job:  # noqa: PLR0911
         case Resize():
             return replace(job, placement=action.placement)
         case Wait():
-            return replace(job, told=action.code)
+            return replace(job, last_wait_code=action.code)
 
 
 def node_after(node: Node, action: NodeAction, now_ms: int) -> Node:  # noqa: PLR0911 - one for each action
@@ -70,7 +70,7 @@ def node_after(node: Node, action: NodeAction, now_ms: int) -> Node:  # noqa: PL
         case Degrade():
             return replace(node, bad_gpus=tuple(sorted({*node.bad_gpus, *action.gpus})), evidence=())
         case RunTest():
-            return replace(node, balloon_ms=now_ms) if action.balloon else node
+            return replace(node, idle_test_ms=now_ms) if action.idle else node
         case Move(state=NodeState.READY):
             tested_ms = node.tested_ms if node.state in _IN_SERVICE else now_ms
             return replace(node, state=action.state, since_ms=now_ms, evidence=(), attempts=0, tested_ms=tested_ms)
@@ -92,7 +92,7 @@ def requeued(job: Job, now_ms: int) -> Job:
         job, state=JobState.WAITING, placement=None, start_ms=None, checkpoint_ms=None, asked_ms=None, asked_for="",
         leave_by_ms=None, ending="", borrowed=False, predicted_ms=None, ran_ms=job.ran_ms + now_ms - job.start_ms,
         lost_gpu_ms=job.lost_gpu_ms + job.gpus * (now_ms - job.kept_ms(now_ms)), preemptions=job.preemptions + 1,
-        told="", queued_ms=now_ms,
+        last_wait_code="", queued_ms=now_ms,
     )  # fmt: skip
 
 
@@ -114,4 +114,4 @@ def witnessed(node: Node, *seen: NodeEvidence) -> Node:
 
 def tested(node: Node, at_ms: int) -> Node:
     """Return an idle node that has passed a test."""
-    return replace(node, tested_ms=at_ms, balloon_ms=None)
+    return replace(node, tested_ms=at_ms, idle_test_ms=None)

@@ -1,7 +1,8 @@
 """Frozen records as plain values and back: what goes to logs, databases and other processes.
 
 One rule for every dataclass of this package: fields that hold their default are left out, enumerations are their text,
-tuples are lists. An action carries its class's name under "do".
+tuples are lists. An action carries its class's name under "do". A field whose name has changed keeps its old key (in
+its metadata), so that logs and databases of earlier versions are read, and ours by them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,8 +22,8 @@ def as_plain(value: Any) -> Any:
     """Return a record, or any value of a field, as plain values."""
     if is_dataclass(value) and not isinstance(value, type):
         return {
-            name: as_plain(found)
-            for name, default in _defaults(type(value))
+            key: as_plain(found)
+            for name, key, default in _fields(type(value))
             if (found := getattr(value, name)) != default
         }
     if isinstance(value, Enum):
@@ -36,11 +37,12 @@ def as_plain(value: Any) -> Any:
 
 def from_plain(kind: type[Record], plain: Mapping[str, Any]) -> Record:
     """Return the record of type `kind` that `plain` describes."""
-    hints = _hints(kind)
-    unknown = plain.keys() - hints.keys()
+    known = _hints(kind)
+    unknown = plain.keys() - known.keys()
     if unknown:
         raise ValueError(f"a {kind.__name__.lower()} has no {', '.join(sorted(unknown))}")
-    return kind(**{name: _read(hints[name], value) for name, value in plain.items()})
+    found = {name: _read(hint, plain[key]) for key, (name, hint) in known.items() if key in plain}
+    return kind(**found)
 
 
 def action_as_plain(action: Action) -> dict[str, Any]:
@@ -55,16 +57,20 @@ def action_from_plain(plain: Mapping[str, Any]) -> Action:
 
 
 @cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
+def _hints(kind: type) -> dict[str, tuple[str, Any]]:
+    """Return name and type of each field, by its key."""
+    hints = get_type_hints(kind)
+    return {key: (name, hints[name]) for name, key, _ in _fields(kind)}
 
 
 @cache
-def _defaults(kind: type) -> tuple[tuple[str, Any], ...]:
+def _fields(kind: type) -> tuple[tuple[str, str, Any], ...]:
+    """Return name, key and default of each field."""
     return tuple(
-        (field.name, field.default_factory() if field.default_factory is not MISSING else field.default)
-        for field in fields(kind)
-    )
+        (each.name, each.metadata.get("key", each.name),
+         each.default_factory() if each.default_factory is not MISSING else each.default)
+        for each in fields(kind)
+    )  # fmt: skip
 
 
 def _read(hint: Any, value: Any) -> Any:

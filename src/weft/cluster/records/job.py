@@ -4,7 +4,7 @@ Data only. A job's true duration is no part of it: decisions know declared limit
 integers in milliseconds since the engine's epoch.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
@@ -27,7 +27,7 @@ class JobState(StrEnum):
     ASKED = "asked"
     """It runs and was asked to write a checkpoint and leave."""
     STOPPING = "stopping"
-    """It was told to end; its nodes are not yet free."""
+    """It must end; its nodes are not yet free."""
     DONE = "done"
     """It has ended well."""
     FAILED = "failed"
@@ -145,8 +145,8 @@ class Job:
     """How often it had to leave."""
     queued_ms: int | None = None
     """When it came back into the queue; none where it never left it. Who had to leave for others stands behind them."""
-    told: str = ""
-    """The reason that was last given for its waiting (`Wait.code`)."""
+    last_wait_code: str = field(default="", metadata={"key": "told"})
+    """The reason that was last given for its waiting (`Wait.code`). """
 
     @property
     def line_ms(self) -> int:
@@ -161,10 +161,10 @@ class Job:
     def kept_ms(self, now_ms: int) -> int:
         """Return the moment up to which its work is safe in a checkpoint; its start where there is none."""
         assert self.start_ms is not None, "only a job that was started has work to keep"
-        told = self.start_ms if self.checkpoint_ms is None else self.checkpoint_ms
+        known_ms = self.start_ms if self.checkpoint_ms is None else self.checkpoint_ms
         if self.checkpoint_every_ms is None:
-            return told
-        return max(told, now_ms - (now_ms - self.start_ms) % self.checkpoint_every_ms)
+            return known_ms
+        return max(known_ms, now_ms - (now_ms - self.start_ms) % self.checkpoint_every_ms)
 
     @property
     def gpus(self) -> int:

@@ -4,7 +4,7 @@ Data only. Which state follows from which is `node_life`'s business, what is tho
 integers in milliseconds since an epoch that the engine chooses: picoseconds in 64 bits would end after 106 days.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
@@ -105,7 +105,7 @@ class Node:
     """The operator's word, remembered until it is taken back."""
     override_by: str = ""
     """Whose word that is, and why."""
-    balloon_ms: int | None = None
+    idle_test_ms: int | None = field(default=None, metadata={"key": "balloon_ms"})
     """When a test of the idle node was last begun that has not reported yet."""
     attempts: int = 0
     """Repairs since it was last ready."""

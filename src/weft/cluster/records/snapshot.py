@@ -1,8 +1,8 @@
 """What `plan` sees: the whole state of a cluster at one moment, as frozen records.
 
 Everything that a decision depends on is in here, and nothing else, so that a decision can be replayed. Engines own the
-truth and hand it over; they do not rebuild it for each pass but tell a `Book` what has changed. Durations of jobs are
-not in it. Plain values (JSON) and back: `records`.
+truth and hand it over; they do not rebuild it for each pass but tell a `ClusterState` what has changed. Durations of
+jobs are not in it. Plain values (JSON) and back: `encoding`.
 """
 
 from collections.abc import Mapping

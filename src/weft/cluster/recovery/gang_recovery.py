@@ -13,73 +13,73 @@ from weft.cluster.scheduling.placement import compact
 from weft.cluster.scheduling.state import ClusterState
 
 
-def recover_gangs(book: ClusterState, now_ms: int) -> list[Action]:
-    """Return what is done about jobs on lost nodes; the book takes each as carried out."""
-    pool = book.pool
+def recover_gangs(cluster: ClusterState, now_ms: int) -> list[Action]:
+    """Return what is done about jobs on lost nodes; the state takes each as carried out."""
+    pool = cluster.pool
     if not pool.watched and not pool.broken:
         return []
     lost = set(np.flatnonzero(pool.lost & (pool.taken > 0)).tolist())
     hurt = pool.hurt()
-    whole = {number for number, holders in hurt.items() if holders is None and _wants_all(book, number)}
+    whole = {number for number, holders in hurt.items() if holders is None and _wants_all(cluster, number)}
     holders = {job for each in hurt.values() if each for job in each}
     lost |= whole
     found: list[Action] = []
     for name in sorted(
-        _jobs_on(book, lost) | {job for job in holders if book.jobs[job].state is not JobState.STOPPING}
+        _jobs_on(cluster, lost) | {job for job in holders if cluster.jobs[job].state is not JobState.STOPPING}
     ):
-        action = _mended(book, book.jobs[name], lost, now_ms)
-        book.take_up(action, now_ms)
+        action = _mended(cluster, cluster.jobs[name], lost, now_ms)
+        cluster.take_up(action, now_ms)
         found.append(action)
     return found
 
 
-def emptied(book: ClusterState, now_ms: int) -> list[Action]:
+def emptied(cluster: ClusterState, now_ms: int) -> list[Action]:
     """Return the jobs that are asked to leave nodes which have been draining for too long."""
     late = {
         number
-        for number in book.pool.watched
-        if book.pool.nodes[number].state is NodeState.DRAINING
-        and now_ms - book.pool.nodes[number].since_ms >= book.policy.drain_ms
-        and book.pool.taken[number]
+        for number in cluster.pool.watched
+        if cluster.pool.nodes[number].state is NodeState.DRAINING
+        and now_ms - cluster.pool.nodes[number].since_ms >= cluster.policy.drain_ms
+        and cluster.pool.taken[number]
     }
     found: list[Action] = []
-    for name in sorted(_jobs_on(book, late)):
-        job = book.jobs[name]
+    for name in sorted(_jobs_on(cluster, late)):
+        job = cluster.jobs[name]
         if job.state in (JobState.STARTING, JobState.RUNNING):
-            by_ms = now_ms + min(job.grace_ms, book.policy.grace_most_ms)
+            by_ms = now_ms + min(job.grace_ms, cluster.policy.grace_most_ms)
             action = Preempt(name, "ask", "drain", by_ms, cost_gpu_ms=job.gpus * (now_ms - job.kept_ms(now_ms)))
-            book.take_up(action, now_ms)
+            cluster.take_up(action, now_ms)
             found.append(action)
     return found
 
 
-def _wants_all(book: ClusterState, number: int) -> bool:
+def _wants_all(cluster: ClusterState, number: int) -> bool:
     """Return whether the jobs on a node hold more of its GPUs than still work."""
-    return bool(book.pool.taken[number] > book.pool.nodes[number].usable_gpus)
+    return bool(cluster.pool.taken[number] > cluster.pool.nodes[number].usable_gpus)
 
 
-def _jobs_on(book: ClusterState, nodes: set[int]) -> set[str]:
+def _jobs_on(cluster: ClusterState, nodes: set[int]) -> set[str]:
     """Return the jobs that hold any of `nodes` and were not told to stop."""
     if not nodes:
         return set()
-    there = np.zeros(book.pool.count, dtype=bool)
+    there = np.zeros(cluster.pool.count, dtype=bool)
     there[list(nodes)] = True
     return {
         name
-        for name, held in book.nodes_of.items()
-        if there[held].any() and book.jobs[name].state is not JobState.STOPPING
+        for name, held in cluster.nodes_of.items()
+        if there[held].any() and cluster.jobs[name].state is not JobState.STOPPING
     }
 
 
-def _mended(book: ClusterState, job: Job, lost: set[int], now_ms: int) -> Replace | Resize | Preempt:
+def _mended(cluster: ClusterState, job: Job, lost: set[int], now_ms: int) -> Replace | Resize | Preempt:
     assert job.placement is not None
     gone = tuple(node for node in job.placement.nodes if node in lost)
     rest = len(job.placement.nodes) - len(gone)
     if job.kind == "training" and not job.placement.devices:
-        found = book.pool.candidates(job.placement.gpus_per_node, degraded=job.takes_degraded)
-        whole = found[book.pool.usable[found] == job.placement.gpus_per_node]
+        found = cluster.pool.candidates(job.placement.gpus_per_node, degraded=job.takes_degraded)
+        whole = found[cluster.pool.usable[found] == job.placement.gpus_per_node]
         if len(whole) >= len(gone):
-            spares = compact(whole, len(gone), book.pool.levels)
+            spares = compact(whole, len(gone), cluster.pool.levels)
             return Replace(job.id, gone, tuple(spares.tolist()))
         if job.gang.elastic and rest >= job.gang.fewest:
             rest = job.gang.fewest + (rest - job.gang.fewest) // job.gang.step * job.gang.step

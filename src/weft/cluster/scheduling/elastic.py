@@ -12,16 +12,16 @@ from weft.cluster.scheduling.power_budget import site_left_w
 from weft.cluster.scheduling.state import ClusterState
 
 
-def growth(book: ClusterState, now_ms: int) -> list[Resize]:
-    """Return the gangs that grow, the narrowest for its wish first; the book takes every action as carried out."""
-    if not book.narrow or len(book.queue):
+def growth(cluster: ClusterState, now_ms: int) -> list[Resize]:
+    """Return the gangs that grow, the narrowest for its wish first; the state takes every action as carried out."""
+    if not cluster.narrow or len(cluster.queue):
         return []
     found: list[Resize] = []
-    jobs = (book.jobs[name] for name in sorted(book.narrow))
+    jobs = (cluster.jobs[name] for name in sorted(cluster.narrow))
     for job in sorted((job for job in jobs if job.state is JobState.RUNNING), key=_width):
-        action = _grown(book, job)
+        action = _grown(cluster, job)
         if action is not None:
-            book.take_up(action, now_ms)
+            cluster.take_up(action, now_ms)
             found.append(action)
     return found
 
@@ -30,21 +30,21 @@ def _width(job: Job) -> float:
     return len(job.placement.nodes) / job.gang.nodes if job.placement else 1.0
 
 
-def _grown(book: ClusterState, job: Job) -> Resize | None:
+def _grown(cluster: ClusterState, job: Job) -> Resize | None:
     assert job.placement is not None
-    gang, pool, policy = job.gang, book.pool, book.policy
+    gang, pool, policy = job.gang, cluster.pool, cluster.policy
     have = len(job.placement.nodes)
     free = pool.candidates(gang.gpus_per_node, degraded=job.takes_degraded)
     free = free[(pool.taken[free] == 0) & (pool.usable[free] == gang.gpus_per_node)]
-    lane = max(0, policy.lane_nodes - book.lane_used)
-    team = book.shares.index[job.team]
-    affordable = int(book.shares.most[team] - book.shares.held[team]) // gang.gpus_per_node
-    node_rise_w = gang.gpus_per_node * book.rise_w(job)
-    left_w = site_left_w(book.power, policy, book.draw_w)
+    lane = max(0, policy.lane_nodes - cluster.lane_used)
+    team = cluster.shares.index[job.team]
+    affordable = int(cluster.shares.most[team] - cluster.shares.held[team]) // gang.gpus_per_node
+    node_rise_w = gang.gpus_per_node * cluster.rise_w(job)
+    left_w = site_left_w(cluster.power, policy, cluster.draw_w)
     powered = left_w // node_rise_w if node_rise_w else gang.nodes
     room = min(gang.nodes - have, len(free) - lane - policy.spare_nodes, affordable, powered)
     more = room // gang.step * gang.step
     if more <= 0 or job.placement.devices:
         return None
-    nodes = np.concatenate([book.nodes_of[job.id], compact(free, more, pool.levels)])
+    nodes = np.concatenate([cluster.nodes_of[job.id], compact(free, more, pool.levels)])
     return Resize(job.id, Placement(tuple(pool.ranked(nodes).tolist()), gang.gpus_per_node), "grow")

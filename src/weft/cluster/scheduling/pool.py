@@ -1,7 +1,7 @@
 """The nodes as columns: who is in service, what is free, and when what is taken comes back.
 
-The fast form of `Snapshot.nodes` inside a `Book`. A job takes GPUs of nodes and gives them back; every question of a
-pass is answered from columns. Knows nothing of queues, teams or rules.
+The fast form of `Snapshot.nodes` inside a `ClusterState`. A job takes GPUs of nodes and gives them back; every question
+of a pass is answered from columns. Knows nothing of queues, teams or rules.
 """
 
 from collections.abc import Iterable, Sequence
@@ -47,7 +47,7 @@ class Pool:
         """Nodes that are in service with all that the largest has."""
         self.lost = np.zeros(count, dtype=bool)
         """Nodes on which no job may stay."""
-        self.out_ms, self.tested_ms, self.balloon_ms = (np.full(count, -1, dtype=np.int64) for _ in range(3))
+        self.out_ms, self.tested_ms, self.idle_test_ms = (np.full(count, -1, dtype=np.int64) for _ in range(3))
         """When each was last taken out by health, last passed a test, and last began one while idle; -1 for never."""
         self.broken: set[int] = set()
         """Nodes of which some GPUs are not to be used."""
@@ -71,7 +71,7 @@ class Pool:
         self._whole += bool(self.usable[number] == self.largest and not node.degraded)
         self.lost[number] = node.state in LOST
         for column, value in (
-            (self.out_ms, node.out_ms), (self.tested_ms, node.tested_ms), (self.balloon_ms, node.balloon_ms),
+            (self.out_ms, node.out_ms), (self.tested_ms, node.tested_ms), (self.idle_test_ms, node.idle_test_ms),
         ):  # fmt: skip
             column[number] = -1 if value is None else value
         (self.broken.add if node.bad_gpus else self.broken.discard)(number)

@@ -29,20 +29,20 @@ class Want:
     """Whether its team is within its quota with it."""
 
 
-def horizon_ms(book: ClusterState) -> int:
+def horizon_ms(cluster: ClusterState) -> int:
     """Return how soon nodes must come back for nobody to be asked to leave."""
-    return max(book.policy.grace_most_ms, book.policy.reclaim_ms)
+    return max(cluster.policy.grace_most_ms, cluster.policy.reclaim_ms)
 
 
-def make_room(book: ClusterState, want: Want, now_ms: int) -> list[Preempt | Resize]:
+def make_room(cluster: ClusterState, want: Want, now_ms: int) -> list[Preempt | Resize]:
     """Return who is asked to leave, or to shrink, for a blocked job; nothing where they would not be enough."""
-    running, policy = book.running, book.policy
+    running, policy = cluster.running, cluster.policy
     lowest = min(running.by_priority, default=want.job.priority)
     if lowest > want.job.priority - policy.preempt_gap and not (want.in_quota and running.borrowers):
         return []
     by_priority = running.column("priority") <= want.job.priority - policy.preempt_gap
-    team = book.shares.index[want.job.team]
-    over = (book.shares.held > book.shares.quota)[running.column("team")]
+    team = cluster.shares.index[want.job.team]
+    over = (cluster.shares.held > cluster.shares.quota)[running.column("team")]
     by_quota = running.mask("borrowed") & over & (running.column("team") != team) & want.in_quota
     by_quota &= running.column("priority") <= want.job.priority
     settled = now_ms - running.column("start_ms") >= running.column("min_run_ms")
@@ -50,33 +50,33 @@ def make_room(book: ClusterState, want: Want, now_ms: int) -> list[Preempt | Res
     able = free & ((by_priority & settled) | by_quota)
     if int((running.column("nodes") * able).sum()) < want.nodes:
         return []
-    shrunk = _shrink(book, np.flatnonzero(able & (running.column("shrinks") > 0)), want.nodes)
+    shrunk = _shrink(cluster, np.flatnonzero(able & (running.column("shrinks") > 0)), want.nodes)
     if shrunk:
         return shrunk
-    chosen = _cheapest(book, able, by_priority & settled, want.nodes, now_ms)
+    chosen = _cheapest(cluster, able, by_priority & settled, want.nodes, now_ms)
     lost = running.lost_gpu_ms(now_ms)
     found: list[Preempt | Resize] = []
     for row in chosen:
-        job = book.jobs[running.ids[row]]
+        job = cluster.jobs[running.ids[row]]
         reason = "priority" if by_priority[row] and settled[row] else "reclaim"
-        by_ms = leave_by_ms(book, job, reason, now_ms)
+        by_ms = leave_by_ms(cluster, job, reason, now_ms)
         found.append(Preempt(job.id, "ask", reason, by_ms, want.job.id, int(lost[row])))
     return found
 
 
-def leave_by_ms(book: ClusterState, job: Job, reason: str, now_ms: int) -> int:
+def leave_by_ms(cluster: ClusterState, job: Job, reason: str, now_ms: int) -> int:
     """Return when a job that is asked now must be gone."""
     assert job.start_ms is not None
-    grace_ms = min(job.grace_ms, book.policy.grace_most_ms)
+    grace_ms = min(job.grace_ms, cluster.policy.grace_most_ms)
     if reason != "reclaim":
         return now_ms + grace_ms
-    return min(now_ms + book.policy.reclaim_ms, max(now_ms, job.start_ms + job.min_run_ms) + grace_ms)
+    return min(now_ms + cluster.policy.reclaim_ms, max(now_ms, job.start_ms + job.min_run_ms) + grace_ms)
 
 
-def overdue(book: ClusterState, now_ms: int) -> list[Preempt | Stop]:
+def overdue(cluster: ClusterState, now_ms: int) -> list[Preempt | Stop]:
     """Return the jobs whose time is over: past their limit for good, past their grace to wait again."""
     found: list[Preempt | Stop] = []
-    for job in book.overdue(now_ms):
+    for job in cluster.overdue(now_ms):
         assert job.start_ms is not None
         if job.limit_ms is not None and job.start_ms + job.limit_ms <= now_ms:
             found.append(Stop(job.id, "failed", "limit"))
@@ -85,26 +85,26 @@ def overdue(book: ClusterState, now_ms: int) -> list[Preempt | Stop]:
     return found
 
 
-def orphans(book: ClusterState) -> list[Stop]:
+def orphans(cluster: ClusterState) -> list[Stop]:
     """Return the jobs that come after one that did not end well: they are called off."""
     bad = (JobState.FAILED, JobState.CANCELLED)
     return [
         Stop(name, "cancelled", "dependency")
-        for name in sorted(book.held)
-        if any(book.ended.get(each) in bad for each in book.jobs[name].after)
+        for name in sorted(cluster.held)
+        if any(cluster.ended.get(each) in bad for each in cluster.jobs[name].after)
     ]
 
 
-def _shrink(book: ClusterState, rows: Column, wanted: int) -> list[Preempt | Resize]:
+def _shrink(cluster: ClusterState, rows: Column, wanted: int) -> list[Preempt | Resize]:
     """Return elastic gangs that give back enough between them, the widest first; nothing where that is not enough."""
-    room = book.running.column("shrinks")[rows]
+    room = cluster.running.column("shrinks")[rows]
     if int(room.sum()) < wanted:
         return []
     found: list[Preempt | Resize] = []
     for row in rows[np.argsort(-room, kind="stable")].tolist():
         if wanted <= 0:
             break
-        job = book.jobs[book.running.ids[row]]
+        job = cluster.jobs[cluster.running.ids[row]]
         assert job.placement is not None
         most = len(job.placement.nodes) - job.gang.fewest
         given = min(most, -(-wanted // job.gang.step) * job.gang.step)
@@ -115,15 +115,15 @@ def _shrink(book: ClusterState, rows: Column, wanted: int) -> list[Preempt | Res
     return found
 
 
-def _cheapest(book: ClusterState, able: Flags, by_priority: Flags, wanted: int, now_ms: int) -> list[int]:
+def _cheapest(cluster: ClusterState, able: Flags, by_priority: Flags, wanted: int, now_ms: int) -> list[int]:
     """Return rows of jobs that free `wanted` nodes between them, the cheapest for each node first."""
-    running = book.running
+    running = cluster.running
     rows = np.flatnonzero(able)
     nodes = running.column("nodes")
     for_each = running.lost_gpu_ms(now_ms)[rows] / np.maximum(nodes[rows], 1)
     order = rows[np.lexsort((rows, for_each, running.column("service")[rows]))]
     # Borrowers leave only while their team is above its quota.
-    spare = (book.shares.held - book.shares.quota).tolist()
+    spare = (cluster.shares.held - cluster.shares.quota).tolist()
     chosen: list[int] = []
     freed = 0
     for row in order.tolist():

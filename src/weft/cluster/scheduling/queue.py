@@ -18,10 +18,10 @@ from weft.cluster.scheduling.placement import Column
 _NOBODY: Column = np.zeros(0, dtype=np.int64)
 _LINE = tuple[int, str, int]
 COLUMNS = (
-    "need", "gpus", "total", "watts", "team", "limit_ms", "array", "told", "degraded", "fast", "minds_lane",
+    "need", "gpus", "total", "watts", "team", "limit_ms", "array", "last_wait", "degraded", "fast", "minds_lane",
 )  # fmt: skip
 """What is known of each waiting job: fewest nodes, GPUs on each, GPUs in all, rise of the site's draw, ..."""
-LAST_WAIT = COLUMNS.index("told")
+LAST_WAIT = COLUMNS.index("last_wait")
 _TOTAL, _TEAM = COLUMNS.index("total"), COLUMNS.index("team")
 
 
@@ -43,7 +43,7 @@ class Queue:
         """Return how many wait."""
         return len(self.rows)
 
-    def put(self, job: Job, team: int, array: int, watts: int, told: int) -> None:
+    def put(self, job: Job, team: int, array: int, watts: int, last_wait: int) -> None:
         """Let a job wait that raises each GPU's draw by `watts`."""
         row = self._row()
         self.ids[row] = job.id
@@ -52,7 +52,8 @@ class Queue:
         need, gpus, fast = job.gang.fewest, job.gang.gpus_per_node, is_fast(job, self.policy)
         minds = not fast and need <= self.pool_nodes - self.policy.lane_nodes - self.policy.spare_nodes
         self.table[:, row] = (
-            need, gpus, need * gpus, need * gpus * watts, team, limit_ms, array, told, job.takes_degraded, fast, minds,
+            need, gpus, need * gpus, need * gpus * watts, team, limit_ms, array, last_wait, job.takes_degraded, fast,
+            minds,
         )  # fmt: skip
         key = self._key(job, team)
         insort(self._lines.setdefault(key, []), (job.line_ms, job.id, row))

@@ -1,6 +1,6 @@
 """The jobs that hold nodes as columns: what each would lose, draw and give back.
 
-Kept by a `Book`; asked by preemption, power and forecasts, which look at all running jobs at once.
+Kept by a `ClusterState`; asked by preemption, power and forecasts, which look at all running jobs at once.
 """
 
 from bisect import bisect_left, insort

@@ -1,8 +1,8 @@
-"""The cluster's book: a snapshot that is kept up to date instead of being built anew.
+"""The cluster's state: a snapshot that is kept up to date instead of being built anew.
 
 Engines and simulated worlds tell it what has changed (`put`, `drop`) and ask for a pass (`decide`). A pass takes its
 own actions as carried out, so that the next one builds on them; what could not be carried out is put back as it is.
-`plan(snapshot, now)` is one pass over a fresh book, and tests hold the two equal. Pure: no clock, no I/O; one owner.
+`plan(snapshot, now)` is one pass over a fresh state, and tests hold the two equal. Pure: no clock, no I/O; one owner.
 """
 
 import heapq
@@ -28,7 +28,7 @@ class ClusterState:
     """The state of a cluster as columns, and the rules that change it; one owner, no clock."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        """Open a book at `snapshot`."""
+        """Open a state at `snapshot`."""
         assert all(node.number == at for at, node in enumerate(snapshot.nodes)), "node n stands at position n"
         self.policy = snapshot.policy
         self.power: Power = snapshot.power
@@ -184,8 +184,8 @@ class ClusterState:
             for each in job.after:
                 self.dependants.setdefault(each, set()).add(job.id)
         else:
-            told = BY_CODE[job.told] if job.told else Reason.NONE
-            self.queue.put(job, self.shares.index[job.team], self._array(job), self.rise_w(job), told)
+            last_wait = BY_CODE[job.last_wait_code] if job.last_wait_code else Reason.NONE
+            self.queue.put(job, self.shares.index[job.team], self._array(job), self.rise_w(job), last_wait)
 
     def _occupy(self, job: Job) -> None:
         assert job.placement is not None, f"{job.id} holds nodes but has no placement"

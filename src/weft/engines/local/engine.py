@@ -69,9 +69,9 @@ class LocalEngine:
         self.reopen()
 
     @property
-    def book(self) -> ClusterState:
+    def cluster(self) -> ClusterState:
         """Return what decisions are made on."""
-        return self._recorder.book
+        return self._recorder.cluster
 
     def reopen(self) -> None:
         """Believe the database alone: at the start, and after a stumble between a decision and its writing."""
@@ -93,7 +93,7 @@ class LocalEngine:
 
     def now(self) -> int:
         """Return the time in milliseconds; never less than before, whatever somebody does to the machine's clock."""
-        self._latest = max(self._latest, self._clock(), self.book.planned_ms or 0)
+        self._latest = max(self._latest, self._clock(), self.cluster.planned_ms or 0)
         return self._latest
 
     # What people ask for
@@ -129,7 +129,7 @@ class LocalEngine:
             named = replace(job, id=name + job.id, array=name if job.id else "")
             found.append(JobEntry(first + offset, named, launch, key=submission.key))
         for entry in found:
-            admit(entry.job, self.book.pool.nodes, self.book.shares.records(), self._known(entry.job.after))
+            admit(entry.job, self.cluster.pool.nodes, self.cluster.shares.records(), self._known(entry.job.after))
         return found
 
     def cancel(self, name: str) -> list[JobEntry]:
@@ -185,7 +185,7 @@ class LocalEngine:
 
     def node(self, name: str) -> Node:
         """Return the node called `name`."""
-        found = next((node for node in self.book.pool.nodes if node.name == name), None)
+        found = next((node for node in self.cluster.pool.nodes if node.name == name), None)
         if found is None:
             raise NotThereError(f"there is no node {name!r}; weft nodes lists them")
         return found
@@ -202,12 +202,12 @@ class LocalEngine:
         now = self.now()
         self.attempts.reap()
         changed = self._observe(now)
-        for node, text in self.trials.finished(self.book.pool.nodes, now):
+        for node, text in self.trials.finished(self.cluster.pool.nodes, now):
             self._put_node(node, text)
         if now - self._heard_ms >= _HEAR_EVERY_MS:
             changed = self._hear(now) or changed
-        planned = self.book.planned_ms
-        busy = bool(self.book.jobs or self.book.pool.watched)
+        planned = self.cluster.planned_ms
+        busy = bool(self.cluster.jobs or self.cluster.pool.watched)
         if self._dirty or changed or planned is None or (busy and now - planned >= _PLAN_EVERY_MS):
             return self._decide(now) or changed
         return False
@@ -217,7 +217,7 @@ class LocalEngine:
         for entry in list(self._entries.values()):
             if entry.job.holds:
                 self.attempts.resume(entry)
-        for node in self.book.pool.nodes:
+        for node in self.cluster.pool.nodes:
             self.trials.resume(node, self.now())
 
     def _observe(self, now: int) -> bool:
@@ -254,7 +254,7 @@ class LocalEngine:
                 for number, evidence in news.seen:
                     self.memory.store.note(now, evidence.text, job=entry.job.id, node=number)
             for number, evidence in news.seen:
-                self.report(self.book.pool.nodes[number].name, evidence)
+                self.report(self.cluster.pool.nodes[number].name, evidence)
         return changed
 
     def _exited(self, entry: JobEntry, found: Exit, now: int) -> None:
@@ -317,7 +317,7 @@ class LocalEngine:
         """Ask for a pass, write it down whole, and carry it out."""
         actions, line = self._recorder.decide(now)
         if self.memory.decisions.append(line):
-            self._record(self.book.snapshot())
+            self._record(self.cluster.snapshot())
         # What a pass does may call for another: a node that was taken out is tested by the next one.
         self._dirty = any(not isinstance(action, words.Wait) for action in actions)
         if not actions:
@@ -327,11 +327,11 @@ class LocalEngine:
         for name in bound:
             entry = self._entries[name]
             entry.attempt += 1
-            self.attempts.prepare(self.book.jobs[name], entry)
+            self.attempts.prepare(self.cluster.jobs[name], entry)
         with self.memory.store.transaction():
             for action in actions:
                 self._write(action, now)
-            self.memory.save_standing(self.book)
+            self.memory.save_standing(self.cluster)
         self._pulse("written")
         for action in actions:
             self._carry_out(action)
@@ -339,12 +339,12 @@ class LocalEngine:
         return True
 
     def _write(self, action: words.Action, now: int) -> None:
-        """Write down what an action has changed in the book."""
+        """Write down what an action has changed in the state."""
         store = self.memory.store
         match action:
             case words.Bind() | words.Preempt() | words.Stop() | words.Replace() | words.Resize() | words.Wait():
                 entry = self._entries[action.job]
-                entry.job = self.book.jobs.get(action.job) or ended(entry.job, self.book.ended[action.job])
+                entry.job = self.cluster.jobs.get(action.job) or ended(entry.job, self.cluster.ended[action.job])
                 if isinstance(action, words.Wait):
                     entry.wait = action_as_plain(action)
                 if isinstance(action, words.Replace | words.Resize):
@@ -355,15 +355,15 @@ class LocalEngine:
                     entry.text, entry.ended_ms = f"stopped: {getattr(action, 'reason', '')}", now
                     del self._entries[action.job]
                 store.save(entry)
-                store.note(now, _in_words(action, self.book.pool.nodes), job=action.job)
+                store.note(now, _in_words(action, self.cluster.pool.nodes), job=action.job)
             case words.Quarantine() | words.Drain() | words.Degrade() | words.Move():
-                store.save_node(self.book.pool.nodes[action.node])
-                store.note(now, _in_words(action, self.book.pool.nodes), node=action.node)
+                store.save_node(self.cluster.pool.nodes[action.node])
+                store.note(now, _in_words(action, self.cluster.pool.nodes), node=action.node)
             case words.RunTest() | words.Ticket():
-                store.save_node(self.book.pool.nodes[action.node])
-                store.note(now, _in_words(action, self.book.pool.nodes), node=action.node)
+                store.save_node(self.cluster.pool.nodes[action.node])
+                store.note(now, _in_words(action, self.cluster.pool.nodes), node=action.node)
             case words.Alarm():
-                store.note(now, _in_words(action, self.book.pool.nodes))
+                store.note(now, _in_words(action, self.cluster.pool.nodes))
             case _:
                 pass
 

@@ -68,7 +68,7 @@ class NodeTests:
             program = running.action.program
             seen = report(program, now_ms, passed=not wrong, text=wrong)
             node = nodes[number]
-            if running.action.balloon and not wrong:
+            if running.action.idle and not wrong:
                 found.append((tested(node, now_ms), f"{program} test passed"))
             else:
                 found.append((witnessed(node, seen), f"{program} test: {wrong or 'passed'}"))

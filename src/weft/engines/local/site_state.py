@@ -73,14 +73,14 @@ class SiteState:
             alarms=tuple(standing.get("alarms") or ()), planned_ms=standing.get("planned_ms"),
         )  # fmt: skip
 
-    def save_standing(self, book: ClusterState) -> None:
+    def save_standing(self, cluster: ClusterState) -> None:
         """Write down what a pass has changed besides jobs and nodes."""
         self.store.save_fact(
             "standing",
             {
-                "teams": [as_plain(team) for team in book.shares.records()], "power": as_plain(book.power),
-                "reservation": None if book.reservation is None else as_plain(book.reservation),
-                "alarms": sorted(book.alarms), "planned_ms": book.planned_ms,
+                "teams": [as_plain(team) for team in cluster.shares.records()], "power": as_plain(cluster.power),
+                "reservation": None if cluster.reservation is None else as_plain(cluster.reservation),
+                "alarms": sorted(cluster.alarms), "planned_ms": cluster.planned_ms,
             },
         )  # fmt: skip
 

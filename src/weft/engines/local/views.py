@@ -41,7 +41,7 @@ def job_detail(engine: LocalEngine, entry: JobEntry) -> dict[str, Any]:
     known = (entry.result or {}).get("incidents") or []
     incidents = [{key: line.get(key) for key in _INCIDENT_KEYS} for line in known if isinstance(line, Mapping)]
     return {
-        **job_view(entry, engine.book.pool.nodes),
+        **job_view(entry, engine.cluster.pool.nodes),
         "command": list(launch.command), "training": launch.training, "snapshot": launch.snapshot,
         "limit_ms": entry.job.limit_ms, "after": list(entry.job.after), "preemptions": entry.job.preemptions,
         "result": entry.result, "history": engine.memory.store.history(entry.job.id),
@@ -78,9 +78,9 @@ def array_view(entries: Sequence[JobEntry], nodes: Sequence[Node]) -> dict[str, 
     return {"array": entries[0].job.array, "metric": metric.rpartition(":")[2], "members": views}
 
 
-def node_view(book: ClusterState, node: Node) -> dict[str, Any]:
+def node_view(cluster: ClusterState, node: Node) -> dict[str, Any]:
     """Return one node: its state, who is on it, and what was seen of it."""
-    on = [name for name, numbers in book.nodes_of.items() if node.number in numbers]
+    on = [name for name, numbers in cluster.nodes_of.items() if node.number in numbers]
     return {
         "name": node.name, "gpus": node.gpus, "usable_gpus": node.usable_gpus, "state": str(node.state),
         "since_ms": node.since_ms, "jobs": sorted(on), "override": node.override, "override_by": node.override_by,
@@ -90,20 +90,20 @@ def node_view(book: ClusterState, node: Node) -> dict[str, Any]:
 
 def status_view(engine: LocalEngine) -> dict[str, Any]:
     """Return the cluster in one document."""
-    book = engine.book
-    teams = book.shares.records()
+    cluster = engine.cluster
+    teams = cluster.shares.records()
     held = dict.fromkeys((team.name for team in teams), 0)
-    for job in book.jobs.values():
+    for job in cluster.jobs.values():
         if job.holds:
             held[job.team] = held.get(job.team, 0) + job.gpus
     return {
         "now_ms": engine.now(),
-        "nodes": [node_view(book, node) for node in book.pool.nodes],
+        "nodes": [node_view(cluster, node) for node in cluster.pool.nodes],
         "teams": [{"name": team.name, "quota_gpus": team.quota_gpus, "most_gpus": team.most_gpus,
                    "holds_gpus": held[team.name]} for team in teams],
         "jobs": engine.memory.store.counts(),
-        "reservation": None if book.reservation is None else as_plain(book.reservation),
-        "alarms": sorted(book.alarms),
+        "reservation": None if cluster.reservation is None else as_plain(cluster.reservation),
+        "alarms": sorted(cluster.alarms),
         "happened": engine.memory.store.happenings(20),
     }  # fmt: skip
 
@@ -111,7 +111,7 @@ def status_view(engine: LocalEngine) -> dict[str, Any]:
 def why_view(engine: LocalEngine, entry: JobEntry) -> dict[str, Any]:
     """Return why a job waits: the rule, who is before it, and when it is expected to start."""
     now = engine.now()
-    found = why(engine.book.snapshot(), entry.job.id, now)
+    found = why(engine.cluster.snapshot(), entry.job.id, now)
     document: dict[str, Any] = {
         "job": entry.job.id, "state": str(entry.job.state), "code": "", "text": _sentence(entry), "position": 0,
         "before": [], "holds": [], "expected_ms": None, "sooner": [],
