@@ -1,7 +1,7 @@
 """How fast a cluster is decided about: 100,000 generated jobs on 7,500 nodes, and one pass over 10,000 waiting jobs.
 
-Prints the CPU time of the replay, the time of a pass, and the ratio between a pass over a kept state and one over a state
-that is built anew, which is what a planner without increments would do.
+Prints the CPU time of the replay, the time of a pass, and the ratio between a pass over a kept state and one over a
+state that is built anew, which is what a planner without increments would do.
 """
 
 import sys

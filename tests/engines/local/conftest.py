@@ -12,7 +12,7 @@ from weft.cluster.records.snapshot import SchedulingPolicy
 from weft.engines.local.engine import LocalEngine
 from weft.engines.local.home import Home
 from weft.engines.local.site_state import SiteState
-from weft.engines.local.store import JobEntry
+from weft.engines.local.store import StoredJob
 from weft.specs.submission import SubmissionSpec
 
 
@@ -40,7 +40,7 @@ def drive(engine: LocalEngine, done: Callable[[], bool], patience_s: float = 60.
             time.sleep(0.01)
 
 
-def finish(engine: LocalEngine, *names: str) -> list[JobEntry]:
+def finish(engine: LocalEngine, *names: str) -> list[StoredJob]:
     """Run the engine's loop until jobs have ended, and return them."""
     drive(engine, lambda: all(engine.find(name).job.state in ENDED for name in names))
     return [engine.find(name) for name in names]

@@ -16,7 +16,7 @@ from weft.engines.local.atomic_files import read_document
 from weft.engines.local.engine import LocalEngine
 from weft.engines.local.home import Home
 from weft.engines.local.processes import Identity
-from weft.engines.local.store import JobEntry
+from weft.engines.local.store import StoredJob
 from weft.engines.local.views import job_detail
 from weft.specs.submission import SubmissionSpec
 from weft.training.run_dir import records
@@ -36,7 +36,7 @@ class Ground:
         self.home: Home = new_home(folder / "cluster", nodes=4)
         self.engine = LocalEngine(self.home)
 
-    def submit(self, dp: int = 2) -> JobEntry:
+    def submit(self, dp: int = 2) -> StoredJob:
         job = {
             "name": "tiny", "seed": 3, "steps": STEPS,
             "model": {"layers": 1, "width": 16, "heads": 2, "ffn": 32},
@@ -48,13 +48,13 @@ class Ground:
         (entry,) = self.engine.submit(SubmissionSpec.model_validate({"kind": "training", "job": job}))
         return entry
 
-    def progress(self, entry: JobEntry) -> dict[str, Any]:
+    def progress(self, entry: StoredJob) -> dict[str, Any]:
         return read_document(self.home.job(entry.job.id) / "progress.json") or {}
 
     def until(self, done: Callable[[], bool]) -> None:
         drive(self.engine, done, patience_s=300)
 
-    def end(self, entry: JobEntry) -> JobEntry:
+    def end(self, entry: StoredJob) -> StoredJob:
         self.until(lambda: self.engine.find(entry.job.id).job.state in ENDED)
         found = self.engine.find(entry.job.id)
         log, _ = self.engine.attempts.log(entry.job.id, found.attempt, 0, 0, 100_000)

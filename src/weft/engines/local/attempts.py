@@ -21,7 +21,7 @@ from weft.engines.local.atomic_files import read_document, write_document
 from weft.engines.local.home import Home
 from weft.engines.local.launches import FAULTS, JOB, RESULT, order_of, with_package
 from weft.engines.local.processes import Identity
-from weft.engines.local.store import JobEntry
+from weft.engines.local.store import StoredJob
 
 _STARTS = 3
 _LARGEST_RESULT_BYTES = 2**20
@@ -57,7 +57,7 @@ class Attempts:
         self._claims: dict[tuple[str, int], Identity] = {}
         self._told: set[tuple[str, int, int]] = set()
 
-    def prepare(self, job: Job, entry: JobEntry) -> None:
+    def prepare(self, job: Job, entry: StoredJob) -> None:
         """Write the order of a job's next attempt; nothing starts yet."""
         folder = self._folder(entry)
         folder.mkdir(parents=True, exist_ok=True)
@@ -68,7 +68,7 @@ class Attempts:
                 write_document(self._home.job(job.id) / FAULTS, entry.launch.faults)
         write_document(folder / runner.ORDER, order)
 
-    def begin(self, entry: JobEntry) -> None:
+    def begin(self, entry: StoredJob) -> None:
         """Start a runner for the attempt; if there is one already, the new one leaves at once."""
         place = (entry.job.id, entry.attempt)
         self._pulse("begin")
@@ -80,12 +80,12 @@ class Attempts:
         self._starts[place] = self._starts.get(place, 0) + 1
         self._pulse("begun")
 
-    def resume(self, entry: JobEntry) -> None:
+    def resume(self, entry: StoredJob) -> None:
         """Go on with an attempt that an earlier engine recorded: start it if nobody has claimed it."""
         if self._claimed(entry) is None and not (self._folder(entry) / runner.EXIT).exists():
             self.begin(entry)
 
-    def look(self, entry: JobEntry) -> Exit | AttemptProcess | None:
+    def look(self, entry: StoredJob) -> Exit | AttemptProcess | None:
         """Return what is new about an attempt: that it runs, that it has ended, or nothing."""
         folder = self._folder(entry)
         if (done := read_document(folder / runner.EXIT)) is not None:
@@ -99,11 +99,11 @@ class Attempts:
             return self._ended(entry, done) if done is not None else self._lost(entry)
         return AttemptProcess() if entry.job.state is JobState.STARTING else None
 
-    def ask(self, entry: JobEntry) -> None:
+    def ask(self, entry: StoredJob) -> None:
         """Ask the job to end; its runner makes it, after the grace that was ordered."""
         self._signal(entry, signal.SIGTERM)
 
-    def end(self, entry: JobEntry) -> None:
+    def end(self, entry: StoredJob) -> None:
         """End the job now."""
         self._signal(entry, signal.SIGUSR1)
 
@@ -120,7 +120,7 @@ class Attempts:
             if child.poll() is not None:
                 del self._children[place]
 
-    def result(self, entry: JobEntry) -> dict[str, Any] | None:
+    def result(self, entry: StoredJob) -> dict[str, Any] | None:
         """Return what the job has reported: its result file, or the last line of its log where that is an object."""
         path = self._home.job(entry.job.id) / RESULT
         with contextlib.suppress(OSError):
@@ -148,16 +148,16 @@ class Attempts:
         whole = _whole_characters(found) if len(found) == most else found
         return whole.decode("utf-8", errors="replace"), start + len(whole)
 
-    def _folder(self, entry: JobEntry) -> Path:
+    def _folder(self, entry: StoredJob) -> Path:
         return self._home.attempt(entry.job.id, entry.attempt)
 
-    def _claimed(self, entry: JobEntry) -> Identity | None:
+    def _claimed(self, entry: StoredJob) -> Identity | None:
         place = (entry.job.id, entry.attempt)
         if place not in self._claims and (found := read_document(self._folder(entry) / runner.CLAIM)) is not None:
             self._claims[place] = Identity.from_plain(found)
         return self._claims.get(place)
 
-    def _unclaimed(self, entry: JobEntry) -> Exit | None:
+    def _unclaimed(self, entry: StoredJob) -> Exit | None:
         """Start an attempt again whose runner ended before it could claim it."""
         place = (entry.job.id, entry.attempt)
         child = self._children.get(place)
@@ -172,11 +172,11 @@ class Attempts:
         self.begin(entry)
         return None
 
-    def _ended(self, entry: JobEntry, done: Mapping[str, Any]) -> Exit:
+    def _ended(self, entry: StoredJob, done: Mapping[str, Any]) -> Exit:
         self._forget(entry)
         return Exit(int(done["status"]), _how(int(done["status"]), done.get("rank")))
 
-    def _lost(self, entry: JobEntry) -> Exit:
+    def _lost(self, entry: StoredJob) -> Exit:
         """End what a vanished runner may have left behind."""
         known = read_document(self._folder(entry) / runner.CHILDREN) or {"children": []}
         for child in known["children"]:
@@ -184,13 +184,13 @@ class Attempts:
         self._forget(entry)
         return Exit(128 + signal.SIGKILL, "its runner was killed, or the machine was started anew", lost=True)
 
-    def _forget(self, entry: JobEntry) -> None:
+    def _forget(self, entry: StoredJob) -> None:
         place = (entry.job.id, entry.attempt)
         self._claims.pop(place, None)
         self._starts.pop(place, None)
         self._told = {word for word in self._told if word[:2] != place}
 
-    def _signal(self, entry: JobEntry, number: int) -> None:
+    def _signal(self, entry: StoredJob, number: int) -> None:
         # Once each: a second request to end means "now" to many programs.
         word = (entry.job.id, entry.attempt, number)
         claimed = self._claimed(entry)

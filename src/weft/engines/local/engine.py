@@ -26,11 +26,11 @@ from weft.core.errors import UsageError
 from weft.engines.local.attempts import Attempts, Exit
 from weft.engines.local.home import Home
 from weft.engines.local.launches import prepared
-from weft.engines.local.node_tests import NodeTests
 from weft.engines.local.progress import news_of
 from weft.engines.local.runner import TRY_AGAIN
 from weft.engines.local.site_state import SiteState
-from weft.engines.local.store import JobEntry
+from weft.engines.local.store import StoredJob
+from weft.engines.local.test_processes import TestProcesses
 from weft.specs.submission import SubmissionSpec
 
 Pulse = Callable[[str], None]
@@ -61,10 +61,10 @@ class LocalEngine:
         """Open the state in `home` and take up what runs; `pulse` is told before every step that can be torn apart."""
         self.memory = SiteState(home)
         self.attempts = Attempts(home, pulse)
-        self.trials = NodeTests()
+        self.trials = TestProcesses()
         self._home, self._clock, self._pulse = home, clock, pulse
         self._latest, self._heard_ms = 0, 0
-        self._entries: dict[str, JobEntry] = {}
+        self._entries: dict[str, StoredJob] = {}
         self._recorder = DecisionRecorder(self.memory.snapshot([]))
         self.reopen()
 
@@ -98,7 +98,7 @@ class LocalEngine:
 
     # What people ask for
 
-    def submit(self, submission: SubmissionSpec) -> list[JobEntry]:
+    def submit(self, submission: SubmissionSpec) -> list[StoredJob]:
         """Write down new jobs, all of a submission or none, and return them; a key that is known returns its jobs."""
         if submission.key is not None and (known := self.memory.store.with_key(submission.key)):
             return known
@@ -116,7 +116,7 @@ class LocalEngine:
         self._dirty = True
         return found
 
-    def admitted(self, submission: SubmissionSpec) -> list[JobEntry]:
+    def admitted(self, submission: SubmissionSpec) -> list[StoredJob]:
         """Return the jobs that a submission would make, or raise why they could never run; nothing is made."""
         if submission.snapshot is not None and not (self._home.snapshots / submission.snapshot).is_dir():
             raise UsageError(f"there is no working folder {submission.snapshot}; upload it first")
@@ -124,15 +124,15 @@ class LocalEngine:
         first = self.memory.store.next_number()
         given = submission.job.name if submission.job else submission.name
         name = f"{given[:_LONGEST_NAME]}-{first}"
-        found: list[JobEntry] = []
+        found: list[StoredJob] = []
         for offset, (job, launch) in enumerate(prepared(submission, now)):
             named = replace(job, id=name + job.id, array=name if job.id else "")
-            found.append(JobEntry(first + offset, named, launch, key=submission.key))
+            found.append(StoredJob(first + offset, named, launch, key=submission.key))
         for entry in found:
             admit(entry.job, self.cluster.pool.nodes, self.cluster.shares.records(), self._known(entry.job.after))
         return found
 
-    def cancel(self, name: str) -> list[JobEntry]:
+    def cancel(self, name: str) -> list[StoredJob]:
         """Call off a job, or every job of an array, and return them."""
         entries = [self.find(name)] if self.memory.store.find(name) else self.memory.store.of_array(name)
         if not entries:
@@ -176,7 +176,7 @@ class LocalEngine:
         self._put_node(changed, f"{evidence.check}: {evidence.text}")
         return changed
 
-    def find(self, name: str) -> JobEntry:
+    def find(self, name: str) -> StoredJob:
         """Return the job called `name`, running or long over."""
         found = self._entries.get(name) or self.memory.store.find(name)
         if found is None:
@@ -191,7 +191,7 @@ class LocalEngine:
         return found
 
     @property
-    def entries(self) -> Iterable[JobEntry]:
+    def entries(self) -> Iterable[StoredJob]:
         """Return the jobs that have not ended."""
         return self._entries.values()
 
@@ -257,7 +257,7 @@ class LocalEngine:
                 self.report(self.cluster.pool.nodes[number].name, evidence)
         return changed
 
-    def _exited(self, entry: JobEntry, found: Exit, now: int) -> None:
+    def _exited(self, entry: StoredJob, found: Exit, now: int) -> None:
         """Write down how an attempt ended and what follows."""
         job, entry.status = entry.job, found.status
         entry.result = self.attempts.result(entry) or entry.result
@@ -279,26 +279,26 @@ class LocalEngine:
         else:
             self._finish(entry, ended(job, JobState.FAILED), found.text, now)
 
-    def _again(self, entry: JobEntry, job: Job, now: int) -> None:
+    def _again(self, entry: StoredJob, job: Job, now: int) -> None:
         """Start a job that has left its old nodes on the new ones."""
         entry.attempt += 1
         self.attempts.prepare(replace(job, state=JobState.STARTING), entry)
         self._change(entry, replace(job, state=JobState.STARTING, start_ms=now), "restarted on other nodes", now)
 
-    def _go(self, entry: JobEntry, job: Job, text: str, now: int) -> None:
+    def _go(self, entry: StoredJob, job: Job, text: str, now: int) -> None:
         if job.state in ENDED:
             self._finish(entry, job, text, now)
         else:
             self._change(entry, job, text, now)
 
-    def _change(self, entry: JobEntry, job: Job, text: str, now: int) -> None:
+    def _change(self, entry: StoredJob, job: Job, text: str, now: int) -> None:
         entry.job = job
         self.memory.store.save(entry)
         if text:
             self.memory.store.note(now, text, job=job.id)
         self._recorder.put(job, now)
 
-    def _finish(self, entry: JobEntry, job: Job, text: str, now: int) -> None:
+    def _finish(self, entry: StoredJob, job: Job, text: str, now: int) -> None:
         entry.text, entry.ended_ms = text, now
         self._change(entry, job, text or str(job.state), now)
         del self._entries[job.id]

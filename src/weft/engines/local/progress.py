@@ -13,7 +13,7 @@ from weft.cluster.records.node import NodeEvidence, Severity
 from weft.engines.local.atomic_files import read_document
 from weft.engines.local.home import Home
 from weft.engines.local.launches import PROGRESS
-from weft.engines.local.store import JobEntry
+from weft.engines.local.store import StoredJob
 
 _WEIGHTS: dict[str, Severity] = {"diverged": "warning", "hung": "warning", "stopped": "warning"}
 """What weighs more than a note: wrong answers and silence; a process that was killed says little about its node."""
@@ -31,7 +31,7 @@ class News:
     """Incidents that are known now."""
 
 
-def news_of(home: Home, entry: JobEntry, now_ms: int) -> News | None:
+def news_of(home: Home, entry: StoredJob, now_ms: int) -> News | None:
     """Return what a training has said since it was last looked at; none where that is nothing."""
     said = read_document(home.job(entry.job.id) / PROGRESS)
     if said is None or entry.job.placement is None:

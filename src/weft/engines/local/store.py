@@ -39,7 +39,7 @@ _EVENTS_KEPT = 100_000
 
 
 @dataclass
-class JobEntry:
+class StoredJob:
     """A job with what the engine knows of it."""
 
     number: int
@@ -118,7 +118,7 @@ class JobStore:
         row = self._db.execute("select seq from sqlite_sequence where name = 'jobs'").fetchone()
         return 1 if row is None else row[0] + 1
 
-    def add(self, entry: JobEntry) -> None:
+    def add(self, entry: StoredJob) -> None:
         """Write down a new job."""
         self._db.execute(
             "insert into jobs (number, id, key, array_id, state, job, launch, attempt, more)"
@@ -126,32 +126,32 @@ class JobStore:
             (entry.number, entry.job.id, entry.key, entry.job.array, *_columns(entry)),
         )
 
-    def save(self, entry: JobEntry) -> None:
+    def save(self, entry: StoredJob) -> None:
         """Write down what a job is now."""
         self._db.execute(
             "update jobs set state = ?, job = ?, launch = ?, attempt = ?, more = ? where number = ?",
             (*_columns(entry), entry.number),
         )
 
-    def find(self, name: str) -> JobEntry | None:
+    def find(self, name: str) -> StoredJob | None:
         """Return the job called `name`."""
         return next(self._entries("where id = ?", (name,)), None)
 
-    def with_key(self, key: str) -> list[JobEntry]:
+    def with_key(self, key: str) -> list[StoredJob]:
         """Return the jobs that came with a submission."""
         return list(self._entries("where key = ? order by number", (key,)))
 
-    def of_array(self, name: str) -> list[JobEntry]:
+    def of_array(self, name: str) -> list[StoredJob]:
         """Return the jobs of an array."""
         return list(self._entries("where array_id = ? order by number", (name,)))
 
-    def open(self) -> list[JobEntry]:
+    def open(self) -> list[StoredJob]:
         """Return the jobs that have not ended."""
         ended = sorted(ENDED)
         marks = ", ".join("?" * len(ended))
         return list(self._entries(f"where state not in ({marks}) order by number", tuple(map(str, ended))))
 
-    def newest(self, count: int) -> list[JobEntry]:
+    def newest(self, count: int) -> list[StoredJob]:
         """Return the newest jobs, newest first."""
         return list(self._entries("order by number desc limit ?", (count,)))
 
@@ -210,17 +210,17 @@ class JobStore:
         ).fetchall()
         return [{"at_ms": at_ms, "job": job, "node": node, "text": text} for at_ms, job, node, text in rows]
 
-    def _entries(self, where: str, values: tuple[Any, ...]) -> Iterator[JobEntry]:
+    def _entries(self, where: str, values: tuple[Any, ...]) -> Iterator[StoredJob]:
         # The clause is one of this class's own texts; values are bound.
         rows = self._db.execute(f"select number, key, job, launch, attempt, more from jobs {where}", values).fetchall()  # noqa: S608
         for number, key, job, launch, attempt, more in rows:
-            yield JobEntry(
+            yield StoredJob(
                 number, from_plain(Job, json.loads(job)), Launch.from_plain(json.loads(launch)), attempt, key,
                 **json.loads(more),
             )  # fmt: skip
 
 
-def _columns(entry: JobEntry) -> tuple[Any, ...]:
+def _columns(entry: StoredJob) -> tuple[Any, ...]:
     return (
         str(entry.job.state), json.dumps(as_plain(entry.job)), json.dumps(entry.launch.as_plain()), entry.attempt,
         json.dumps(entry.more()),

@@ -13,7 +13,7 @@ from weft.cluster.records.node import Node
 from weft.cluster.scheduling.state import ClusterState
 from weft.cluster.why import why
 from weft.engines.local.engine import LocalEngine
-from weft.engines.local.store import JobEntry
+from weft.engines.local.store import StoredJob
 
 _INCIDENT_KEYS = (
     "at", "step", "kind", "seen", "rank", "slot", "node", "action", "outcome", "restored_from", "seconds_lost",
@@ -21,7 +21,7 @@ _INCIDENT_KEYS = (
 )  # fmt: skip
 
 
-def job_view(entry: JobEntry, nodes: Sequence[Node]) -> dict[str, Any]:
+def job_view(entry: StoredJob, nodes: Sequence[Node]) -> dict[str, Any]:
     """Return one line of the list of jobs."""
     job = entry.job
     placed = () if job.placement is None else job.placement.nodes
@@ -35,7 +35,7 @@ def job_view(entry: JobEntry, nodes: Sequence[Node]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def job_detail(engine: LocalEngine, entry: JobEntry) -> dict[str, Any]:
+def job_detail(engine: LocalEngine, entry: StoredJob) -> dict[str, Any]:
     """Return everything about one job."""
     launch = entry.launch
     known = (entry.result or {}).get("incidents") or []
@@ -49,7 +49,7 @@ def job_detail(engine: LocalEngine, entry: JobEntry) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def score(entry: JobEntry) -> float | None:
+def score(entry: StoredJob) -> float | None:
     """Return the number by which a job is compared with the others of its array."""
     name = entry.launch.metric.rpartition(":")[2]
     found: Any = entry.result
@@ -69,7 +69,7 @@ def _loss(result: Mapping[str, Any]) -> float | None:
     return float(last) if isinstance(last, int | float) else None
 
 
-def array_view(entries: Sequence[JobEntry], nodes: Sequence[Node]) -> dict[str, Any]:
+def array_view(entries: Sequence[StoredJob], nodes: Sequence[Node]) -> dict[str, Any]:
     """Return an array as a comparison: those with a number first, the best of them at the top."""
     metric = entries[0].launch.metric
     sign = -1 if metric.startswith("max:") else 1
@@ -108,7 +108,7 @@ def status_view(engine: LocalEngine) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def why_view(engine: LocalEngine, entry: JobEntry) -> dict[str, Any]:
+def why_view(engine: LocalEngine, entry: StoredJob) -> dict[str, Any]:
     """Return why a job waits: the rule, who is before it, and when it is expected to start."""
     now = engine.now()
     found = why(engine.cluster.snapshot(), entry.job.id, now)
@@ -122,7 +122,7 @@ def why_view(engine: LocalEngine, entry: JobEntry) -> dict[str, Any]:
     return {**document, "now_ms": now, "history": engine.memory.store.history(entry.job.id)}
 
 
-def _sentence(entry: JobEntry) -> str:
+def _sentence(entry: StoredJob) -> str:
     match entry.job.state:
         case JobState.STARTING | JobState.RUNNING:
             return "it runs"

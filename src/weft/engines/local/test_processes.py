@@ -31,7 +31,7 @@ class TestProcess:
     """Since when."""
 
 
-class NodeTests:
+class TestProcesses:
     """Starts tests and reads their reports."""
 
     def __init__(self) -> None:
