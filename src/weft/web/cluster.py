@@ -152,14 +152,14 @@ class ClusterInterface:
             raise UsageError(f"state = {wanted!r}; write open or all")
         store = self._engine.memory.store
         found = store.newest(NEWEST) if wanted == "all" else list(reversed(store.open()))
-        return {"jobs": [job_view(entry, self._engine.book.pool.nodes) for entry in found]}
+        return {"jobs": [job_view(entry, self._engine.cluster.pool.nodes) for entry in found]}
 
     async def submit(self, request: Request) -> Any:
         """Submit a job or an array."""
         submission = validate(await _table(request), SubmissionSpec, "the submission")
         found = self._engine.submit(submission)
         self._nudge()
-        return {"jobs": [job_view(entry, self._engine.book.pool.nodes) for entry in found]}
+        return {"jobs": [job_view(entry, self._engine.cluster.pool.nodes) for entry in found]}
 
     async def check(self, request: Request) -> Any:
         """Say whether a submission would be taken."""
@@ -173,7 +173,7 @@ class ClusterInterface:
         """Call off a job or an array."""
         found = self._engine.cancel(request.path_params["job"])
         self._nudge()
-        return {"jobs": [job_view(entry, self._engine.book.pool.nodes) for entry in found]}
+        return {"jobs": [job_view(entry, self._engine.cluster.pool.nodes) for entry in found]}
 
     async def why(self, request: Request) -> Any:
         """Say why a job waits."""
@@ -184,7 +184,7 @@ class ClusterInterface:
         found = self._engine.memory.store.of_array(request.path_params["job"])
         if not found:
             raise NotThereError(f"there is no array {request.path_params['job']!r}; weft jobs lists them")
-        return array_view(found, self._engine.book.pool.nodes)
+        return array_view(found, self._engine.cluster.pool.nodes)
 
     async def log(self, request: Request) -> Any:
         """Return output of a job, waiting a little for something new where that is asked for."""
@@ -210,7 +210,7 @@ class ClusterInterface:
     async def nodes(self, request: Request) -> Any:
         """List the nodes."""
         del request
-        book = self._engine.book
+        book = self._engine.cluster
         return {"nodes": [node_view(book, node) for node in book.pool.nodes]}
 
     async def drain(self, request: Request) -> Any:
@@ -225,7 +225,7 @@ class ClusterInterface:
         given = validate(await _table(request), ReasonSpec, "the request")
         node = self._engine.drain(request.path_params["node"], back=back, by=given.by, reason=given.reason)
         self._nudge()
-        return node_view(self._engine.book, node)
+        return node_view(self._engine.cluster, node)
 
     async def keep(self, request: Request) -> Any:
         """Take in a working folder."""
