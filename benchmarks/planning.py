@@ -9,11 +9,11 @@ import time
 import numpy as np
 
 from weft.planning.candidates import candidates
-from weft.planning.machine import machine_of
-from weft.planning.memory import memory_of
-from weft.planning.plans import Practice, dimensions_of
+from weft.planning.cost_model.machine import machine_of
+from weft.planning.cost_model.memory import memory_of
+from weft.planning.cost_model.plans import Practice, dimensions_of
+from weft.planning.cost_model.step import Workload, step_times
 from weft.planning.search import search
-from weft.planning.step import Workload, step_times
 from weft.specs import load_job, load_site
 
 SITE, JOB = "gb200-8x100g-131k", "gpt-1t"

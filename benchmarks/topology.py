@@ -8,8 +8,8 @@ import resource
 import time
 from dataclasses import dataclass, fields
 
-from weft.fabric.shape import Shape, shape_of
-from weft.fabric.topology import build
+from weft.fabric.graph.shape import Shape, shape_of
+from weft.fabric.graph.topology import build
 from weft.specs import load_site
 
 SITE = "gb200-8x100g-131k"

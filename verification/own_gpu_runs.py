@@ -12,8 +12,8 @@ from benchmarks.mfu import job
 from benchmarks.mfu import measure as train
 
 from weft.engines.supervisor.probes import in_turns, probe_jobs
-from weft.planning.calibrate import calibrate, measured_site
-from weft.planning.fit import with_step
+from weft.planning.calibration.microbenchmarks import calibrate, measured_site
+from weft.planning.calibration.step_probes import with_step
 from weft.planning.report import plan_job
 from weft.specs import load_site
 from weft.specs.gpus import gpu_type_named

@@ -17,8 +17,8 @@ from typing import Any
 
 from weft.core.processors import processors
 from weft.engines.supervisor.probes import in_turns, probe_jobs
-from weft.planning.calibrate import calibrate, measured_site
-from weft.planning.fit import fitted, times_of
+from weft.planning.calibration.microbenchmarks import calibrate, measured_site
+from weft.planning.calibration.step_probes import fitted, times_of
 from weft.specs import JobSpec, load_job, load_site
 from weft.training.launch.machine_times import devices, measure
 

@@ -17,10 +17,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from weft.planning.machine import Machine, usual_machine, with_efficiency
-from weft.planning.memory import memory_of
-from weft.planning.plans import Dimensions, Plans, Practice, one_plan
-from weft.planning.step import Workload, step_times
+from weft.planning.cost_model.machine import Machine, usual_machine, with_efficiency
+from weft.planning.cost_model.memory import memory_of
+from weft.planning.cost_model.plans import Dimensions, Plans, Practice, one_plan
+from weft.planning.cost_model.step import Workload, step_times
 
 MEGATRON = "Narayanan 2021, arXiv 2104.04473, table 1"
 SELECTIVE = "Korthikanti 2022, arXiv 2205.05198, table 5"

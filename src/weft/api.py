@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from weft.netsim.report import SimulationReport
     from weft.netsim.series_file import SeriesFile
     from weft.netsim.simulate import Files, Watch
-    from weft.planning.report import Report
+    from weft.planning.report import PlanReport
 
 __all__ = ["compare", "design", "plan", "simulate"]
 
@@ -53,13 +53,13 @@ def plan(
     fixed: Mapping[str, str] | None = None,
     precision: Literal["fp32", "bf16", "fp8"] | None = None,
     what_if: str | None = None,
-) -> "Report":
+) -> "PlanReport":
     """Return the best plans of a job on a site and what the chosen one takes.
 
     `fixed` holds choices ({"tp": "8"}); `what_if` changes the site or the job first ("planes=4"). The precision is
     that of the job's own plan where none is given, and otherwise what the GPUs are made for.
     """
-    from weft.planning.plans import practice_of
+    from weft.planning.cost_model.plans import practice_of
     from weft.planning.report import plan_job
     from weft.planning.what_if import changed
 

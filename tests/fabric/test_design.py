@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from weft.api import compare, design
 from weft.core.errors import UsageError
 from weft.fabric.bill import bill_of, cables_of
+from weft.fabric.graph.shape import links_per_optic, shape_of
+from weft.fabric.graph.topology import NO_OPTIC, build
 from weft.fabric.limits import limits_of, ratio_to_three_tier, three_tier_rival
-from weft.fabric.shape import links_per_optic, shape_of
-from weft.fabric.topology import NO_OPTIC, build
 from weft.specs import load_site
 from weft.specs.fabric import FabricSpec
 

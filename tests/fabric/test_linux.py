@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from weft.core.errors import UsageError
 from weft.fabric import linux
-from weft.fabric.shape import shape_of
-from weft.fabric.srv6 import plan_of_shape, plan_of_topology
-from weft.fabric.tables import Action, Tables
-from weft.fabric.topology import Topology, build
+from weft.fabric.addressing.forwarding import ForwardingAction, ForwardingPlane
+from weft.fabric.addressing.srv6 import plan_of_shape, plan_of_topology
+from weft.fabric.graph.shape import shape_of
+from weft.fabric.graph.topology import Topology, build
 from weft.specs import load_site
 from weft.specs.fabric import FabricSpec
 
@@ -29,7 +29,7 @@ def routes_of(export: linux.Export, namespace: str) -> list[tuple[str, ...]]:
 def test_every_table_entry_is_one_route_and_nothing_else_is(spec: FabricSpec):
     topology = build(spec)
     plan = plan_of_shape(shape_of(spec))
-    export, tables = exported(topology), Tables(topology, plan)
+    export, tables = exported(topology), ForwardingPlane(topology, plan)
     for node, namespace in enumerate(export.namespaces):
         entries = {entry.match(plan.block): entry for entry in tables.of_node(node).entries()}
         routes = routes_of(export, namespace)
@@ -37,9 +37,9 @@ def test_every_table_entry_is_one_route_and_nothing_else_is(spec: FabricSpec):
         for words in routes:
             local = words[2] == "local"
             entry = entries.pop(words[3] if local else words[2])
-            assert local == (entry.action is Action.DELIVER)
-            assert ("seg6local" in words) == (entry.action is Action.SHIFT)
-            if entry.action is Action.FORWARD:
+            assert local == (entry.action is ForwardingAction.DELIVER)
+            assert ("seg6local" in words) == (entry.action is ForwardingAction.SHIFT)
+            if entry.action is ForwardingAction.FORWARD:
                 assert words[-1] == linux.device_of(topology, node, entry.port)
         assert not entries
 
@@ -133,7 +133,7 @@ def test_the_script_says_what_the_commands_say():
 
 def test_a_failed_link_comes_back_with_what_linux_dropped():
     topology = build(load_site("laptop").fabric)
-    tables = Tables(topology, plan_of_topology(topology))
+    tables = ForwardingPlane(topology, plan_of_topology(topology))
     link = topology.names.find("link1-p0-i0-u1", ("link",))[1]
     down = [shlex.join(command.argv()) for command in linux.link_down(topology, link)]
     assert down == ["ip -n w-t0p0i0 link set dev e3 down", "ip -n w-t1p0i1 link set dev e0 down"]

@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
-from weft.fabric import linux, srv6
-from weft.fabric.shape import shape_of
-from weft.fabric.srv6 import Addressing
-from weft.fabric.tables import Tables
-from weft.fabric.topology import Topology, build
-from weft.fabric.walk import Failures, Walk, Walker
+from weft.fabric import linux
+from weft.fabric.addressing import srv6
+from weft.fabric.addressing.forwarding import ForwardingPlane
+from weft.fabric.addressing.srv6 import Addressing
+from weft.fabric.addressing.walk import FailedParts, Walk, Walker
+from weft.fabric.graph.shape import shape_of
+from weft.fabric.graph.topology import Topology, build
 from weft.specs import load_site
 from weft.specs.fabric import FabricSpec
 
@@ -71,7 +72,7 @@ class Lab:
 
     addressing: Addressing
     topology: Topology
-    tables: Tables
+    tables: ForwardingPlane
     prefix: str
     nics: list[socket.socket]
     watchers: list[socket.socket]
@@ -142,7 +143,7 @@ def lab_of(spec: FabricSpec) -> Iterator[Lab]:
                     one = cleanup.enter_context(socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, kind))
                     one.setblocking(False)
                     watchers.append(one)
-        yield Lab(addressing, topology, Tables(topology, addressing.plan), PREFIX, nics, watchers)
+        yield Lab(addressing, topology, ForwardingPlane(topology, addressing.plan), PREFIX, nics, watchers)
 
 
 def leftovers() -> set[str]:
@@ -174,7 +175,7 @@ def test_a_real_packet_crosses_the_switches_that_its_ev_names_and_no_other(name:
 def test_a_dead_link_kills_its_own_ev_where_the_walker_says_and_spares_the_others():
     with lab_of(SITES["laptop"]) as lab:
         dead = lab.topology.names.find("link1-p2-i0-u1", ("link",))[1]
-        walker = Walker(lab.tables, Failures(links=frozenset({dead})))
+        walker = Walker(lab.tables, FailedParts(links=frozenset({dead})))
         lab.run(linux.link_down(lab.topology, dead, lab.prefix))
         died: list[str] = []
         for ev in range(lab.addressing.evs.count):

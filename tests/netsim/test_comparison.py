@@ -4,7 +4,7 @@ import pytest
 from tests.netsim.scenarios import small_site
 
 from weft.core.errors import UsageError
-from weft.fabric.shape import shape_of
+from weft.fabric.graph.shape import shape_of
 from weft.netsim.comparison import across, compare
 
 

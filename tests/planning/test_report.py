@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from weft import api
 from weft.core.errors import UsageError
-from weft.planning.machine import machine_of
-from weft.planning.placement import axes_of, failure_costs, sharing_of
-from weft.planning.plans import Practice, dimensions_of, one_plan
-from weft.planning.step import Workload
+from weft.planning.cost_model.machine import machine_of
+from weft.planning.cost_model.plans import Practice, dimensions_of, one_plan
+from weft.planning.cost_model.step import Workload
+from weft.planning.run.placement import axes_of, failure_costs, sharing_of
 from weft.planning.what_if import changed
 from weft.specs import JobSpec, load_job, load_site
 

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from weft.core.errors import UsageError
 from weft.planning.candidates import LEVELS, MOST_PLANS, candidates, divisors, spaced
-from weft.planning.machine import machine_of, usual_machine
-from weft.planning.memory import memory_of
-from weft.planning.plans import Dimensions, Practice
+from weft.planning.cost_model.machine import machine_of, usual_machine
+from weft.planning.cost_model.memory import memory_of
+from weft.planning.cost_model.plans import Dimensions, Practice
+from weft.planning.cost_model.step import Workload, step_times
 from weft.planning.search import limit_of, scored, search
-from weft.planning.step import Workload, step_times
 from weft.specs import load_site
 
 SMALL = Workload(Dimensions(8, 1024, 8, 8, 128, 2816, 32000), 64, 1024)

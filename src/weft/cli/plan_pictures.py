@@ -5,9 +5,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from weft.cli.pictures import COLOURS
-from weft.planning.goodput import DAY_S, HOUR_S, daly_interval_s, daly_share
-from weft.planning.report import Report
-from weft.planning.timeline import timeline
+from weft.planning.cost_model.timeline import timeline
+from weft.planning.report import PlanReport
+from weft.planning.run.goodput import DAY_S, HOUR_S, daly_interval_s, daly_share
 
 _GIB = 2**30
 _SHOWN_STAGES, _SHOWN_ROUNDS, _SHOWN_STEPS = 8, 16, 3
@@ -17,7 +17,7 @@ _WATTS = {"MW": 1e6, "kW": 1e3}
 _KINDS = {"forward": COLOURS[0], "backward": COLOURS[1], "weights": COLOURS[2]}
 
 
-def draw_plan(figure: Figure, found: Report) -> None:
+def draw_plan(figure: Figure, found: PlanReport) -> None:
     """Draw the four pictures of a plan."""
     row = found.chosen.plans.row(0)
     figure.suptitle(
@@ -31,7 +31,7 @@ def draw_plan(figure: Figure, found: Report) -> None:
     _goodput(places[3], found)
 
 
-def _memory(axes: Axes, found: Report) -> None:
+def _memory(axes: Axes, found: PlanReport) -> None:
     best = found.outcome.best if len(found.outcome.best) else found.chosen
     names = [f"{p['dp']}x{p['tp']}x{p['pp']}x{p['cp']}" for p in (best.plans.row(i) for i in range(len(best)))]
     bottom = [0.0] * len(best)
@@ -55,7 +55,7 @@ def _limit(axes: Axes, limit: float, drawn: float, what: str, unit: str) -> None
         axes.axhline(limit, color="#333333", linestyle="--", linewidth=1, label=what)
 
 
-def _gantt(axes: Axes, found: Report) -> None:
+def _gantt(axes: Axes, found: PlanReport) -> None:
     row = found.chosen.plans.row(0)
     times = found.chosen.times
     rounds = found.work.sequences // (row["dp"] * row["micro"])
@@ -83,7 +83,7 @@ def _gantt(axes: Axes, found: Report) -> None:
     axes.legend(handles=handles, fontsize=7, ncols=len(handles), loc="lower right", bbox_to_anchor=(1.0, -0.16))
 
 
-def _power(axes: Axes, found: Report) -> None:
+def _power(axes: Axes, found: PlanReport) -> None:
     count = max(2, round(_SHOWN_STEPS * float(found.chosen.step_s[0]) * found.per_second))
     wave = found.meter.at(found.wave[:count])
     unit, size = next(((unit, size) for unit, size in _WATTS.items() if wave.max() >= size), ("W", 1.0))
@@ -99,7 +99,7 @@ def _power(axes: Axes, found: Report) -> None:
     axes.set_title(f"power over {_SHOWN_STEPS} steps, swing {found.power.swing_w / size:.3g} {unit}", fontsize=10)
 
 
-def _goodput(axes: Axes, found: Report) -> None:
+def _goodput(axes: Axes, found: PlanReport) -> None:
     good = found.goodput
     nodes = int(found.chosen.plans.ranks[0]) / found.site.node.gpus
     own = 1000 * DAY_S / (good.mttf_s * nodes)

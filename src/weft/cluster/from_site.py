@@ -1,12 +1,12 @@
 """From a site file to the nodes and budgets of a cluster: who stands where, and what may be drawn.
 
-Places follow from the fabric's arithmetic: node n has NICs n*g to n*g+g-1, and those hang on T0s as `fabric.shape`
-says. A rack is a scale-up domain where that spans nodes, otherwise a few nodes.
+Places follow from the fabric's arithmetic: node n has NICs n*g to n*g+g-1, and those hang on T0s as
+`fabric.graph.shape` says. A rack is a scale-up domain where that spans nodes, otherwise a few nodes.
 """
 
 from weft.cluster.records.node import Location, Node, NodeState
 from weft.cluster.records.snapshot import Power
-from weft.fabric.shape import shape_of
+from weft.fabric.graph.shape import shape_of
 from weft.specs.site import SiteSpec
 
 NODES_PER_RACK = 4

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.core.units import Cents, Fit, Milliwatts
-from weft.fabric.shape import THREE_TIERS, Shape, links_per_optic, shape_of
+from weft.fabric.graph.shape import THREE_TIERS, Shape, links_per_optic, shape_of
 from weft.specs.fabric import FabricSpec, LinkSpec, PartSpec
 
 
 @dataclass(frozen=True)
-class Line:
+class BillLine:
     """One line of the bill."""
 
     part: str
@@ -30,7 +30,7 @@ class Line:
 class Bill:
     """Every part of a fabric."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[BillLine, ...]
     """One line for each part and place."""
 
     def count(self, part: str) -> int:
@@ -72,16 +72,16 @@ def bill_of(spec: FabricSpec) -> Bill:
     """Return the bill of materials of a fabric."""
     shape, parts = shape_of(spec), spec.parts
     counts = (shape.t0, shape.t1, shape.t2)[: shape.tiers]
-    lines = [Line("nic", "nic", shape.hosts, parts.nic)]
-    lines += [Line("switch", f"t{tier}", count * shape.planes, parts.switch) for tier, count in enumerate(counts)]
+    lines = [BillLine("nic", "nic", shape.hosts, parts.nic)]
+    lines += [BillLine("switch", f"t{tier}", count * shape.planes, parts.switch) for tier, count in enumerate(counts)]
     for stage, cable in enumerate(cables_of(spec)):
         low, high = module_counts(shape, stage, links_per_optic(spec))
         places = (f"{_below(stage)} up" if stage else "nic", f"t{stage} down")
         if cable.medium == "optical":
-            lines += [Line("optic", places[0], low, parts.optic), Line("optic", places[1], high, parts.optic)]
-            lines.append(Line("fibre", f"{places[0]} to {places[1]}", max(low, high), parts.fibre))
+            lines += [BillLine("optic", places[0], low, parts.optic), BillLine("optic", places[1], high, parts.optic)]
+            lines.append(BillLine("fibre", f"{places[0]} to {places[1]}", max(low, high), parts.fibre))
         else:
-            lines.append(Line("copper", f"{places[0]} to {places[1]}", max(low, high), parts.copper))
+            lines.append(BillLine("copper", f"{places[0]} to {places[1]}", max(low, high), parts.copper))
     return Bill(tuple(lines))
 
 

@@ -13,8 +13,8 @@ from weft.core.errors import UsageError
 from weft.core.provenance import provenance
 from weft.core.units import BitsPerSecond, Cents, Milliwatts
 from weft.fabric.bill import Bill, bill_of
+from weft.fabric.graph.shape import Shape, shape_of
 from weft.fabric.limits import Limits, Ratio, limits_of, ratio_to_three_tier
-from weft.fabric.shape import Shape, shape_of
 from weft.specs.fabric import FabricSpec, LinksSpec, SwitchPart, clos_capacity
 
 PORT_RATES_BPS = tuple(rate * 10**9 for rate in (10, 25, 40, 50, 100, 200, 400, 800, 1600))

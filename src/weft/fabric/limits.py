@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from weft.core.units import BitsPerSecond, Picoseconds
 from weft.fabric.bill import bill_of
-from weft.fabric.shape import THREE_TIERS, TWO_TIERS, links_per_optic, shape_of
+from weft.fabric.graph.shape import THREE_TIERS, TWO_TIERS, links_per_optic, shape_of
 from weft.specs.fabric import FabricSpec, LinksSpec, clos_capacity
 
 PICOSECONDS_PER_MILLIMETRE = Fraction(49, 10)

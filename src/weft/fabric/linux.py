@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from weft.core.errors import UsageError
-from weft.fabric import srv6
-from weft.fabric.srv6 import UsidPlan
-from weft.fabric.tables import NO_PORT, Action, Entry, Tables
-from weft.fabric.topology import Topology
+from weft.fabric.addressing import srv6
+from weft.fabric.addressing.forwarding import NO_PORT, ForwardingAction, ForwardingEntry, ForwardingPlane
+from weft.fabric.addressing.srv6 import UsidPlan
+from weft.fabric.graph.topology import Topology
 
 LONGEST_NAME = 15
 """Characters of a device name in Linux (IFNAMSIZ less its end)."""
@@ -93,7 +93,7 @@ def export(topology: Topology, plan: UsidPlan, prefix: str = "w") -> Export:
     if not _PREFIX.fullmatch(prefix):
         raise UsageError(f"{prefix!r} can not begin names; write one to four of a-z and 0-9, a letter first")
     names = tuple(namespace_of(topology, node, prefix) for node in range(topology.nodes))
-    tables = Tables(topology, plan)
+    tables = ForwardingPlane(topology, plan)
     up = [Command(("netns", "add", name)) for name in names]
     up += [_settings(name, switch=node >= topology.nics) for node, name in enumerate(names)]
     up += [_wire(topology, names, link) for link in range(len(topology.links))]
@@ -150,7 +150,7 @@ def link_down(topology: Topology, link: int, prefix: str = "w") -> tuple[Command
     )
 
 
-def link_up(tables: Tables, link: int, prefix: str = "w") -> tuple[Command, ...]:
+def link_up(tables: ForwardingPlane, link: int, prefix: str = "w") -> tuple[Command, ...]:
     """Return the commands that bring a failed link back, with the addresses and routes that Linux drops with it."""
     return tuple(
         Command(words, namespace_of(tables.topology, node, prefix))
@@ -168,7 +168,7 @@ def ends_of(topology: Topology, link: int) -> tuple[tuple[int, int], tuple[int, 
     )
 
 
-def _node(tables: Tables, node: int) -> list[tuple[str, ...]]:
+def _node(tables: ForwardingPlane, node: int) -> list[tuple[str, ...]]:
     """Return what is done inside the namespace of one node."""
     words: list[tuple[str, ...]] = [("link", "set", "dev", "lo", "up")]
     if node < tables.topology.nics:
@@ -185,24 +185,26 @@ def _node(tables: Tables, node: int) -> list[tuple[str, ...]]:
     return words
 
 
-def _by_port(tables: Tables, node: int) -> dict[int, list[Entry]]:
+def _by_port(tables: ForwardingPlane, node: int) -> dict[int, list[ForwardingEntry]]:
     """Return the entries of a node's table, those that send nothing under `NO_PORT`."""
-    found: dict[int, list[Entry]] = {}
+    found: dict[int, list[ForwardingEntry]] = {}
     for entry in tables.of_node(node).entries():
         found.setdefault(entry.port, []).append(entry)
     return found
 
 
-def _own(entry: Entry, block: int) -> tuple[str, ...]:
+def _own(entry: ForwardingEntry, block: int) -> tuple[str, ...]:
     match = entry.match(block)
-    if entry.action is Action.DELIVER:
+    if entry.action is ForwardingAction.DELIVER:
         # On lo, so that it is the host's own whichever plane's port a packet comes in by.
         return ("route", "add", "local", match, "dev", "lo")
     flavour = ("flavors", "next-csid", "lblen", "32", "nflen", "16")
     return ("route", "add", match, "encap", "seg6local", "action", "End", *flavour, "dev", _OWN_DEVICES[0])
 
 
-def _port(tables: Tables, node: int, port: int, by_port: Mapping[int, Sequence[Entry]]) -> list[tuple[str, ...]]:
+def _port(
+    tables: ForwardingPlane, node: int, port: int, by_port: Mapping[int, Sequence[ForwardingEntry]]
+) -> list[tuple[str, ...]]:
     """Return what brings one port to life: its device, its address, its neighbour and the routes through it."""
     topology = tables.topology
     device, (own, gateway) = device_of(topology, node, port), addresses_at(topology, node, port)

@@ -13,7 +13,7 @@ from weft.collectives.algorithms import direct_all_to_all, ring_all_gather, ring
 from weft.collectives.schedule import Schedule
 from weft.core.errors import UsageError
 from weft.core.units import Bytes
-from weft.fabric.shape import Shape, shape_of
+from weft.fabric.graph.shape import Shape, shape_of
 from weft.netsim.report import SimulationReport
 from weft.netsim.simulate import run, set_up, transports_of
 from weft.netsim.workload.posting import NCCL_RINGS, NCCL_SENDS

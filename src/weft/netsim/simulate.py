@@ -13,8 +13,8 @@ from weft.core.errors import UsageError
 from weft.core.provenance import Provenance, digest, provenance
 from weft.core.seeds import Seed
 from weft.core.units import PICOSECONDS_PER_SECOND
-from weft.fabric.shape import shape_of
-from weft.fabric.topology import build
+from weft.fabric.graph.shape import shape_of
+from weft.fabric.graph.topology import build
 from weft.netsim.host import compiling
 from weft.netsim.kernel.allocation import planned_packets
 from weft.netsim.kernel.checkpoint import Keep
@@ -42,7 +42,7 @@ from weft.netsim.workload.patterns import flows_of, with_background
 from weft.netsim.workload.posting import first_parts, post
 from weft.netsim.workload.schedules import Near
 from weft.netsim.workload.step_traffic import step_flows, step_of
-from weft.planning.machine import machine_of
+from weft.planning.cost_model.machine import machine_of
 from weft.specs.fabric import FabricSpec
 from weft.specs.job import JobSpec
 from weft.specs.scenario import ScenarioSpec

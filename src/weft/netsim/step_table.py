@@ -8,10 +8,10 @@ of the fabric is built, with every switch's radix and every pair's paths as on t
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from weft.fabric.shape import shape_of
+from weft.fabric.graph.shape import shape_of
 from weft.netsim.report import SimulationReport
 from weft.netsim.simulate import run, set_up, transports_of
-from weft.planning.machine import FabricTable, payload_share
+from weft.planning.cost_model.machine import FabricTable, payload_share
 from weft.specs.scenario import ScenarioSpec
 from weft.specs.site import SiteSpec
 

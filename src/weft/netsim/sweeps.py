@@ -16,7 +16,7 @@ from typing import Any
 from weft.core.errors import UsageError
 from weft.core.processors import processors
 from weft.core.seeds import Seed
-from weft.fabric.topology import build
+from weft.fabric.graph.topology import build
 from weft.netsim.simulate import run, set_up, transports_of
 from weft.specs import ScenarioSpec, load_scenario, load_site
 from weft.specs.scenario import FaultSpec

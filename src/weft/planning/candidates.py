@@ -15,9 +15,9 @@ import numpy as np
 
 from weft.collectives.costs import Column
 from weft.core.errors import UsageError
-from weft.planning.machine import Machine
-from weft.planning.plans import RECOMPUTES, SCHEDULES, Plans
-from weft.planning.step import Workload
+from weft.planning.cost_model.machine import Machine
+from weft.planning.cost_model.plans import RECOMPUTES, SCHEDULES, Plans
+from weft.planning.cost_model.step import Workload
 
 LARGEST_MICRO = 16
 LARGEST_CONTEXT = 64

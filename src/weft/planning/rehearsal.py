@@ -10,15 +10,15 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from weft.fabric.design import describe
-from weft.planning.machine import FabricTable
-from weft.planning.report import Report, plan_row
+from weft.planning.cost_model.machine import FabricTable
+from weft.planning.report import PlanReport, plan_row
 from weft.planning.search import Scored, scored
 
 SIMULATED, MEASURED = "simulated", "measured"
 
 
 @dataclass(frozen=True)
-class Line:
+class RehearsalLine:
     """One figure of the page."""
 
     section: str
@@ -44,18 +44,20 @@ class Line:
 
 
 def rehearse(
-    report: Report, *, simulated: Mapping[str, float] | None = None, measured: Mapping[str, float] | None = None
-) -> tuple[Line, ...]:
+    report: PlanReport, *, simulated: Mapping[str, float] | None = None, measured: Mapping[str, float] | None = None
+) -> tuple[RehearsalLine, ...]:
     """Return the page as lines; `simulated` and `measured` fill in the figures whose keys they have."""
     lines = [*_fabric(report), *_plan(report), *_run(report), *_breaks(report), *_power(report)]
     beside, after = simulated or {}, measured or {}
     return tuple(
-        Line(line.section, line.key, line.what, line.unit, line.predicted, beside.get(line.key), after.get(line.key))
+        RehearsalLine(
+            line.section, line.key, line.what, line.unit, line.predicted, beside.get(line.key), after.get(line.key)
+        )
         for line in lines
     )
 
 
-def simulated_figures(report: Report, healthy: FabricTable, spine_lost: FabricTable | None) -> dict[str, float]:
+def simulated_figures(report: PlanReport, healthy: FabricTable, spine_lost: FabricTable | None) -> dict[str, float]:
     """Return the figures of the chosen plan's step where its exchanges reach what was simulated."""
     plan = report.chosen.plans.take([0])
 
@@ -75,77 +77,77 @@ def simulated_figures(report: Report, healthy: FabricTable, spine_lost: FabricTa
     return figures
 
 
-def _fabric(report: Report) -> list[Line]:
+def _fabric(report: PlanReport) -> list[RehearsalLine]:
     found = describe(report.site.name, report.site.fabric)
     spec = report.site.fabric
     section = "the fabric"
     return [
-        Line(section, "gpus", "GPUs", "", float(spec.gpus)),
-        Line(section, "planes", "planes", "", float(spec.planes)),
-        Line(section, "nic_bps", "rate of a NIC", "b/s", float(spec.nic_rate)),
-        Line(section, "switches", "switches", "", float(found.shape.switches)),
-        Line(section, "hops", "switches on the longest path", "", float(found.limits.hops_max)),
-        Line(section, "bisection_bps", "bisection", "b/s", float(found.limits.bisection_bps)),
+        RehearsalLine(section, "gpus", "GPUs", "", float(spec.gpus)),
+        RehearsalLine(section, "planes", "planes", "", float(spec.planes)),
+        RehearsalLine(section, "nic_bps", "rate of a NIC", "b/s", float(spec.nic_rate)),
+        RehearsalLine(section, "switches", "switches", "", float(found.shape.switches)),
+        RehearsalLine(section, "hops", "switches on the longest path", "", float(found.limits.hops_max)),
+        RehearsalLine(section, "bisection_bps", "bisection", "b/s", float(found.limits.bisection_bps)),
     ]
 
 
-def _plan(report: Report) -> list[Line]:
+def _plan(report: PlanReport) -> list[RehearsalLine]:
     row = plan_row(report.chosen, 0, report.machine, report.work)
     shape = " x ".join(f"{axis} {row[axis]}" for axis in ("dp", "tp", "pp", "cp", "ep") if row[axis] > 1) or "one rank"
     section = "the plan and its step"
     return [
-        Line(section, "plan", "plan", "", f"{shape}, {row['schedule']}, ZeRO {row['zero']}"),
-        Line(section, "used_gpus", "GPUs that it uses", "", float(row["gpus"])),
-        Line(section, "step_s", "step", "s", row["step_s"]),
-        Line(section, "mfu", "MFU", "%", 100 * row["mfu"]),
-        Line(section, "tokens_per_s", "tokens a second", "", row["tokens_per_s"]),
-        Line(section, "network_s", "traffic that is not hidden", "s", float(report.chosen.times.network_s[0])),
-        Line(section, "bubble_s", "pipeline bubble", "s", float(report.chosen.times.bubble_s[0])),
-        Line(section, "memory_bytes", "memory of the fullest GPU", "B", float(row["memory_bytes"])),
-        Line(section, "limit", "what limits it", "", row["limit"]),
+        RehearsalLine(section, "plan", "plan", "", f"{shape}, {row['schedule']}, ZeRO {row['zero']}"),
+        RehearsalLine(section, "used_gpus", "GPUs that it uses", "", float(row["gpus"])),
+        RehearsalLine(section, "step_s", "step", "s", row["step_s"]),
+        RehearsalLine(section, "mfu", "MFU", "%", 100 * row["mfu"]),
+        RehearsalLine(section, "tokens_per_s", "tokens a second", "", row["tokens_per_s"]),
+        RehearsalLine(section, "network_s", "traffic that is not hidden", "s", float(report.chosen.times.network_s[0])),
+        RehearsalLine(section, "bubble_s", "pipeline bubble", "s", float(report.chosen.times.bubble_s[0])),
+        RehearsalLine(section, "memory_bytes", "memory of the fullest GPU", "B", float(row["memory_bytes"])),
+        RehearsalLine(section, "limit", "what limits it", "", row["limit"]),
     ]
 
 
-def _run(report: Report) -> list[Line]:
+def _run(report: PlanReport) -> list[RehearsalLine]:
     good, run = report.goodput, report.run
     section = "the run with this site's failures"
     return [
-        Line(section, "mttf_s", "time between failures", "s", good.mttf_s),
-        Line(section, "goodput", "goodput (ETTR)", "%", 100 * good.share),
-        Line(section, "spares", "spare nodes for 99.9 %", "", float(good.spares)),
-        Line(section, "run_s", "the whole run", "s", run.days * 86400),
-        Line(section, "run_low_s", "nine in ten take at least", "s", run.days_low * 86400),
-        Line(section, "run_high_s", "and at most", "s", run.days_high * 86400),
-        Line(section, "gpu_hours", "GPU-hours", "", run.gpu_hours),
-        Line(section, "gpu_usd", "price of GPU-hours", "USD", run.gpu_cents / 100),
+        RehearsalLine(section, "mttf_s", "time between failures", "s", good.mttf_s),
+        RehearsalLine(section, "goodput", "goodput (ETTR)", "%", 100 * good.share),
+        RehearsalLine(section, "spares", "spare nodes for 99.9 %", "", float(good.spares)),
+        RehearsalLine(section, "run_s", "the whole run", "s", run.days * 86400),
+        RehearsalLine(section, "run_low_s", "nine in ten take at least", "s", run.days_low * 86400),
+        RehearsalLine(section, "run_high_s", "and at most", "s", run.days_high * 86400),
+        RehearsalLine(section, "gpu_hours", "GPU-hours", "", run.gpu_hours),
+        RehearsalLine(section, "gpu_usd", "price of GPU-hours", "USD", run.gpu_cents / 100),
     ]
 
 
-def _breaks(report: Report) -> list[Line]:
+def _breaks(report: PlanReport) -> list[RehearsalLine]:
     section = "what breaks: longer steps, or GPU-hours for each"
     slower = [
-        Line(section, f"slower:{cost.part}", f"{cost.part}: step", "%", 100 * cost.slower)
+        RehearsalLine(section, f"slower:{cost.part}", f"{cost.part}: step", "%", 100 * cost.slower)
         for cost in report.failures
         if cost.bandwidth_lost
     ]
     lost = [
-        Line(section, f"lost:{fault.name}", f"{fault.name}: GPU-hours", "", fault.lost_gpu_hours)
+        RehearsalLine(section, f"lost:{fault.name}", f"{fault.name}: GPU-hours", "", fault.lost_gpu_hours)
         for fault in report.goodput.faults
         if fault.stops
     ]
     return slower + lost
 
 
-def _power(report: Report) -> list[Line]:
+def _power(report: PlanReport) -> list[RehearsalLine]:
     power, run = report.power, report.run
     section = "power, energy and carbon"
     return [
-        Line(section, "power_mean_w", "mean draw", "W", power.mean_w),
-        Line(section, "power_peak_w", "peak", "W", power.peak_w),
-        Line(section, "power_swing_w", "swing within a second", "W", power.swing_w),
-        Line(section, "contract", "breaks of the contract", "", ", ".join(power.broken) or "nothing"),
-        Line(section, "energy_j_per_step", "energy of a step", "J", report.energy_j_per_step),
-        Line(section, "energy_kwh", "energy of the run", "kWh", run.energy_kwh),
-        Line(section, "carbon_kg", "carbon dioxide", "kg", run.carbon_kg),
-        Line(section, "energy_usd", "price of energy", "USD", run.energy_cents / 100),
+        RehearsalLine(section, "power_mean_w", "mean draw", "W", power.mean_w),
+        RehearsalLine(section, "power_peak_w", "peak", "W", power.peak_w),
+        RehearsalLine(section, "power_swing_w", "swing within a second", "W", power.swing_w),
+        RehearsalLine(section, "contract", "breaks of the contract", "", ", ".join(power.broken) or "nothing"),
+        RehearsalLine(section, "energy_j_per_step", "energy of a step", "J", report.energy_j_per_step),
+        RehearsalLine(section, "energy_kwh", "energy of the run", "kWh", run.energy_kwh),
+        RehearsalLine(section, "carbon_kg", "carbon dioxide", "kg", run.carbon_kg),
+        RehearsalLine(section, "energy_usd", "price of energy", "USD", run.energy_cents / 100),
     ]

@@ -13,27 +13,27 @@ from weft.core.errors import UsageError
 from weft.core.provenance import provenance
 from weft.fabric.bill import bill_of
 from weft.planning.candidates import divisors
-from weft.planning.goodput import Goodput, goodput_of
-from weft.planning.inference import Serving, best_serving
-from weft.planning.machine import Machine, machine_of
-from weft.planning.memory import memory_of
-from weft.planning.placement import Axis, Cost, Sharing, axes_of, failure_costs, sharing_of
-from weft.planning.plans import Plans, Practice, dimensions_of, practice_of, spec_of, written_plan
-from weft.planning.power import (
+from weft.planning.cost_model.machine import Machine, machine_of
+from weft.planning.cost_model.memory import memory_of
+from weft.planning.cost_model.plans import Plans, Practice, dimensions_of, practice_of, spec_of, written_plan
+from weft.planning.cost_model.step import StepTimes, Workload
+from weft.planning.run.goodput import Goodput, goodput_of
+from weft.planning.run.inference import Serving, best_serving
+from weft.planning.run.placement import AxisPlacement, Colocation, FailureCost, axes_of, failure_costs, sharing_of
+from weft.planning.run.power import (
     Contract,
     Meter,
     Mitigation,
-    Phase,
-    Verdict,
+    PowerPhase,
+    PowerVerdict,
     judge,
     mitigations,
     phases_of,
     samples,
     with_lag,
 )
-from weft.planning.run_cost import GPU_HOUR_CENTS, RunCost, run_cost
-from weft.planning.search import Outcome, Scored, limit_of, scored, search
-from weft.planning.step import StepTimes, Workload
+from weft.planning.run.run_cost import GPU_HOUR_CENTS, RunCost, run_cost
+from weft.planning.search import Scored, SearchResult, limit_of, scored, search
 from weft.specs.job import JobSpec, PlanSpec
 from weft.specs.site import SiteSpec
 
@@ -45,7 +45,7 @@ _SERVING_PRECISION = "bf16"
 
 
 @dataclass(frozen=True)
-class Report:
+class PlanReport:
     """What a job would do on a site."""
 
     site: SiteSpec
@@ -58,13 +58,13 @@ class Report:
     """The planner's view of the job."""
     practice: Practice
     """Habits of the software."""
-    outcome: Outcome
+    outcome: SearchResult
     """What the search found; the chosen plan is its first."""
     own: Scored | None
     """The plan that the job file spells out, where it does."""
     goodput: Goodput
     """What failures cost the chosen plan."""
-    phases: tuple[Phase, ...]
+    phases: tuple[PowerPhase, ...]
     """One GPU's power over a step of the chosen plan."""
     wave: Column
     """The draw of one GPU over a few steps, sampled."""
@@ -72,17 +72,17 @@ class Report:
     """Samples for a second."""
     meter: Meter
     """From that to the utility's meter."""
-    power: Verdict
+    power: PowerVerdict
     """The wave at the meter against the contract."""
     mitigations: tuple[Mitigation, ...]
     """Ways to smooth it."""
     run: RunCost
     """What the whole run takes."""
-    axes: tuple[Axis, ...]
+    axes: tuple[AxisPlacement, ...]
     """Where each axis runs."""
-    sharing: tuple[Sharing, ...]
+    sharing: tuple[Colocation, ...]
     """Which ranks share a place."""
-    failures: tuple[Cost, ...]
+    failures: tuple[FailureCost, ...]
     """What failures of the network and of nodes cost the step."""
     serving: Serving | None
     """The same model served from one scale-up domain; none where it does not fit."""
@@ -166,7 +166,7 @@ def plan_job(
     fixed: Mapping[str, str] | None = None,
     top: int = 10,
     gpu_hour_cents: float = GPU_HOUR_CENTS,
-) -> Report:
+) -> PlanReport:
     """Return what `job` would do on `site`, or raise with what is in the way and the nearest change."""
     habits = practice or practice_of(job, site)
     machine = machine_of(site)
@@ -188,11 +188,11 @@ def _report(
     work: Workload,
     practice: Practice,
     *,
-    outcome: Outcome,
+    outcome: SearchResult,
     own: Scored | None,
     chosen: Scored,
     price: float,
-) -> Report:
+) -> PlanReport:
     plan = chosen.plans.take([0])
     gpus = int(plan.ranks[0])
     step_s = float(chosen.step_s[0])
@@ -206,7 +206,7 @@ def _report(
     meter = Meter(gpus, site.node.power / 1000 / site.node.gpus + network_w, site.power.pue)
     contract = _contract(site)
     power = judge(meter.at(wave), per_second, contract)
-    return Report(
+    return PlanReport(
         site=site,
         job=job,
         machine=machine,

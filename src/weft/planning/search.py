@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from weft.collectives.costs import Column
 from weft.core.errors import UsageError
 from weft.planning.candidates import candidates, no_candidate, read_fixed
-from weft.planning.machine import Machine
-from weft.planning.memory import Memory, memory_of
-from weft.planning.plans import Plans, Practice
-from weft.planning.step import StepTimes, Workload, step_times
+from weft.planning.cost_model.machine import Machine
+from weft.planning.cost_model.memory import Memory, memory_of
+from weft.planning.cost_model.plans import Plans, Practice
+from weft.planning.cost_model.step import StepTimes, Workload, step_times
 
 _FULL_MEMORY = 0.9
 _SMALL_LOSS = 0.1
@@ -51,7 +51,7 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SearchResult:
     """What a search found."""
 
     best: Scored
@@ -74,7 +74,7 @@ def search(
     fixed: Mapping[str, str] | None = None,
     top: int = 10,
     gpus: int | None = None,
-) -> Outcome:
+) -> SearchResult:
     """Return the best plans on up to `gpus` GPUs (all of the machine's where absent)."""
     room = machine.gpus if gpus is None else gpus
     choice = read_fixed(fixed or {})
@@ -85,14 +85,14 @@ def search(
     fits = memory.total <= machine.memory_bytes
     count = int(np.count_nonzero(fits))
     if not count:
-        return Outcome(scored(work, plans.take([]), machine, practice), len(plans), 0, every,
+        return SearchResult(scored(work, plans.take([]), machine, practice), len(plans), 0, every,
                        _nearest(work, machine, practice, plans=plans, memory=memory, gpus=room))  # fmt: skip
     feasible = plans.take(fits)
     step = step_times(work, feasible, machine, practice).step_s
     # Tokens per second decide; of equals, fewer GPUs and then less memory win.
     order = np.lexsort((memory.total[fits], feasible.ranks, step))
     best = scored(work, feasible.take(_distinct(feasible, order, top)), machine, practice)
-    return Outcome(best, len(plans), count, every, "")
+    return SearchResult(best, len(plans), count, every, "")
 
 
 def scored(work: Workload, plans: Plans, machine: Machine, practice: Practice) -> Scored:

@@ -9,7 +9,7 @@ from typing import Any
 from weft.core.errors import UsageError
 from weft.core.quantity import RATE, QuantityError
 from weft.core.specfile import validate
-from weft.fabric.shape import THREE_TIERS, TWO_TIERS
+from weft.fabric.graph.shape import THREE_TIERS, TWO_TIERS
 from weft.specs.fabric import clos_capacity
 from weft.specs.job import JobSpec
 from weft.specs.site import SiteSpec

@@ -31,7 +31,7 @@ from weft.core.clock import SystemClock
 from weft.core.errors import UsageError
 from weft.core.seeds import Seed
 from weft.core.units import PICOSECONDS_PER_SECOND, FlopsPerSecond, Picoseconds
-from weft.planning.arithmetic import flops_per_token
+from weft.planning.cost_model.arithmetic import flops_per_token
 from weft.specs import JobSpec, load_job
 from weft.training import run_dir
 from weft.training.checkpoint import state, tensor_digests

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from weft.cli.main import main
-from weft.planning.scaling import Law
+from weft.planning.scaling_laws.scaling import Law
 
 LAW = Law(1.69, 406.4, 410.7, 0.34, 0.28)
 

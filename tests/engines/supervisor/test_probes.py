@@ -3,7 +3,7 @@
 import pytest
 
 from weft.engines.supervisor.probes import ProbeTraining, in_turns, probe_jobs, undisturbed
-from weft.planning.fit import ProbeTime
+from weft.planning.calibration.step_probes import ProbeTime
 from weft.specs import JobSpec
 
 RANKS = 2

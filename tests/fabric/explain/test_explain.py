@@ -6,7 +6,7 @@ import pytest
 from weft.core.errors import UsageError
 from weft.core.seeds import Seed
 from weft.core.specfile import validate
-from weft.fabric.explain import TOPICS, Check, explain
+from weft.fabric.explain import TOPICS, ClosedFormCheck, explain
 from weft.fabric.explain.base import shown, shown_pair
 from weft.fabric.explain.figures import figures_of
 from weft.fabric.theory.estimate import Estimate
@@ -96,6 +96,6 @@ def test_values_are_shown_to_the_digit_that_their_error_leaves() -> None:
 
 
 def test_a_check_is_plain_data() -> None:
-    check = Check("q", "f", "x", 1.0, Estimate(1.0, 0.1, 10))
+    check = ClosedFormCheck("q", "f", "x", 1.0, Estimate(1.0, 0.1, 10))
     assert check.as_json()["verdict"] == "agrees"
     assert check.as_json()["simulated"] == {"value": 1.0, "standard_error": 0.1, "trials": 10}

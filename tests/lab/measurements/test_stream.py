@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.lab.conftest import NAME, Weft
 
-from weft.fabric.blame import Health
+from weft.fabric.fault_localization import Health
 from weft_lab.commands.lab_app import records
 from weft_lab.measurements.bench import BIN_S, Rival, StreamResult, calendar, mrc_document, planned, run_mrc, run_tcp
 from weft_lab.measurements.rates import longest_stall_s, mean_bps, reached_bps

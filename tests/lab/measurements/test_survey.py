@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.lab.conftest import Weft
 
-from weft.fabric.blame import Health
+from weft.fabric.fault_localization import Health
 from weft_lab.measurements.survey import survey
 from weft_lab.network.lab import Lab
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.lab.conftest import NAME, Weft
 
-from weft.fabric import srv6
+from weft.fabric.addressing import srv6
 from weft_lab.network import faults
 from weft_lab.network import lab as labs
 from weft_lab.network import machine as machine_module

@@ -3,11 +3,11 @@
 from hypothesis import given
 from tests.fabric.conftest import fabric_specs
 
-from weft.fabric.paths import links_on_path
-from weft.fabric.shape import shape_of
-from weft.fabric.srv6 import Addressing
-from weft.fabric.tables import Tables
-from weft.fabric.topology import build
+from weft.fabric.addressing.forwarding import ForwardingPlane
+from weft.fabric.addressing.paths import links_on_path
+from weft.fabric.addressing.srv6 import Addressing
+from weft.fabric.graph.shape import shape_of
+from weft.fabric.graph.topology import build
 from weft.specs.fabric import FabricSpec
 from weft_lab.network import plain_routes as plain
 
@@ -15,7 +15,7 @@ from weft_lab.network import plain_routes as plain
 @given(fabric_specs())
 def test_ordinary_routes_lead_every_pair_along_the_path_of_one_ev(spec: FabricSpec):
     addressing, topology = Addressing(shape_of(spec)), build(spec)
-    routes = plain.plain_routes(addressing, Tables(topology, addressing.plan))
+    routes = plain.plain_routes(addressing, ForwardingPlane(topology, addressing.plan))
     next_port = {(node, match): port for (node, port), matches in routes.by_port.items() for match in matches}
     for source in range(min(3, spec.gpus)):
         for destination in {0, spec.gpus // 2, spec.gpus - 1} - {source}:

@@ -7,7 +7,7 @@ from tests.netsim.scenarios import GBPS, US, checked, fault, flows, pair, scenar
 from weft.core.errors import UsageError
 from weft.core.seeds import Seed
 from weft.core.units import Bytes, Picoseconds
-from weft.fabric.topology import build
+from weft.fabric.graph.topology import build
 from weft.mrc.columns import NEVER
 from weft.netsim.host import roce_host
 from weft.netsim.host.host_state import DUE

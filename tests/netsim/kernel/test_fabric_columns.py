@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.netsim.scenarios import small_site
 
 from weft.core.seeds import Seed
-from weft.fabric.topology import build
+from weft.fabric.graph.topology import build
 from weft.netsim.kernel import layout
 from weft.netsim.kernel.allocation import grown_queues, grown_wires, make_queues, make_wires, parts_of
 from weft.netsim.kernel.fabric_columns import NO_PORT, build_fabric, near_ps, per_slot, rate_row

@@ -5,7 +5,7 @@ from tests.netsim.scenarios import fault, flows, pair, scenario, simulate, small
 
 from weft.core.errors import UsageError
 from weft.core.units import Bytes, Picoseconds
-from weft.fabric.topology import build
+from weft.fabric.graph.topology import build
 from weft.netsim.model.faults import changes_of, links_of
 from weft.specs.rivals import TransportsSpec
 from weft.specs.scenario import TrafficSpec

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.netsim.scenarios import pair, scenario, small_site
 
-from weft.fabric.topology import build
+from weft.fabric.graph.topology import build
 from weft.netsim.model.flow import Flow
 from weft.netsim.model.ideal import ideal_ps
 from weft.netsim.model.network import Network

@@ -6,7 +6,7 @@ from tests.netsim.scenarios import GBPS, checked, flows, pair, scenario, simulat
 
 from weft.core.seeds import Seed
 from weft.core.units import Bytes
-from weft.fabric.topology import build
+from weft.fabric.graph.topology import build
 from weft.netsim.model.flow_board import FlowBoard
 from weft.netsim.model.network import Network, pause_lags
 from weft.netsim.model.switching import Pause, Switching

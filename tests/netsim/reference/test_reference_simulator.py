@@ -11,10 +11,10 @@ from tests.netsim.scenarios import US, check_report, fault, flows, pair, run_wor
 from weft.core.errors import LimitReachedError
 from weft.core.seeds import mix
 from weft.core.units import Bytes, Picoseconds
-from weft.fabric.srv6 import Addressing
-from weft.fabric.tables import Tables
-from weft.fabric.topology import build
-from weft.fabric.walk import Walker
+from weft.fabric.addressing.forwarding import ForwardingPlane
+from weft.fabric.addressing.srv6 import Addressing
+from weft.fabric.addressing.walk import Walker
+from weft.fabric.graph.topology import build
 from weft.netsim.model.network import order_keys
 from weft.netsim.reference.reference_simulator import ReferenceSimulator
 from weft.netsim.simulate import prepare, run, set_up, transports_of
@@ -133,7 +133,7 @@ def test_a_packet_crosses_the_links_that_the_static_tables_lead_it_over(tiers: i
     setup = set_up(scenario(pair()), site)
     network, _ = prepare(setup, transports_of(setup)[0], fast=False)
     addressing = Addressing(network.shape)
-    walker = Walker(Tables(build(site.fabric), addressing.plan))
+    walker = Walker(ForwardingPlane(build(site.fabric), addressing.plan))
     for plane in range(2):
         for way in range(network.shape.paths):
             path = network.path(0, site.fabric.gpus - 1, plane, way)

@@ -8,7 +8,7 @@ from tests.netsim.exact import Script, Shot, exact_arrivals
 from tests.netsim.scenarios import pair, scenario, small_site
 
 from weft.core.seeds import Seed
-from weft.fabric.topology import build
+from weft.fabric.graph.topology import build
 from weft.netsim.model.flow_board import FlowBoard
 from weft.netsim.model.network import Network
 from weft.netsim.reference.reference_simulator import ReferenceSimulator

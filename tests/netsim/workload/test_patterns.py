@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from weft.core.errors import UsageError
 from weft.core.seeds import Seed
 from weft.core.units import Bytes, Picoseconds
-from weft.fabric.shape import Shape
+from weft.fabric.graph.shape import Shape
 from weft.netsim.workload.patterns import flows_of
 from weft.specs.scenario import PartSizeSpec, ScenarioSpec, TrafficSpec
 

@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from weft.core.errors import FailedError, UsageError
 from weft.core.units import Picoseconds
-from weft.fabric import srv6
+from weft.fabric.addressing import srv6
 from weft.specs.transport import MrcSpec
 from weft.transport.underlay import Place, Srv6Underlay
 from weft_lab.network.lab import find

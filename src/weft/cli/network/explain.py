@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from weft.fabric.explain import Explanation, Panel, Series
+    from weft.fabric.explain import Explanation, Panel, PlotSeries
 
 _WIDEST = 100
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
@@ -119,7 +119,7 @@ def _draw_panel(axis: Axes, panel: Panel) -> None:
     axis.legend(fontsize=8, framealpha=0.9)
 
 
-def _draw_series(axis: Axes, series: Series, colour: str, marker: str) -> None:
+def _draw_series(axis: Axes, series: PlotSeries, colour: str, marker: str) -> None:
     style = _STYLES[series.marks]
     if series.error:
         # Two standard errors: a line outside the bar deserves a look.

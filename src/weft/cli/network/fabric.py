@@ -11,20 +11,25 @@ from cyclopts import Parameter
 from weft.cli.output import JsonFlag, console, print_json, print_table
 from weft.core.errors import FailedError, UsageError
 from weft.core.provenance import provenance
-from weft.fabric import linux, srv6
-from weft.fabric.edges import HostRule, import_edges
-from weft.fabric.invariants import violations
-from weft.fabric.shape import shape_of
-from weft.fabric.srv6 import Addressing
-from weft.fabric.tables import Action, Tables
-from weft.fabric.topology import Topology, build
-from weft.fabric.walk import Hop, Walk, Walker, failures_named
+from weft.fabric import linux
+from weft.fabric.addressing import srv6
+from weft.fabric.addressing.forwarding import ForwardingAction, ForwardingPlane
+from weft.fabric.addressing.srv6 import Addressing
+from weft.fabric.addressing.walk import Hop, Walk, Walker, failures_named
+from weft.fabric.graph.edges import HostRule, import_edges
+from weft.fabric.graph.invariants import violations
+from weft.fabric.graph.shape import shape_of
+from weft.fabric.graph.topology import Topology, build
 from weft.specs import SiteSpec, load_site
 
 MOST_NAMESPACES = 200
 """Namespaces that one machine is asked for without --force."""
 
-_DOES = {Action.SHIFT: "shift, look up again", Action.FORWARD: "send", Action.DELIVER: "deliver"}
+_DOES = {
+    ForwardingAction.SHIFT: "shift, look up again",
+    ForwardingAction.FORWARD: "send",
+    ForwardingAction.DELIVER: "deliver",
+}
 
 
 def path(
@@ -60,7 +65,7 @@ def path(
     entropy = addressing.evs.parse(ev)
     carrier = addressing.carrier(source, destination, entropy)
     topology = build(spec.fabric)
-    walk = Walker(Tables(topology, addressing.plan), failures_named(topology, down)).walk(source, carrier)
+    walk = Walker(ForwardingPlane(topology, addressing.plan), failures_named(topology, down)).walk(source, carrier)
     names = (topology.name_of_node(source), topology.name_of_node(destination), addressing.evs.name(entropy))
     if json:
         print_json(_path_document(spec, topology, walk, names=names, ev=entropy, carrier=carrier, down=down))
@@ -133,8 +138,8 @@ def table(
     plan = Addressing(shape_of(spec.fabric)).plan
     node = topology.switch_node(number)
     rows: list[dict[str, Any]] = []
-    for entry in Tables(topology, plan).table_of(number).entries():
-        sends = entry.action is Action.FORWARD
+    for entry in ForwardingPlane(topology, plan).table_of(number).entries():
+        sends = entry.action is ForwardingAction.FORWARD
         link = int(topology.ports.of(node)[entry.port]) if sends else None
         rows.append({
             "match": entry.match(plan.block),
@@ -149,7 +154,13 @@ def table(
         return
     columns = ("match", "does", "port", "link", "to")
     shown = [
-        (row["match"], _DOES[Action[row["action"].upper()]], _text(row["port"]), _text(row["link"]), _text(row["to"]))
+        (
+            row["match"],
+            _DOES[ForwardingAction[row["action"].upper()]],
+            _text(row["port"]),
+            _text(row["link"]),
+            _text(row["to"]),
+        )
         for row in rows
     ]
     print_table(f"{switch}: {len(rows)} entries, never changed", columns, shown, words=range(len(columns)))

@@ -21,10 +21,10 @@ from weft.core.errors import FailedError, UsageError
 from weft.core.seeds import Seed
 from weft.engines.local.atomic_files import write_whole
 from weft.engines.local.client import LocalClient
-from weft.planning import scaling
-from weft.planning.ladder import Rung, cautions, rung_of
-from weft.planning.ladder import ladder as rungs_of
-from weft.planning.selftest import Trial, foretell
+from weft.planning.scaling_laws import scaling
+from weft.planning.scaling_laws.ladder import Rung, cautions, rung_of
+from weft.planning.scaling_laws.ladder import ladder as rungs_of
+from weft.planning.scaling_laws.selftest import Trial, foretell
 from weft.specs import load_job
 from weft.specs.submission import SubmissionSpec
 

@@ -16,8 +16,8 @@ from weft.core.errors import UsageError
 from weft.core.processors import processors
 from weft.core.provenance import provenance
 from weft.core.toml import written
-from weft.planning.calibrate import Calibration, MachineTimes, calibrate, measured_site
-from weft.planning.fit import fitted, with_step
+from weft.planning.calibration.microbenchmarks import Calibration, MachineTimes, calibrate, measured_site
+from weft.planning.calibration.step_probes import fitted, with_step
 from weft.specs import SiteSpec, load_site
 from weft.specs.efficiency import EfficiencySpec
 from weft.specs.gpus import GPUS, gpu_type_named

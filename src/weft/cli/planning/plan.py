@@ -10,8 +10,8 @@ from weft import api
 from weft.cli.output import JsonFlag, PlotFile, console, print_json, print_table, save_plot
 from weft.core.errors import UsageError
 from weft.core.quantity import ENERGY, POWER, SIZE, TIME, significant
-from weft.planning.goodput import DAY_S, HOUR_S
-from weft.planning.report import Report, plan_row, step_row
+from weft.planning.report import PlanReport, plan_row, step_row
+from weft.planning.run.goodput import DAY_S, HOUR_S
 
 app = App(name="plan", help="Find the best plans of a job on a site and what they cost.", help_format="plaintext")
 
@@ -103,7 +103,7 @@ def compare(
     print_difference(reports)
 
 
-def print_report(found: Report) -> None:
+def print_report(found: PlanReport) -> None:
     """Print everything about one job on one site."""
     print_plans(found)
     _print_step(found)
@@ -112,7 +112,7 @@ def print_report(found: Report) -> None:
     _print_places(found)
 
 
-def print_plans(found: Report) -> None:
+def print_plans(found: PlanReport) -> None:
     """Print the table of plans, the job's own first where it has one."""
     best = found.outcome.best
     rows = [plan_row(best, row, found.machine, found.work) for row in range(len(best))]
@@ -138,7 +138,7 @@ def print_plans(found: Report) -> None:
     )
 
 
-def print_difference(reports: list[tuple[str, Report]]) -> None:
+def print_difference(reports: list[tuple[str, PlanReport]]) -> None:
     """Print several reports side by side, each figure with its difference to the first."""
     names = [name for name, _ in reports]
     rows: list[tuple[str, ...]] = []
@@ -153,7 +153,7 @@ def print_difference(reports: list[tuple[str, Report]]) -> None:
     print_table("best plans side by side", ("what", *names), rows, words=range(len(names) + 1))
 
 
-def _figures(report: Report) -> dict[str, tuple[str, float | None]]:
+def _figures(report: PlanReport) -> dict[str, tuple[str, float | None]]:
     row = plan_row(report.chosen, 0, report.machine, report.work)
     shape = " ".join(f"{axis}{row[axis]}" for axis in ("dp", "tp", "pp", "cp", "ep"))
     run = report.run
@@ -198,7 +198,7 @@ _STEP_WORDS = {
 }  # fmt: skip
 
 
-def _print_step(found: Report) -> None:
+def _print_step(found: PlanReport) -> None:
     step = float(found.chosen.step_s[0])
     parts = [(name, value) for name, value in step_row(found.chosen.times, 0).items() if value > 0]
     rows = [(_STEP_WORDS[name], seconds(value), f"{value / step:.1%}") for name, value in parts]
@@ -211,7 +211,7 @@ def _print_step(found: Report) -> None:
     print_table("memory of its fullest GPU", ("part", "size", "share"), held)
 
 
-def _print_goodput(found: Report) -> None:
+def _print_goodput(found: PlanReport) -> None:
     good, run = found.goodput, found.run
     energy, rent = (f"{thousands(cents / 100)} USD" for cents in (run.energy_cents, run.gpu_cents))
     between = "no failures expected" if math.isinf(good.mttf_s) else f"{good.mttf_s / HOUR_S:,.2f} h"
@@ -242,7 +242,7 @@ def _print_goodput(found: Report) -> None:
     )
 
 
-def _print_power(found: Report) -> None:
+def _print_power(found: PlanReport) -> None:
     power = found.power
     rack = power.mean_w / found.meter.gpus * found.machine.domain_gpus
     facts = [
@@ -263,7 +263,7 @@ def _print_power(found: Report) -> None:
     print_table("ways to smooth it", ("what", "energy", "step", "swing", "still breaks"), rows, words=(0, 4))
 
 
-def _print_places(found: Report) -> None:
+def _print_places(found: PlanReport) -> None:
     rows = [(axis.name, f"{axis.size:,}", f"{axis.stride:,}", axis.tier) for axis in found.axes if axis.size > 1]
     print_table("where the axes run", ("axis", "ranks", "stride in GPUs", "groups stay inside"), rows, words=(0, 3))
     costs = [
@@ -321,7 +321,7 @@ def _pairs(texts: list[str]) -> dict[str, str]:
     return found
 
 
-def _draw(target: Path, found: Report) -> None:
+def _draw(target: Path, found: PlanReport) -> None:
     from weft.cli.plan_pictures import draw_plan
 
     save_plot(target, lambda figure: draw_plan(figure, found), size=(13.0, 9.0))

@@ -26,9 +26,9 @@ from weft.cli.planning.plan import thousands
 from weft.core.errors import UsageError
 from weft.core.provenance import provenance
 from weft.core.quantity import ENERGY, POWER, RATE, SIZE, TIME, significant
-from weft.planning.power import JOULES_PER_KWH
-from weft.planning.rehearsal import Line, rehearse, simulated_figures
-from weft.planning.report import Report
+from weft.planning.rehearsal import RehearsalLine, rehearse, simulated_figures
+from weft.planning.report import PlanReport
+from weft.planning.run.power import JOULES_PER_KWH
 from weft.specs import JobSpec, load_job
 from weft.training.run_dir import RunRecord, records
 
@@ -85,7 +85,7 @@ def rehearse_job(
     _print(report, lines, record, simulated=simulate)
 
 
-def _simulated(report: Report) -> dict[str, float]:
+def _simulated(report: PlanReport) -> dict[str, float]:
     """Return what the step's exchanges come to packet by packet."""
     from rich.console import Console
 
@@ -96,7 +96,7 @@ def _simulated(report: Report) -> dict[str, float]:
     return simulated_figures(report, tables.healthy, tables.spine_lost)
 
 
-def _finish(report: Report, begin: str) -> Line:
+def _finish(report: PlanReport, begin: str) -> RehearsalLine:
     """Return when a run that begins on a day ends, and the days between which nine in ten would."""
     try:
         first = datetime.date.fromisoformat(begin)
@@ -105,7 +105,7 @@ def _finish(report: Report, begin: str) -> Line:
     except (ValueError, OverflowError):
         raise UsageError(f"--start {begin}: write a day as 2027-01-31; the run must end before 9999") from None
     section = "the run with this site's failures"
-    return Line(section, "finish", "ends", "", f"{ends[0]}; nine in ten between {ends[1]} and {ends[2]}")
+    return RehearsalLine(section, "finish", "ends", "", f"{ends[0]}; nine in ten between {ends[1]} and {ends[2]}")
 
 
 def figures(record: RunRecord, steps_asked: int) -> dict[str, float]:
@@ -147,7 +147,7 @@ def _same(one: JobSpec, other: JobSpec) -> bool:
     return all(getattr(one, key) == getattr(other, key) for key in ("name", "model", "batch", "plan"))
 
 
-def _print(report: Report, lines: Sequence[Line], record: RunRecord | None, *, simulated: bool) -> None:
+def _print(report: PlanReport, lines: Sequence[RehearsalLine], record: RunRecord | None, *, simulated: bool) -> None:
     console().print(f"{report.job.name} on {report.site.name}: {report.site.description}", markup=False, soft_wrap=True)
     for section in dict.fromkeys(line.section for line in lines):
         own = [line for line in lines if line.section == section]
@@ -158,7 +158,7 @@ def _print(report: Report, lines: Sequence[Line], record: RunRecord | None, *, s
     console().print(f"measured: {source}; simulated: {beside}", markup=False, soft_wrap=True)
 
 
-def cells(line: Line) -> tuple[str, str, str]:
+def cells(line: RehearsalLine) -> tuple[str, str, str]:
     """Return the three columns of a line for people."""
     values = (line.predicted, line.simulated, line.measured)
     predicted, simulated, measured = ("-" if value is None else shown(value, line.unit) for value in values)
@@ -189,7 +189,7 @@ _SHOWN: dict[str, Callable[[float], str]] = {
 }
 
 
-def _draw(figure: Any, report: Report) -> None:
+def _draw(figure: Any, report: PlanReport) -> None:
     from weft.cli.plan_pictures import draw_plan
 
     draw_plan(figure, report)
@@ -205,7 +205,7 @@ svg { max-width: 100%; height: auto }
 """
 
 
-def page_of(report: Report, lines: Sequence[Line], picture: str) -> str:
+def page_of(report: PlanReport, lines: Sequence[RehearsalLine], picture: str) -> str:
     """Return the page as one HTML document with its picture inside."""
     title = html.escape(f"{report.job.name} on {report.site.name}")
     parts = [f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{title}</title><style>{_STYLE}</style>"]
@@ -220,12 +220,12 @@ def page_of(report: Report, lines: Sequence[Line], picture: str) -> str:
     return "\n".join([*parts, picture, "</html>\n"])
 
 
-def _write(target: Path, report: Report, lines: Sequence[Line]) -> None:
+def _write(target: Path, report: PlanReport, lines: Sequence[RehearsalLine]) -> None:
     with writing(target) as part:
         part.write_text(page_of(report, lines, _picture(report)), encoding="utf-8")
 
 
-def _picture(report: Report) -> str:
+def _picture(report: PlanReport) -> str:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 

@@ -12,8 +12,8 @@ from weft.core.errors import UsageError
 from weft.core.provenance import provenance
 from weft.core.quantity import significant
 from weft.core.seeds import Seed
-from weft.planning import scaling
-from weft.planning.scaling import Fit, Form, Points, Prediction
+from weft.planning.scaling_laws import scaling
+from weft.planning.scaling_laws.scaling import Fit, Form, Points, Prediction
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -17,8 +17,8 @@ from weft.core.processors import processors
 from weft.core.specfile import read_table, validate
 from weft.core.toml import value_of
 from weft.engines.supervisor import Supervisor
-from weft.planning.arithmetic import parameters
-from weft.planning.machine import machine_of
+from weft.planning.cost_model.arithmetic import parameters
+from weft.planning.cost_model.machine import machine_of
 from weft.specs import JobSpec, load_job, load_site
 from weft.specs.faults import FaultsSpec
 from weft.training.parallel.auto_plan import automatic

@@ -2,8 +2,8 @@
 
 One rule at every level of the topology: if one group holds the whole gang, the tightest such group, so that large holes
 stay large; otherwise the fullest groups, and the tightest one for the rest. Ranks follow the topology (tensor-parallel
-ranks share a node, pipeline neighbours stand close, as `planning.placement` numbers them). Services are spread instead.
-Pure; columns in, node numbers out.
+ranks share a node, pipeline neighbours stand close, as `planning.run.placement` numbers them). Services are spread
+instead. Pure; columns in, node numbers out.
 """
 
 from collections.abc import Sequence

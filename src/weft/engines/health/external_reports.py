@@ -13,7 +13,7 @@ from weft.training.run_dir import records
 _BLAMED: dict[str, Severity] = {"diverged": "warning", "hung": "warning", "stopped": "warning"}
 """Incidents that weigh more than a note; a process that was killed or ended by an error says little of its machine."""
 _HEALTHY = frozenset({"fine", "hidden"})
-"""Words of the prober for links that are right, or of which nothing can be said (`fabric.blame`)."""
+"""Words of the prober for links that are right, or of which nothing can be said (`fabric.fault_localization`)."""
 
 
 def trainer(setting: CheckSetting) -> HealthReport:

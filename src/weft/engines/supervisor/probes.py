@@ -2,10 +2,10 @@
 
 Each is mostly one thing: the software of a step, of a micro-batch or of a block; updates; products; attention; the
 loss; what is done for each parameter; pipelines; matrices cut over ranks; weights gathered for each block.
-`planning.fit` turns their times into a site's figures. They take turns, so that other work on the machine meets all
-of them, and what other programs take of the processors is taken off. What slows a machine down without being seen from
-inside, such as neighbours on the same hardware, comes and goes within seconds and only ever adds: so the least tenth of
-a probe's steps counts, whichever rounds they are from.
+`planning.calibration.step_probes` turns their times into a site's figures. They take turns, so that other work on the
+machine meets all of them, and what other programs take of the processors is taken off. What slows a machine down
+without being seen from inside, such as neighbours on the same hardware, comes and goes within seconds and only ever
+adds: so the least tenth of a probe's steps counts, whichever rounds they are from.
 """
 
 import statistics
@@ -17,7 +17,7 @@ from typing import Any
 
 from weft.engines.supervisor.cpu_contention import Ticks, others_share, ticks
 from weft.engines.supervisor.supervisor import Supervisor
-from weft.planning.fit import ProbeTime
+from weft.planning.calibration.step_probes import ProbeTime
 from weft.specs import JobSpec, load_job
 from weft.training.run_dir import records
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from weft.core.errors import UsageError
 from weft.core.seeds import Seed
 from weft.fabric.explain import lossy, planes, spraying, static_routing, tail
-from weft.fabric.explain.base import Check, Explanation, Panel, Series, Table
+from weft.fabric.explain.base import ClosedFormCheck, Explanation, Panel, PlotSeries, Table
 from weft.specs.site import SiteSpec
 
 TOPICS: dict[str, Callable[[SiteSpec, Seed], Explanation]] = {
@@ -22,7 +22,7 @@ TOPICS: dict[str, Callable[[SiteSpec, Seed], Explanation]] = {
 }
 """What can be explained, by name."""
 
-__all__ = ["TOPICS", "Check", "Explanation", "Panel", "Series", "Table", "explain"]
+__all__ = ["TOPICS", "ClosedFormCheck", "Explanation", "Panel", "PlotSeries", "Table", "explain"]
 
 
 def explain(topic: str, site: SiteSpec, seed: Seed) -> Explanation:

@@ -17,7 +17,7 @@ _DECIMALS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class ClosedFormCheck:
     """One closed form beside the simulation of the same thing."""
 
     quantity: str
@@ -56,7 +56,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class PlotSeries:
     """One curve or one set of points of a plot."""
 
     name: str
@@ -81,7 +81,7 @@ class Panel:
     """Meaning and unit of the abscissa."""
     y_label: str
     """Meaning and unit of the ordinate."""
-    series: tuple[Series, ...]
+    series: tuple[PlotSeries, ...]
     """What is drawn, in order."""
     x_log: bool = False
     """Whether the abscissa is logarithmic."""
@@ -109,7 +109,7 @@ class Explanation:
     """The reasoning, with the site's numbers in it."""
     table: Table
     """Figures without chance."""
-    checks: tuple[Check, ...]
+    checks: tuple[ClosedFormCheck, ...]
     """Closed forms beside simulations."""
     panels: tuple[Panel, ...]
     """What to draw."""
@@ -151,13 +151,13 @@ def shown_pair(estimate: Estimate, unit: Unit) -> tuple[str, str]:
     return f"{value:,.{decimals}f}{after}", f"± {float(rounded):,.{decimals}f}"
 
 
-def points(name: str, x: Sequence[float], estimates: Sequence[Estimate]) -> Series:
+def points(name: str, x: Sequence[float], estimates: Sequence[Estimate]) -> PlotSeries:
     """Return simulated values as points with error bars."""
     values = tuple(estimate.value for estimate in estimates)
     errors = tuple(estimate.standard_error for estimate in estimates)
-    return Series(name, tuple(x), values, errors, marks="points")
+    return PlotSeries(name, tuple(x), values, errors, marks="points")
 
 
-def curves(x: Sequence[float], lines: Mapping[str, Sequence[float]]) -> tuple[Series, ...]:
+def curves(x: Sequence[float], lines: Mapping[str, Sequence[float]]) -> tuple[PlotSeries, ...]:
     """Return formulas as lines over the same abscissae."""
-    return tuple(Series(name, tuple(x), tuple(y)) for name, y in lines.items())
+    return tuple(PlotSeries(name, tuple(x), tuple(y)) for name, y in lines.items())

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from weft.core.quantity import RATE
 from weft.core.units import transfer_ps
-from weft.fabric.shape import Shape, shape_of
+from weft.fabric.graph.shape import Shape, shape_of
 from weft.fabric.theory import frames
 from weft.specs.fabric import FabricSpec
 from weft.specs.site import SiteSpec

@@ -2,7 +2,7 @@
 
 from weft.core.quantity import RATE, SIZE, significant
 from weft.core.seeds import Seed
-from weft.fabric.explain.base import Check, Explanation, Panel, Table, curves, named, points
+from weft.fabric.explain.base import ClosedFormCheck, Explanation, Panel, Table, curves, named, points
 from weft.fabric.explain.figures import PS_PER_US, TIMEOUT_PS, Figures, figures_of
 from weft.fabric.theory import frames, loss
 from weft.specs.site import SiteSpec
@@ -119,11 +119,11 @@ def _table(figures: Figures) -> Table:
     return Table(("", "lossy, selective repeat", "lossless, go-back-N"), tuple(rows))
 
 
-def _checks(figures: Figures, seed: Seed) -> tuple[Check, ...]:
+def _checks(figures: Figures, seed: Seed) -> tuple[ClosedFormCheck, ...]:
     window, links = _window(figures), _links(figures)
     packets = 64 * max(window, 64)
     again = [
-        Check(
+        ClosedFormCheck(
             f"go-back-N at {_percent(p)} loss, {window} in flight",
             "(1-p)/(1-p+pW)",
             "share",
@@ -134,7 +134,7 @@ def _checks(figures: Figures, seed: Seed) -> tuple[Check, ...]:
         )
         for i, p in enumerate(_RATES)
     ]
-    once = Check(
+    once = ClosedFormCheck(
         f"selective repeat at {_percent(_RATES[-1])} loss",
         "1-p",
         "share",
@@ -142,7 +142,7 @@ def _checks(figures: Figures, seed: Seed) -> tuple[Check, ...]:
         loss.simulated_selective_repeat(seed.stream("sr"), _RATES[-1], window, 60, 4000),
     )
     paused = [
-        Check(
+        ClosedFormCheck(
             f"bystanders stopped by a {incast}:1 incast, {links} links",
             "1-(1-1/u)^m",
             "share",

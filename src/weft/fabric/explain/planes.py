@@ -2,7 +2,7 @@
 
 from weft.core.quantity import RATE, significant
 from weft.core.seeds import Seed
-from weft.fabric.explain.base import Check, Explanation, Panel, Series, Table, curves, named, points
+from weft.fabric.explain.base import ClosedFormCheck, Explanation, Panel, PlotSeries, Table, curves, named, points
 from weft.fabric.explain.figures import LIGHT_PS_PER_MM, PS_PER_US, Figures, figures_of
 from weft.fabric.theory import balls, flaps, reach
 from weft.specs.site import SiteSpec
@@ -143,19 +143,19 @@ def _pulled(figures: Figures) -> int:
     return max(_TWO, figures.fabric.gpus // _PULLED_SHARE)
 
 
-def _checks(figures: Figures, seed: Seed) -> tuple[Check, ...]:
+def _checks(figures: Figures, seed: Seed) -> tuple[ClosedFormCheck, ...]:
     gpus, split, ports = figures.fabric.gpus, _split(figures), _pulled(figures)
     if ports > gpus * split:
         return ()
     return (
-        Check(
+        ClosedFormCheck(
             f"{ports:,} random NIC ports down: no NIC lost more than 1/{split}",
             "prod (Np - ip) / (Np - i)",
             "share",
             flaps.still_whole(ports, gpus, split),
             flaps.simulated_still_whole(seed.stream("whole"), ports, gpus, split, _TRIALS),
         ),
-        Check(
+        ClosedFormCheck(
             f"{ports:,} random NIC ports down: speed of the slowest NIC, so of the job",
             "1 - E[most ports lost by one NIC] / p, exact",
             "share",
@@ -183,7 +183,7 @@ def _panels(figures: Figures, seed: Seed) -> tuple[Panel, ...]:
             *curves(
                 x, {f"{t} tier{'s' * (t > 1)}": [float(reach.hosts(t, k)) for k in radix] for t in (1, _TWO, _THREE)}
             ),
-            Series(figures.name, (float(own),), (float(figures.fabric.gpus),), marks="points"),
+            PlotSeries(figures.name, (float(own),), (float(figures.fabric.gpus),), marks="points"),
         ),
         x_log=True,
         y_log=True,
@@ -201,7 +201,7 @@ def _panels(figures: Figures, seed: Seed) -> tuple[Panel, ...]:
         (
             *curves([float(n) for n in counts], {f"{split} planes": [_slowest(n, gpus, split) for n in counts]}),
             points(f"{split} planes, simulated", [float(n) for n in some], slow),
-            Series("1 plane: the node is cut off", (1.0, float(most)), (0.0, 0.0), marks="dashes"),
+            PlotSeries("1 plane: the node is cut off", (1.0, float(most)), (0.0, 0.0), marks="dashes"),
         ),
         x_log=True,
     )

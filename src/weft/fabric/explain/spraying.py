@@ -5,7 +5,7 @@ import math
 from weft.core.errors import UsageError
 from weft.core.quantity import RATE, counted, significant
 from weft.core.seeds import Seed
-from weft.fabric.explain.base import Check, Explanation, Panel, Series, Table, curves, named, points
+from weft.fabric.explain.base import ClosedFormCheck, Explanation, Panel, PlotSeries, Table, curves, named, points
 from weft.fabric.explain.figures import Figures, figures_of
 from weft.fabric.theory import balls, queues, skipping
 from weft.specs.site import SiteSpec
@@ -171,39 +171,39 @@ def _table(figures: Figures) -> Table:
     )
 
 
-def _collisions(figures: Figures, seed: Seed) -> tuple[Check, ...]:
+def _collisions(figures: Figures, seed: Seed) -> tuple[ClosedFormCheck, ...]:
     n, senders, paths = figures.shape.up, _senders(figures), figures.shape.paths
     chosen = figures.values_per_plane
     return (
-        Check(
+        ClosedFormCheck(
             f"{_SMALL_CLUSTER} flows on {_SMALL_CLUSTER} links meet nowhere",
             "n!/n^n",
             "share",
             balls.collision_free(_SMALL_CLUSTER),
             balls.simulated_collision_free(seed.stream("free"), _SMALL_CLUSTER, 40_000),
         ),
-        Check(
+        ClosedFormCheck(
             f"links in use, {senders} flows on {n}",
             "1-(1-1/n)^m",
             "share",
             balls.busy_share(senders, n),
             balls.simulated_busy_share(seed.stream("busy"), senders, n, 1000),
         ),
-        Check(
+        ClosedFormCheck(
             f"fullest link, {senders} flows on {n}",
             "exact",
             "x",
             balls.mean_max_load(senders, n) * n / senders,
             balls.simulated_max_load(seed.stream("max"), senders, 1, n, 1000),
         ),
-        Check(
+        ClosedFormCheck(
             "fullest link, 64 flows of 256 sub-flows on 64",
             "exact",
             "x",
             balls.mean_max_load(64 * 256, 64) / 256,
             balls.simulated_max_load(seed.stream("sub"), 64, 256, 64, 200),
         ),
-        Check(
+        ClosedFormCheck(
             f"fullest link, {chosen} different paths each",
             "within 0.5 %",
             "x",
@@ -214,17 +214,17 @@ def _collisions(figures: Figures, seed: Seed) -> tuple[Check, ...]:
     )
 
 
-def _queues(figures: Figures, seed: Seed) -> tuple[Check, ...]:
+def _queues(figures: Figures, seed: Seed) -> tuple[ClosedFormCheck, ...]:
     sources = _sources(figures)
     return (
-        Check(
+        ClosedFormCheck(
             f"mean queue at {_PERCENT}, random spray (M/D/1)",
             "rho/(2(1-rho))",
             "frames",
             queues.md1_backlog(_LOAD),
             queues.simulated_md1_backlog(seed.stream("md1"), _LOAD, 64, 40_000, 12_000),
         ),
-        Check(
+        ClosedFormCheck(
             f"mean queue at {_PERCENT}, {sources} senders in turn (nD/D/1)",
             "integral of the tail",
             "frames",
@@ -234,10 +234,11 @@ def _queues(figures: Figures, seed: Seed) -> tuple[Check, ...]:
     )
 
 
-def _balance(balance: dict[bool, skipping.Balance]) -> tuple[Check, ...]:
+def _balance(balance: dict[bool, skipping.Balance]) -> tuple[ClosedFormCheck, ...]:
     words = {False: "marks ignored", True: "marked paths skipped once"}
     return tuple(
-        Check(f"fullest link at {_PERCENT} load, {words[skip]}", "", "x", None, balance[skip].load) for skip in words
+        ClosedFormCheck(f"fullest link at {_PERCENT} load, {words[skip]}", "", "x", None, balance[skip].load)
+        for skip in words
     )
 
 
@@ -252,7 +253,9 @@ def _panels(figures: Figures, seed: Seed) -> tuple[Panel, ...]:
         "load of the fullest link over the mean",
         (
             *curves(x, {"exact": exact}),
-            Series("1 + sqrt(2 ln n / q)", tuple(x), tuple(1 + balls.excess(n, q) for q in _SUBFLOWS), marks="dashes"),
+            PlotSeries(
+                "1 + sqrt(2 ln n / q)", tuple(x), tuple(1 + balls.excess(n, q) for q in _SUBFLOWS), marks="dashes"
+            ),
             points("simulated", x, thrown),
         ),
         x_log=True,

@@ -3,7 +3,7 @@
 from weft.core.errors import UsageError
 from weft.core.quantity import FAILURE_RATE, RATE, significant
 from weft.core.seeds import Seed
-from weft.fabric.explain.base import Check, Explanation, Panel, Series, Table, curves, named, points
+from weft.fabric.explain.base import ClosedFormCheck, Explanation, Panel, PlotSeries, Table, curves, named, points
 from weft.fabric.explain.figures import PS_PER_US, TIMEOUT_PS, Figures, figures_of
 from weft.fabric.theory import balls, flaps
 from weft.specs.site import SiteSpec
@@ -150,33 +150,33 @@ def _table(figures: Figures) -> Table:
     )  # fmt: skip
 
 
-def _checks(figures: Figures, seed: Seed) -> tuple[Check, ...]:
+def _checks(figures: Figures, seed: Seed) -> tuple[ClosedFormCheck, ...]:
     shape = figures.shape
     packets = _packets(figures, figures.round_trip_ps)
     through, dead = _through_t1(figures), _dead(figures)
     checks = [
-        Check(
+        ClosedFormCheck(
             "packets swallowed by a dead path, shuffled rotation",
             "1 + E[(T/R + X - 1)+]",
             "packets",
             _lost(figures, packets),
             flaps.simulated_lost(seed.stream("lost"), figures.values, packets, 20_000, shuffled=True),
         ),
-        Check(
+        ClosedFormCheck(
             "packets swallowed by a dead path, fixed order",
             "ceil(T/R)",
             "packets",
             float(flaps.lost_in_order(packets, figures.values)),
             flaps.simulated_lost(seed.stream("order"), figures.values, packets, 2000, shuffled=False),
         ),
-        Check(
+        ClosedFormCheck(
             "connections touched by one dead T1",
             "1 - C(P-c, e) / C(P, e)",
             "share",
             flaps.touched_share(shape.paths, through, figures.values_per_plane),
             flaps.simulated_touched(seed.stream("touched"), shape.paths, through, figures.values_per_plane, 4000),
         ),
-        Check(
+        ClosedFormCheck(
             f"T0s that need their own ECMP set, {dead} dead links per T1",
             "1 - (1 - d/T0s)^T1s",
             "share",
@@ -187,7 +187,7 @@ def _checks(figures: Figures, seed: Seed) -> tuple[Check, ...]:
     stalls = flaps.flaps_per_minute(_core_links(figures), figures.flap_fit) * _hit(figures)
     if stalls:
         checks += [
-            Check(
+            ClosedFormCheck(
                 f"time that a job stands still, {seconds} s reconvergence",
                 "1 - exp(-rate T)",
                 "share",
@@ -227,8 +227,8 @@ def _stall_panel(figures: Figures, seed: Seed, per_minute: float) -> Panel:
         (
             *curves(_OUTAGES_S, {"1 - exp(-rate x time)": formula}),
             points("simulated", _OUTAGES_S, simulated),
-            Series("sender decides: one round trip", (own,), (repaired,), marks="points"),
-            Series("reconvergence: 1 to 10 s", (1.0, 10.0), (formula[6], formula[8]), marks="points"),
+            PlotSeries("sender decides: one round trip", (own,), (repaired,), marks="points"),
+            PlotSeries("reconvergence: 1 to 10 s", (1.0, 10.0), (formula[6], formula[8]), marks="points"),
         ),
         x_log=True,
         y_log=True,
@@ -248,8 +248,8 @@ def _lost_panel(figures: Figures, seed: Seed) -> Panel:
         "packets lost on that path",
         (
             *curves(x, {"shuffled rotation": [_lost(figures, n) for n in counts]}),
-            Series("fixed order", x, tuple(float(flaps.lost_in_order(n, values)) for n in counts), marks="dashes"),
+            PlotSeries("fixed order", x, tuple(float(flaps.lost_in_order(n, values)) for n in counts), marks="dashes"),
             points("shuffled, simulated", [n / values for n in some], simulated),
-            Series(f"{figures.name}: one round trip", (here / values,), (_lost(figures, here),), marks="points"),
+            PlotSeries(f"{figures.name}: one round trip", (here / values,), (_lost(figures, here),), marks="points"),
         ),
     )

@@ -4,9 +4,9 @@ import math
 
 from weft.core.quantity import significant
 from weft.core.seeds import Seed
-from weft.fabric.explain.base import Check, Explanation, Panel, Series, Table, curves, named, points
+from weft.fabric.explain.base import ClosedFormCheck, Explanation, Panel, PlotSeries, Table, curves, named, points
 from weft.fabric.explain.figures import Figures, figures_of
-from weft.fabric.theory import flaps, tails
+from weft.fabric.theory import extremes, flaps
 from weft.specs.site import SiteSpec
 
 TOPIC = "tail"
@@ -55,15 +55,15 @@ def _feedback_packets(figures: Figures) -> int:
 
 def _paragraphs(figures: Figures) -> tuple[str, ...]:
     gpus, planes = figures.fabric.gpus, figures.fabric.planes
-    chances = ", ".join(f"{p:.0e}: {significant(100 * tails.any_bad(p, gpus))} %" for p in _CHANCES)
-    normal = tails.mean_of_max_normal(gpus)
+    chances = ", ".join(f"{p:.0e}: {significant(100 * extremes.any_bad(p, gpus))} %" for p in _CHANCES)
+    normal = extremes.mean_of_max_normal(gpus)
     turns = _packets(figures) / figures.values
     lost = flaps.lost_reshuffled(_feedback_packets(figures), figures.values)
     repair = math.ceil(lost)
     return (
         f"Let each of {gpus:,} transfers be bad with a small chance p. The step is bad with 1 - (1 - p)^N: {chances}. "
         "Rare is as good as never only far below 1/N.",
-        f"How bad? If delays are exponential, the mean of the largest is H_N = {significant(tails.harmonic(gpus))} "
+        f"How bad? If delays are exponential, the mean of the largest is H_N = {significant(extremes.harmonic(gpus))} "
         f"times the mean of one, and each doubling of N adds only ln 2. With normal jitter of {_PERCENT} the largest "
         f"is {significant(normal)} deviations out, so the step is {significant(100 * _JITTER * normal)} % longer. With "
         f"a heavy tail (x^-{_PARETO:.0f}) it grows like N^(1/{_PARETO:.0f}): "
@@ -88,12 +88,12 @@ def _paragraphs(figures: Figures) -> tuple[str, ...]:
 def _table(figures: Figures) -> Table:
     sizes = sorted({8, 1024, figures.fabric.gpus})
     rows = [
-        *((f"step meets a delay of chance {p:.0e}", *(f"{significant(100 * tails.any_bad(p, n))} %" for n in sizes))
+        *((f"step meets a delay of chance {p:.0e}", *(f"{significant(100 * extremes.any_bad(p, n))} %" for n in sizes))
           for p in _CHANCES),
-        ("largest of N exponentials, in means", *(significant(tails.harmonic(n)) for n in sizes)),
-        ("largest of N normals, in deviations", *(significant(tails.mean_of_max_normal(n)) for n in sizes)),
+        ("largest of N exponentials, in means", *(significant(extremes.harmonic(n)) for n in sizes)),
+        ("largest of N normals, in deviations", *(significant(extremes.mean_of_max_normal(n)) for n in sizes)),
         (f"step with {_PERCENT} jitter",
-         *(f"+{significant(100 * _JITTER * tails.mean_of_max_normal(n))} %" for n in sizes)),
+         *(f"+{significant(100 * _JITTER * extremes.mean_of_max_normal(n))} %" for n in sizes)),
         (f"largest of N with tail x^-{_PARETO:.0f}, in means", *(significant(_pareto(n)) for n in sizes)),
     ]  # fmt: skip
     return Table(("transfers in a step", *(f"{n:,}" for n in sizes)), tuple(rows))
@@ -101,45 +101,45 @@ def _table(figures: Figures) -> Table:
 
 def _pareto(count: int) -> float:
     """Return the mean of the largest of `count` heavy-tailed delays, in means of one."""
-    return tails.mean_of_max_pareto(count, _PARETO) * (_PARETO - 1) / _PARETO
+    return extremes.mean_of_max_pareto(count, _PARETO) * (_PARETO - 1) / _PARETO
 
 
 def _trials(count: int) -> int:
     return max(100, min(_MOST_TRIALS, _DRAWS // count))
 
 
-def _checks(figures: Figures, seed: Seed) -> tuple[Check, ...]:
+def _checks(figures: Figures, seed: Seed) -> tuple[ClosedFormCheck, ...]:
     gpus = figures.fabric.gpus
     trials = _trials(gpus)
     exponential, normal = seed.stream("exponential"), seed.stream("normal")
     packets = _feedback_packets(figures)
     bad = tuple(
-        Check(
+        ClosedFormCheck(
             f"a step of {gpus:,} meets a delay of chance {p:.0e}",
             "1-(1-p)^N",
             "share",
-            tails.any_bad(p, gpus),
-            tails.simulated_any_bad(seed.stream("bad", i), p, gpus, trials),
+            extremes.any_bad(p, gpus),
+            extremes.simulated_any_bad(seed.stream("bad", i), p, gpus, trials),
         )
         for i, p in enumerate(_CHANCES)
     )
     return (
         *bad,
-        Check(
+        ClosedFormCheck(
             f"largest of {gpus:,} exponential delays, in means",
             "H_N",
             "x",
-            tails.harmonic(gpus),
-            tails.simulated_max(exponential.standard_exponential, gpus, trials),
+            extremes.harmonic(gpus),
+            extremes.simulated_max(exponential.standard_exponential, gpus, trials),
         ),
-        Check(
+        ClosedFormCheck(
             f"step of {gpus:,} with {_PERCENT} normal jitter",
             "1 + s E[max of N]",
             "x",
-            1 + _JITTER * tails.mean_of_max_normal(gpus),
-            _step(tails.simulated_max(normal.standard_normal, gpus, trials)),
+            1 + _JITTER * extremes.mean_of_max_normal(gpus),
+            _step(extremes.simulated_max(normal.standard_normal, gpus, trials)),
         ),
-        Check(
+        ClosedFormCheck(
             "packets that a bad path costs, with feedback",
             "1 + E[(T/R + X - 1)+]",
             "packets",
@@ -149,40 +149,40 @@ def _checks(figures: Figures, seed: Seed) -> tuple[Check, ...]:
     )
 
 
-def _step(largest: tails.Estimate) -> tails.Estimate:
-    return tails.Estimate(1 + _JITTER * largest.value, _JITTER * largest.standard_error, largest.trials)
+def _step(largest: extremes.Estimate) -> extremes.Estimate:
+    return extremes.Estimate(1 + _JITTER * largest.value, _JITTER * largest.standard_error, largest.trials)
 
 
 def _panels(figures: Figures, seed: Seed) -> tuple[Panel, ...]:
     x = [float(n) for n in _SIZES]
     gpus = float(figures.fabric.gpus)
     some = _SIZES[2:17:2]
-    small = [tails.simulated_any_bad(seed.stream("bad", n), _CHANCES[-1], n, 400) for n in some]
+    small = [extremes.simulated_any_bad(seed.stream("bad", n), _CHANCES[-1], n, 400) for n in some]
     bad = Panel(
         "A step meets at least one bad transfer",
         "transfers in the step (N)",
         "probability",
         (
-            *curves(x, {f"chance {p:.0e}": [tails.any_bad(p, n) for n in _SIZES] for p in _CHANCES}),
+            *curves(x, {f"chance {p:.0e}": [extremes.any_bad(p, n) for n in _SIZES] for p in _CHANCES}),
             points(f"chance {_CHANCES[-1]:.0e}, simulated", [float(n) for n in some], small),
-            Series(figures.name, (gpus, gpus), (0.0, 1.0), marks="dashes"),
+            PlotSeries(figures.name, (gpus, gpus), (0.0, 1.0), marks="dashes"),
         ),
         x_log=True,
     )
     generator = seed.stream("exponential")
-    largest = [tails.simulated_max(generator.standard_exponential, n, 100) for n in some]
+    largest = [extremes.simulated_max(generator.standard_exponential, n, 100) for n in some]
     slow = Panel(
         "The slowest of N",
         "transfers in the step (N)",
         "mean of the largest, in means of one",
         (
             *curves(x, {
-                "exponential: H_N": [tails.harmonic(n) for n in _SIZES],
+                "exponential: H_N": [extremes.harmonic(n) for n in _SIZES],
                 "tail x^-3: N^(1/3)": [_pareto(n) for n in _SIZES],
-                "1 % normal jitter": [1 + _JITTER * tails.mean_of_max_normal(n) for n in _SIZES],
+                "1 % normal jitter": [1 + _JITTER * extremes.mean_of_max_normal(n) for n in _SIZES],
             }),
             points("exponential, simulated", [float(n) for n in some], largest),
-            Series(figures.name, (gpus, gpus), (1.0, 100.0), marks="dashes"),
+            PlotSeries(figures.name, (gpus, gpus), (1.0, 100.0), marks="dashes"),
         ),
         x_log=True,
         y_log=True,

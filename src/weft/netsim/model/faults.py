@@ -10,8 +10,8 @@ from typing import Literal
 import numpy as np
 
 from weft.core.errors import UsageError
-from weft.fabric.naming import Kind
-from weft.fabric.topology import Topology
+from weft.fabric.graph.naming import Kind
+from weft.fabric.graph.topology import Topology
 from weft.specs.scenario import FaultSpec
 
 Effect = Literal["down", "swallow", "loss", "slow"]

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from weft.fabric.paths import links_on_paths
-from weft.fabric.topology import NO_LINK
+from weft.fabric.addressing.paths import links_on_paths
+from weft.fabric.graph.topology import NO_LINK
 from weft.netsim.model.flow import Flow
 from weft.netsim.model.network import Network
 

@@ -1,8 +1,8 @@
 """The fabric as a simulator sees it: ports in one direction, each with a rate, a delay and queue limits.
 
 A link has two ports: number 2 x link sends upwards, 2 x link + 1 downwards. A path is the tuple of ports that a packet
-crosses, by the arithmetic of `fabric.paths`, which is what the static SRv6 tables do where nothing has failed; a packet
-that meets a failure is lost there. Nothing here moves.
+crosses, by the arithmetic of `fabric.addressing.paths`, which is what the static SRv6 tables do where nothing has
+failed; a packet that meets a failure is lost there. Nothing here moves.
 """
 
 from collections.abc import Mapping
@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.core.units import PICOSECONDS_PER_SECOND, Picoseconds, transfer_ps
+from weft.fabric.addressing.paths import links_on_path
+from weft.fabric.graph.shape import Shape
+from weft.fabric.graph.topology import Topology, build
 from weft.fabric.limits import PICOSECONDS_PER_MILLIMETRE
-from weft.fabric.paths import links_on_path
-from weft.fabric.shape import Shape
-from weft.fabric.topology import Topology, build
 from weft.mrc.columns import SACK
 from weft.netsim.model.switching import MARK_ONE, PAUSE_FRAME, PLAIN, Pause, Switching
 from weft.specs.fabric import FabricSpec

@@ -7,7 +7,7 @@ import numpy as np
 from weft.core.errors import UsageError
 from weft.core.seeds import Seed
 from weft.core.units import PICOSECONDS_PER_SECOND
-from weft.fabric.shape import Shape
+from weft.fabric.graph.shape import Shape
 from weft.netsim.model.flow import Flow
 from weft.netsim.workload.all_to_all import exchange_flows
 from weft.netsim.workload.schedules import flows_of_schedule, schedule_named

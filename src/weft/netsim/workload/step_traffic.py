@@ -1,10 +1,11 @@
 """A training step as traffic: what its plan sends over the fabric, as flows that wait for each other and for compute.
 
-Ranks sit on NICs as `weft.planning.placement` numbers them: the tensor axis innermost, then context, data, pipeline.
-Sent are the activations and their gradients between stages, micro-batch by micro-batch, and the reduction of gradients
-(and gathering of sharded weights) at the end, in two levels: what stays inside a scale-up domain takes its time there.
-Tensor, context and expert exchanges are part of the compute that the planner prices. A stage sends a micro-batch once
-it has computed it and the one before has arrived: sending does not overlap a stage's own next micro-batch.
+Ranks sit on NICs as `weft.planning.run.placement` numbers them: the tensor axis innermost, then context, data,
+pipeline. Sent are the activations and their gradients between stages, micro-batch by micro-batch, and the reduction of
+gradients (and gathering of sharded weights) at the end, in two levels: what stays inside a scale-up domain takes its
+time there. Tensor, context and expert exchanges are part of the compute that the planner prices. A stage sends a
+micro-batch once it has computed it and the one before has arrived: sending does not overlap a stage's own next
+micro-batch.
 """
 
 from dataclasses import dataclass
@@ -14,10 +15,10 @@ from weft.core.errors import UsageError
 from weft.core.units import PICOSECONDS_PER_SECOND
 from weft.netsim.model.flow import Flow
 from weft.netsim.workload.schedules import Near, flows_of_schedule
-from weft.planning.machine import machine_of
-from weft.planning.plans import Plans, dimensions_of, practice_of, written_plan
+from weft.planning.cost_model.machine import machine_of
+from weft.planning.cost_model.plans import Plans, dimensions_of, practice_of, written_plan
+from weft.planning.cost_model.step import Workload, stage_parameters, step_times
 from weft.planning.search import search
-from weft.planning.step import Workload, stage_parameters, step_times
 from weft.specs.job import JobSpec
 from weft.specs.site import SiteSpec
 

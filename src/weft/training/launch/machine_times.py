@@ -1,9 +1,9 @@
 """What this machine reaches: products, attention, a whole block and messages, timed on every rank at once.
 
 Ranks of a machine share its caches, memory and cores, so each figure is taken while all of them do the same. The raw
-times go to `planning.calibrate`, which turns them into the planner's figures; nothing is decided here. Single kernels
-of a GPU are recorded once and replayed, so that a slow or busy processor that launches them does not count: in a step
-it is far ahead.
+times go to `planning.calibration.microbenchmarks`, which turns them into the planner's figures; nothing is decided
+here. Single kernels of a GPU are recorded once and replayed, so that a slow or busy processor that launches them does
+not count: in a step it is far ahead.
 """
 
 import os
@@ -15,8 +15,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
-from weft.planning.arithmetic import head_width
-from weft.planning.calibrate import AttentionTime, BlockTime, MachineTimes, MessageTime, ProductTime
+from weft.planning.calibration.microbenchmarks import AttentionTime, BlockTime, MachineTimes, MessageTime, ProductTime
+from weft.planning.cost_model.arithmetic import head_width
 from weft.specs.job import ModelSpec
 from weft.training.launch.ranks import Ranks, Reporter
 from weft.training.model import Decoder, Rotary

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
-from weft.planning.arithmetic import head_width, kv_heads
+from weft.planning.cost_model.arithmetic import head_width, kv_heads
 from weft.specs.job import ModelSpec
 
 Attend = Callable[[Tensor, Tensor, Tensor, bool], Tensor]

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from weft.core.seeds import Seed
-from weft.planning.arithmetic import head_width, kv_heads
+from weft.planning.cost_model.arithmetic import head_width, kv_heads
 from weft.specs.job import ModelSpec
 
 _WRAPPERS = re.compile(r"(_checkpoint_wrapped_module|_orig_mod|_fsdp_wrapped_module|module)\.")

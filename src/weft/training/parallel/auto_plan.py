@@ -4,10 +4,10 @@ The planner decides; what is added here is what the trainer can not do (`mesh.pr
 """
 
 from weft.core.errors import UsageError
-from weft.planning.machine import Machine, machine_of
-from weft.planning.plans import Practice, dimensions_of, spec_of
+from weft.planning.cost_model.machine import Machine, machine_of
+from weft.planning.cost_model.plans import Practice, dimensions_of, spec_of
+from weft.planning.cost_model.step import Workload
 from weft.planning.search import search
-from weft.planning.step import Workload
 from weft.specs import load_site
 from weft.specs.job import JobSpec, PlanSpec
 from weft.training.parallel.mesh import problems

@@ -2,7 +2,7 @@
 
 It runs inside a host's namespace as a program of its own (`python -m weft_lab.agents.prober`), reads one JSON
 document on its standard input and prints another. It needs nothing but the standard library, so that it starts quickly.
-It judges nothing: that is `fabric.blame`'s work.
+It judges nothing: that is `fabric.fault_localization`'s work.
 """
 
 import json

@@ -18,7 +18,7 @@ from weft.core import quantity
 from weft.core.errors import UsageError
 from weft.core.provenance import provenance
 from weft.core.quantity import QuantityError
-from weft.fabric.blame import Health
+from weft.fabric.fault_localization import Health
 from weft.specs import load_site
 from weft_lab.measurements.bench import rate_bps, share_per_million
 from weft_lab.measurements.survey import PROBES, Survey, survey

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from weft.core import quantity
 from weft.core.errors import UsageError
-from weft.fabric import srv6
-from weft.fabric.paths import links_on_path
+from weft.fabric.addressing import srv6
+from weft.fabric.addressing.paths import links_on_path
 from weft_lab.measurements.rates import binned_bps, longest_stall_s, mean_bps, reached_bps
 from weft_lab.measurements.stream import ScheduledFault, TrafficStream, carry
 from weft_lab.network import faults

@@ -1,7 +1,8 @@
 """The survey of a lab: a prober at every host, all at once, and a verdict on every link.
 
 What Clustermapper does for a data centre (arXiv 2605.04333): links are probed by source routes from the hosts, to the
-first switch and back and to those above it and back; no switch takes part. The verdicts are `fabric.blame`'s.
+first switch and back and to those above it and back; no switch takes part. The verdicts are
+`fabric.fault_localization`'s.
 """
 
 import json
@@ -12,8 +13,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.core.errors import FailedError
-from weft.fabric import srv6
-from weft.fabric.blame import Health, Observation, ProbePath, Verdict, blame, denials, parts_to_blame, probe_paths
+from weft.fabric.addressing import srv6
+from weft.fabric.fault_localization import (
+    Health,
+    LinkVerdict,
+    Observation,
+    ProbePath,
+    blame,
+    denials,
+    parts_to_blame,
+    probe_paths,
+)
 from weft_lab.network.lab import Lab
 
 PROBES = 1_000
@@ -32,11 +42,11 @@ class Survey:
     """What came of each path."""
     round_trips_us: tuple[float | None, ...]
     """Median round trip of each path; none where nothing came back."""
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[LinkVerdict, ...]
     """One for every link."""
 
     @property
-    def sick(self) -> list[Verdict]:
+    def sick(self) -> list[LinkVerdict]:
         """Return the verdicts on links that are dead or lossy."""
         return [one for one in self.verdicts if one.health in (Health.DEAD, Health.LOSSY)]
 

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from weft.fabric import linux, srv6
+from weft.fabric import linux
+from weft.fabric.addressing import srv6
 from weft_lab.network.plain_routes import NETWORK_TEXT
 from weft_lab.network.plan import Batch, LabPlan, batches_of
 

@@ -15,7 +15,7 @@ from typing import cast
 
 from weft.core.errors import FailedError, UsageError, WeftError
 from weft.core.ids import Grid
-from weft.fabric.naming import Kind
+from weft.fabric.graph.naming import Kind
 from weft_lab.network import machine
 from weft_lab.network.faults import FaultChange, Faults, Filter
 from weft_lab.network.machine import NAMESPACES, LabMachine

@@ -11,11 +11,11 @@ Pure: routes are data here. `linux` says how its commands are run.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from weft.fabric import srv6
+from weft.fabric.addressing import srv6
+from weft.fabric.addressing.forwarding import ForwardingPlane
+from weft.fabric.addressing.srv6 import Addressing
+from weft.fabric.addressing.walk import Walker
 from weft.fabric.linux import NIC_NETWORK, Command, addresses_at, device_of, namespace_of
-from weft.fabric.srv6 import Addressing
-from weft.fabric.tables import Tables
-from weft.fabric.walk import Walker
 
 NETWORK_TEXT = f"{srv6.to_text(NIC_NETWORK)}/48"
 """Every NIC's addresses, of all planes."""
@@ -39,7 +39,7 @@ def ev_to(addressing: Addressing, plane: int, nic: int) -> int:
 class PlainRoutes:
     """The ordinary routes of a fabric: what each port of each node leads to."""
 
-    tables: Tables
+    tables: ForwardingPlane
     """The fabric."""
     by_port: Mapping[tuple[int, int], tuple[str, ...]]
     """Node and port to the destinations sent there."""
@@ -75,7 +75,7 @@ class PlainRoutes:
         )
 
 
-def plain_routes(addressing: Addressing, tables: Tables) -> PlainRoutes:
+def plain_routes(addressing: Addressing, tables: ForwardingPlane) -> PlainRoutes:
     """Return the ordinary routes of a built fabric, read off the ways that carriers take."""
     shape, topology = addressing.shape, tables.topology
     walker = Walker(tables)

@@ -14,10 +14,10 @@ from typing import Any, Literal
 from weft.core.errors import UsageError
 from weft.core.quantity import RATE
 from weft.fabric import linux
-from weft.fabric.shape import shape_of
-from weft.fabric.srv6 import Addressing
-from weft.fabric.tables import Tables
-from weft.fabric.topology import Topology, build
+from weft.fabric.addressing.forwarding import ForwardingPlane
+from weft.fabric.addressing.srv6 import Addressing
+from weft.fabric.graph.shape import shape_of
+from weft.fabric.graph.topology import Topology, build
 from weft.specs import load_site
 from weft.specs.fabric import FabricSpec
 from weft_lab.network.plain_routes import PlainRoutes, plain_routes
@@ -146,9 +146,9 @@ class LabPlan:
         return build(self.spec.fabric)
 
     @cached_property
-    def tables(self) -> Tables:
+    def tables(self) -> ForwardingPlane:
         """Return the static tables."""
-        return Tables(self.topology, self.addressing.plan)
+        return ForwardingPlane(self.topology, self.addressing.plan)
 
     @cached_property
     def plain(self) -> PlainRoutes:

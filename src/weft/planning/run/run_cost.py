@@ -1,0 +1,75 @@
+"""What a whole run takes: days with their uncertainty, energy, carbon and money.
+
+The time of a run is its steps over the share of time that is work. Its spread has two parts: failures come by chance,
+and the step time itself is a prediction.
+"""
+
+import math
+from dataclasses import dataclass
+
+from weft.planning.run.goodput import DAY_S, HOUR_S, Goodput
+from weft.planning.run.power import JOULES_PER_KWH
+
+MODEL_ERROR = 0.05
+"""Spread of predicted step times: the mean error on published runs left out of the fit (verification)."""
+NINETY = 1.645
+"""Standard deviations to either side that hold nine outcomes in ten."""
+GPU_HOUR_CENTS = 250
+"""Price class of a rented GPU-hour; give your own."""
+
+
+@dataclass(frozen=True)
+class RunCost:
+    """What a run takes."""
+
+    days: float
+    """Expected duration."""
+    days_low: float
+    """Nine in ten runs take between this"""
+    days_high: float
+    """and this."""
+    failures: float
+    """Expected failures that stop it."""
+    gpu_hours: float
+    """GPU-hours, lost ones included."""
+    energy_kwh: float
+    """Energy at the meter."""
+    carbon_kg: float
+    """Carbon dioxide from the grid."""
+    energy_cents: float
+    """Price of the energy."""
+    gpu_cents: float
+    """Price of the GPU-hours."""
+
+
+def run_cost(
+    *,
+    steps: int,
+    step_s: float,
+    gpus: int,
+    goodput: Goodput,
+    meter_w: float,
+    cents_per_kwh: float,
+    carbon_g_per_kwh: float,
+    gpu_hour_cents: float = GPU_HOUR_CENTS,
+) -> RunCost:
+    """Return what `steps` steps take on `gpus` GPUs that draw `meter_w` together."""
+    seconds = steps * step_s / goodput.share if goodput.share > 0 else math.inf
+    failures = 0.0 if math.isinf(goodput.mttf_s) else seconds / goodput.mttf_s
+    # Each failure costs a restart and, evenly spread, up to an interval of lost work.
+    each = goodput.restart_s + goodput.interval_s / 2
+    chance = math.sqrt(failures) * math.sqrt(each**2 + goodput.interval_s**2 / 12)
+    spread = math.hypot(chance, MODEL_ERROR * seconds)
+    hours = gpus * seconds / HOUR_S
+    energy = meter_w * seconds / JOULES_PER_KWH
+    return RunCost(
+        days=seconds / DAY_S,
+        days_low=max(steps * step_s * (1 - NINETY * MODEL_ERROR), seconds - NINETY * spread) / DAY_S,
+        days_high=(seconds + NINETY * spread) / DAY_S,
+        failures=failures,
+        gpu_hours=hours,
+        energy_kwh=energy,
+        carbon_kg=energy * carbon_g_per_kwh / 1000,
+        energy_cents=energy * cents_per_kwh,
+        gpu_cents=hours * gpu_hour_cents,
+    )
