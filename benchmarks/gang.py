@@ -128,7 +128,8 @@ async def sweep(client: ApiClient, watcher: Watcher) -> None:
     for one in await client.list(JOBS, _HOME):
         await client.delete(JOBS, one["metadata"]["name"], _HOME)
     query = {"gracePeriodSeconds": "0"}
-    await client.request("DELETE", PODS.path(_HOME), query=query, timeout_s=600.0)
+    client.timeout_s = 600.0
+    await client.request("DELETE", PODS.path(_HOME), query=query)
     while watcher.cache.items:
         await asyncio.sleep(0.2)
     watcher.reset()

@@ -41,10 +41,10 @@ async def _live(theatre: Theatre) -> None:
                         return set((await theatre.states(client)).values()) == {"done"}
 
                     await until(all_are_done, 200.0)
-                    relists = sum(cache.relists for cache in one.world.reflectors)
+                    relists = sum(cache.relists for cache in one.cache.reflectors)
             assert witness.bound == sum(sizes.values()), "every rank ran exactly once"
             assert not witness.half
-            assert relists > len(one.world.reflectors), "some watch was lost on the way"
+            assert relists > len(one.cache.reflectors), "some watch was lost on the way"
             met = {what for what, count in proxy.done.items() if count}
             assert met == {"429", "500", "slow", "stale list", "lost answer", "closed watch", "silent watch", "410"}
     finally:

@@ -9,11 +9,13 @@ import pytest
 import yaml
 from tests.engines.kubernetes.stage import CONTROLLER, Theatre, playing, until
 
+from weft.cluster.records.job import JobState
 from weft.cluster.records.node import NodeState
 from weft.engines.kubernetes.api.api_client import ApiClient, ApiError
 from weft.engines.kubernetes.api.crds import manifest
 from weft.engines.kubernetes.api.resources import HEALTH, JOBS, NAMESPACES, NODES, PODS, TEAMS, Resource
 from weft.engines.kubernetes.controller.control_loop import KubernetesEngine
+from weft.engines.kubernetes.controller.controller_state import MarkNode
 from weft.engines.kubernetes.controller.election import Election
 from weft.engines.kubernetes.controller.observed import CANCEL
 
@@ -159,7 +161,10 @@ async def _play(
         return
     # A service that has to leave goes by eviction; a gang that is called off by deletion.
     entry = engine.entries[f"{theatre.name}/{server}"]
-    engine._leave(entry, "failed", 0)
+    stopping = replace(entry.record, state=JobState.STOPPING, ending="failed", leave_by_ms=0)
+    entry.record = stopping
+    engine.cluster.put(stopping, 0)
+    engine.state.live.add(entry.seen.id)
     engine.touch(entry.seen.id)
     await client.patch(JOBS, gang, {"metadata": {"annotations": {CANCEL: "a test"}}}, theatre.name)
 
@@ -169,8 +174,8 @@ async def _play(
 
     if not await wait_for(both_ended):
         return
-    node = engine.book.pool.nodes[engine.roll.numbers[sick]]
-    engine._carrier.show_node(replace(node, state=NodeState.QUARANTINED), "a test")
+    node = engine.cluster.pool.nodes[engine.state.node_index.numbers[sick]]
+    engine.writer.perform(MarkNode(replace(node, state=NodeState.QUARANTINED), "a test"))
 
     async def marked() -> bool:
         there = await client.get(NODES, sick)

@@ -34,19 +34,19 @@ async def _silence(theatre: Theatre) -> None:
         actor.silence(silent)
 
         async def all_are_missed() -> bool:
-            return sum(not one.world.nodes.items[name].ready for name in silent) == _SILENT
+            return sum(not one.cache.nodes.items[name].ready for name in silent) == _SILENT
 
         await until(all_are_missed)
-        await until(_yes(lambda: "brake" in one.alarms))
+        await until(_yes(lambda: "brake" in one.state.alarms))
         # Longer than Kubernetes itself would need to begin with evictions of pods that do not tolerate it.
         await asyncio.sleep(5.0)
         after = {pod["metadata"]["uid"] for pod in await client.list(PODS, theatre.name)}
         assert len(before - after) <= _BRAKE
-        taken_out = [node for node in one.book.pool.nodes if node.state not in (NodeState.READY, NodeState.SUSPECT)]
+        taken_out = [node for node in one.cluster.pool.nodes if node.state not in (NodeState.READY, NodeState.SUSPECT)]
         assert len(taken_out) <= _BRAKE
         assert {node.name for node in taken_out} <= set(silent)
         await actor.revive(silent)
-        await until(_yes(lambda: "brake" not in one.alarms))
+        await until(_yes(lambda: "brake" not in one.state.alarms))
         still = {pod["metadata"]["uid"] for pod in await client.list(PODS, theatre.name)}
         assert before & after <= still
 

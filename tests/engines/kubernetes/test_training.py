@@ -77,9 +77,11 @@ async def _train(theatre: Theatre, folder: Path) -> tuple[dict[str, float], dict
                 await until(question, 90.0)
                 times[what] = time.monotonic() - begun
 
-            number = one.roll.numbers[lost]
-            await note("the node is missed", _asked(lambda: not one.world.nodes.items[lost].ready))
-            await note("it is out of service", _asked(lambda: one.book.pool.nodes[number].state is not NodeState.READY))
+            number = one.state.node_index.numbers[lost]
+            await note("the node is missed", _asked(lambda: not one.cache.nodes.items[lost].ready))
+            await note(
+                "it is out of service", _asked(lambda: one.cluster.pool.nodes[number].state is not NodeState.READY)
+            )
             await note("a spare is bound", _placed_elsewhere(theatre, client, lost))
             reached = _steps(root, "hit")
             await note("the training goes on", _asked(lambda: _steps(root, "hit") > reached))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from weft.engines.kubernetes.api.api_client import ApiClient
-from weft.engines.kubernetes.api.reflector import Reflector
+from weft.engines.kubernetes.api.reflector import Reflector, WatchScope
 from weft.engines.kubernetes.api.resources import JOB_LABEL, PODS, RANK_LABEL
 
 _Seen = tuple[str, str, str, str, int, bool]
@@ -26,9 +26,7 @@ class Witness:
         self._jobs: dict[str, set[str]] = defaultdict(set)
         self._ranks: dict[tuple[str, int], set[str]] = defaultdict(set)
         self._where: dict[str, str] = {}
-        self.cache: Reflector[_Seen] = Reflector(
-            client, PODS, _kept, self._changed, namespace=namespace, labels=JOB_LABEL
-        )
+        self.cache: Reflector[_Seen] = Reflector(client, PODS, _kept, self._changed, WatchScope(namespace, JOB_LABEL))
 
     def _changed(self, old: _Seen | None, new: _Seen | None) -> None:
         some = new or old

@@ -5,8 +5,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from typing_extensions import override
 
+from weft.engines.kubernetes.controller.observed import read_report as read
 from weft.engines.kubernetes.pod import reporting
-from weft.engines.kubernetes.pod.reporting import newest_checkpoint_ms, read
+from weft.engines.kubernetes.pod.reporting import newest_checkpoint_ms
 
 
 def test_a_report_is_read_and_its_clock_is_not_trusted():

@@ -12,7 +12,7 @@ import random
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import aiohttp
 import orjson
@@ -37,8 +37,27 @@ _FORBIDDEN = 403
 _UNAUTHORISED = 401
 _FAILED = 400
 _PAGE = 500
+_TIMEOUT_S = 60.0
 
 Hook = Callable[[str, str], Awaitable[None]]
+
+
+class Call(NamedTuple):
+    """One request as it is sent."""
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    data: bytes | None
+    headers: Mapping[str, str]
+
+
+class Answer(NamedTuple):
+    """What a server answers."""
+
+    status: int
+    headers: Mapping[str, str]
+    raw: bytes
 
 
 class ApiError(FailedError):
@@ -105,6 +124,7 @@ class ApiClient:
         self.access = access
         self.sent: dict[str, int] = {}
         self.refused: list[str] = []
+        self.timeout_s = _TIMEOUT_S
         self._agent = agent
         self._tries = tries
         self._limit = limit
@@ -134,20 +154,26 @@ class ApiClient:
         now = datetime.now(UTC)
         if self._credential is None or not self._credential.fresh(now):
             # A plugin is a program that may take seconds; requests in flight go on meanwhile.
-            self._credential = await asyncio.to_thread(self.access.credential, now, dict(os.environ))
+            slow = self.access.plugin is not None or self.access.token_file is not None
+            arguments = (now, dict(os.environ))
+            self._credential = (
+                await asyncio.to_thread(self.access.credential, *arguments)
+                if slow
+                else self.access.credential(*arguments)
+            )
         token = self._credential.token
         return {} if token is None else {"Authorization": f"Bearer {token}"}
 
     async def request(
         self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: Any = None,
-        content: str = JSON, patient: bool = True, timeout_s: float = 60.0,
+        content: str = JSON, patient: bool = True,
     ) -> dict[str, Any]:  # fmt: skip
         """Send one request and return the answer; not `patient`: an answer of 429 is an answer."""
         data = None if body is None else orjson.dumps(body)
         wait_s = _WAIT_S
         for last in (*([False] * (self._tries - 1)), True):
             try:
-                return await self._once(method, path, query=query, data=data, content=content, timeout_s=timeout_s)
+                return await self._once(method, path, query or {}, data, content)
             except ApiError as error:
                 if last or error.status not in _AGAIN or (error.status == _MANY and not patient):
                     raise
@@ -165,53 +191,69 @@ class ApiClient:
         server = self.access.server
         if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
             return UsageError(f"context {self.access.context!r}: the certificate of {server} is not trusted")
-        why = "it does not answer in time" if isinstance(error, TimeoutError) else "it can not be reached"
+        why = "it does not answer in time" if isinstance(error, TimeoutError) else "it cannot be reached"
         return FailedError(f"the API server {server} of context {self.access.context!r} failed: {why}")
 
     async def _once(
-        self, method: str, path: str, *, query: Mapping[str, str] | None, data: bytes | None, content: str,
-        timeout_s: float,
-    ) -> dict[str, Any]:  # fmt: skip
-        assert self._session is not None, "a client is used inside `async with`"
+        self, method: str, path: str, query: Mapping[str, str], data: bytes | None, content: str
+    ) -> dict[str, Any]:
         if self._before is not None:
             await self._before(method, path)
         self.sent[method] = self.sent.get(method, 0) + 1
         headers = await self._headers()
         if data is not None:
             headers["Content-Type"] = content
-        async with self._session.request(
-            method, self.access.server + path, params=query, data=data, headers=headers,
-            timeout=aiohttp.ClientTimeout(total=timeout_s), server_hostname=self.access.server_name,
-        ) as response:  # fmt: skip
-            raw = await response.read()
-            if response.status >= _FAILED:
-                raise self._refusal(response, raw)
+        call = Call(method, path, query, data, headers)
+        answer = await self.exchange(call)
+        if answer.status >= _FAILED:
+            raise self._refusal(call, answer)
         if self._after is not None:
             await self._after(method, path)
-        return orjson.loads(raw) if raw else {}
+        return orjson.loads(answer.raw) if answer.raw else {}
 
-    def _refusal(self, response: aiohttp.ClientResponse, raw: bytes) -> ApiError:
-        if response.status == _UNAUTHORISED:
+    async def exchange(self, call: Call) -> Answer:
+        """Send a request over the network and return what came back; a fake server overrides this and `follow`."""
+        assert self._session is not None, "a client is used inside `async with`"
+        async with self._session.request(
+            call.method, self.access.server + call.path, params=call.query, data=call.data, headers=call.headers,
+            timeout=aiohttp.ClientTimeout(total=self.timeout_s), server_hostname=self.access.server_name,
+        ) as response:  # fmt: skip
+            return Answer(response.status, response.headers, await response.read())
+
+    @contextlib.asynccontextmanager
+    async def follow(self, call: Call, silence_s: float) -> AsyncGenerator[Answer | AsyncIterator[bytes], None]:
+        """Open a watch: gives its lines, or the answer of a server that refuses it."""
+        assert self._session is not None, "a client is used inside `async with`"
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=30.0, sock_read=silence_s)
+        async with self._session.get(
+            self.access.server + call.path, params=call.query, headers=call.headers, timeout=timeout,
+            server_hostname=self.access.server_name,
+        ) as response:  # fmt: skip
+            if response.status >= _FAILED:
+                yield Answer(response.status, response.headers, await response.read())
+            else:
+                yield _lines(response.content)
+
+    def _refusal(self, call: Call, answer: Answer) -> ApiError:
+        if answer.status == _UNAUTHORISED:
             self._credential = None
-        if response.status == _FORBIDDEN:
-            self.refused.append(f"{response.method} {response.url.path}")
+        if answer.status == _FORBIDDEN:
+            self.refused.append(f"{call.method} {call.path}")
         try:
-            answer = orjson.loads(raw)
-            reason, message = answer.get("reason") or "", answer.get("message") or ""
+            document = orjson.loads(answer.raw)
+            reason, message = document.get("reason") or "", document.get("message") or ""
         except (orjson.JSONDecodeError, AttributeError):
-            reason, message = "", raw[:200].decode(errors="replace")
-        after = response.headers.get("Retry-After", "")
-        return ApiError(response.status, reason, message, float(after) if after.isdigit() else None)
+            reason, message = "", answer.raw[:200].decode(errors="replace")
+        after = answer.headers.get("Retry-After", "")
+        return ApiError(answer.status, reason, message, float(after) if after.isdigit() else None)
 
     async def text(self, path: str) -> str:
         """Return what the server says as text, such as its metrics or the log of a pod."""
-        assert self._session is not None, "a client is used inside `async with`"
-        headers = await self._headers()
-        async with self._session.get(self.access.server + path, headers=headers) as response:
-            raw = await response.read()
-            if response.status >= _FAILED:
-                raise self._refusal(response, raw)
-            return raw.decode(errors="replace")
+        call = Call("GET", path, {}, None, await self._headers())
+        answer = await self.exchange(call)
+        if answer.status >= _FAILED:
+            raise self._refusal(call, answer)
+        return answer.raw.decode(errors="replace")
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> dict[str, Any]:
         """Return one object."""
@@ -322,18 +364,14 @@ class ApiClient:
         self, path: str, query: Mapping[str, str], silence_s: float
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """Open a watch and give its lines; a stream that says nothing for `silence_s` ends with TimeoutError."""
-        assert self._session is not None, "a client is used inside `async with`"
         if self._before is not None:
             await self._before("WATCH", path)
         self.sent["WATCH"] = self.sent.get("WATCH", 0) + 1
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=30.0, sock_read=silence_s)
-        async with self._session.get(
-            self.access.server + path, params=query, headers=await self._headers(), timeout=timeout,
-            server_hostname=self.access.server_name,
-        ) as response:  # fmt: skip
-            if response.status >= _FAILED:
-                raise self._refusal(response, await response.read())
-            yield _lines(response.content)
+        call = Call("GET", path, query, None, await self._headers())
+        async with self.follow(call, silence_s) as answer:
+            if isinstance(answer, Answer):
+                raise self._refusal(call, answer)
+            yield answer
 
 
 async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:

@@ -10,8 +10,8 @@ import asyncio
 import contextlib
 import logging
 import random
-import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import aiohttp
@@ -22,14 +22,29 @@ from weft.engines.kubernetes.api.api_client import ApiClient, ApiError
 from weft.engines.kubernetes.api.resources import Resource
 
 _LOG = logging.getLogger(__name__)
-_WATCH_S = 290
-_SILENCE_S = 90.0
 _FIRST_WAIT_S = 0.05
 _LONGEST_WAIT_S = 10.0
 _EARLY_S = 5.0
 
 T = TypeVar("T")
 Change = Callable[[T | None, T | None], None]
+
+
+@dataclass(frozen=True)
+class WatchScope:
+    """Which objects of a kind are watched, and how long a watch lasts."""
+
+    namespace: str | None = None
+    """Those of one namespace; none for all."""
+    labels: str = ""
+    """A label selector; empty for all."""
+    silence_s: float = 90.0
+    """A watch that says nothing for this long is opened again."""
+    watch_s: int = 290
+    """How long a watch lasts when nothing happens to it."""
+
+
+_EVERYTHING = WatchScope()
 
 
 class Relist(Exception):  # noqa: N818 - not an error: it says what to do next
@@ -40,8 +55,8 @@ class Reflector(Generic[T]):
     """Keeps `items` equal to what the server holds, and calls `changed(old, new)` for every difference."""
 
     def __init__(
-        self, client: ApiClient, resource: Resource, keep: Callable[[Mapping[str, Any]], T], changed: Change[T], *,
-        namespace: str | None = None, labels: str = "", silence_s: float = _SILENCE_S, watch_s: int = _WATCH_S,
+        self, client: ApiClient, resource: Resource, keep: Callable[[Mapping[str, Any]], T], changed: Change[T],
+        scope: WatchScope = _EVERYTHING,
     ) -> None:  # fmt: skip
         """Watch `resource`, keeping `keep(object)` of each."""
         self.items: dict[str, T] = {}
@@ -49,15 +64,14 @@ class Reflector(Generic[T]):
         self.relists = 0
         self._client, self._resource = client, resource
         self._keep, self._changed = keep, changed
-        self._namespace, self._labels = namespace, labels
-        self._silence_s, self._watch_s = silence_s, watch_s
+        self._scope = scope
         self._version = ""
 
     async def run(self) -> None:
         """Keep the cache true until cancelled; only a missing kind or permission ends it."""
         wait_s = _FIRST_WAIT_S
         while True:
-            started = time.monotonic()
+            started = _now_s()
             try:
                 await self._list()
                 await self._watch_on()
@@ -70,13 +84,13 @@ class Reflector(Generic[T]):
             except (WeftError, aiohttp.ClientError, TimeoutError, ConnectionError) as error:
                 _LOG.warning("%s: %s", self._resource.plural, error)
             # Quick after a long good time, slower and slower where it fails at once.
-            wait_s = _FIRST_WAIT_S if time.monotonic() - started > _EARLY_S else min(_LONGEST_WAIT_S, wait_s * 2)
+            wait_s = _FIRST_WAIT_S if _now_s() - started > _EARLY_S else min(_LONGEST_WAIT_S, wait_s * 2)
             await asyncio.sleep(wait_s * (1 + random.random()))  # noqa: S311 - relists must not come together
 
     async def _list(self) -> None:
         found: dict[str, T] = {}
         version = ""
-        pages = self._client.pages(self._resource, self._namespace, labels=self._labels)
+        pages = self._client.pages(self._resource, self._scope.namespace, labels=self._scope.labels)
         async with contextlib.aclosing(pages):
             async for page, at in pages:
                 version = at
@@ -99,21 +113,21 @@ class Reflector(Generic[T]):
     async def _watch_on(self) -> None:
         """Watch again and again from where the last watch stood."""
         while True:
-            asked_s = self._watch_s + random.randrange(10)  # noqa: S311 - ends of watches are spread
-            started = time.monotonic()
+            asked_s = self._scope.watch_s + random.randrange(10)  # noqa: S311 - ends of watches are spread
+            started = _now_s()
             with contextlib.suppress(TimeoutError):
                 await self._watch(asked_s)
-                if time.monotonic() - started < asked_s - _EARLY_S:
+                if _now_s() - started < asked_s - _EARLY_S:
                     raise Relist("the watch was closed before its time")
 
     async def _watch(self, asked_s: int) -> None:
         query = {"watch": "1", "allowWatchBookmarks": "true", "resourceVersion": self._version,
                  "timeoutSeconds": str(asked_s)}  # fmt: skip
-        if self._labels:
-            query["labelSelector"] = self._labels
-        path = self._resource.path(self._namespace)
+        if self._scope.labels:
+            query["labelSelector"] = self._scope.labels
+        path = self._resource.path(self._scope.namespace)
         try:
-            async with self._client.stream(path, query, self._silence_s) as lines:
+            async with self._client.stream(path, query, self._scope.silence_s) as lines:
                 async for line in lines:
                     self._take(orjson.loads(line))
         except ApiError as error:
@@ -152,3 +166,7 @@ def _key(item: Mapping[str, Any]) -> str:
 def _older(version: str, than: str) -> bool:
     """Compare versions of one resource, which grow with time on every server that keeps them in etcd."""
     return version.isdigit() and than.isdigit() and int(version) < int(than)
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

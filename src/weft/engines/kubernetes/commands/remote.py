@@ -189,7 +189,7 @@ class Remote:
         }  # fmt: skip
         if state == "waiting":
             engine = await self._looked_at(client)
-            found = why(engine.book.snapshot(), seen.id, answer["now_ms"])
+            found = why(engine.cluster.snapshot(), seen.id, answer["now_ms"])
             if found is not None:
                 answer |= {
                     "code": found.code, "text": found.text, "position": found.position, "before": list(found.before),
@@ -199,7 +199,7 @@ class Remote:
 
     async def _nodes(self, client: ApiClient) -> list[dict[str, Any]]:
         engine = await self._looked_at(client)
-        return [node_view(engine.book, node) for node in engine.book.pool.nodes]
+        return [node_view(engine.cluster, node) for node in engine.cluster.pool.nodes]
 
 
 async def _log_of(client: ApiClient, namespace: str, pod: str) -> str:

@@ -6,43 +6,28 @@ Pods are kept by job, because that is how they are asked for. Nothing here decid
 import asyncio
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from weft.engines.kubernetes.api.api_client import ApiClient
-from weft.engines.kubernetes.api.crds import HealthBody
-from weft.engines.kubernetes.api.reflector import Reflector
+from weft.engines.kubernetes.api.reflector import Reflector, WatchScope
 from weft.engines.kubernetes.api.resources import HEALTH, JOB_LABEL, JOBS, NODES, PODS, POOL_LABEL, TEAMS, TOPOLOGIES
+from weft.engines.kubernetes.controller.controller_state import Observation
 from weft.engines.kubernetes.controller.observed import (
+    ObservedHealth,
     ObservedJob,
     ObservedNode,
     ObservedPod,
     ObservedTeam,
+    PodReport,
+    observe_health,
     observe_job,
     observe_node,
     observe_pod,
     observe_team,
-    read_body,
 )
 
-
-@dataclass(frozen=True, slots=True)
-class ObservedHealth:
-    """A NodeHealth: an operator's word, and what the engine has written down about the node."""
-
-    name: str
-    version: str
-    override: str
-    override_by: str
-    record: Mapping[str, Any]
-
-
-def _seen_health(item: Mapping[str, Any]) -> ObservedHealth:
-    body, _ = read_body(item, HEALTH)
-    said = body if isinstance(body, HealthBody) else HealthBody()
-    meta = item["metadata"]
-    record = (item.get("status") or {}).get("record") or {}
-    return ObservedHealth(meta["name"], meta["resourceVersion"], said.override, said.override_by, record)
+_AboutNode = ObservedNode | ObservedHealth
 
 
 class ClusterCache:
@@ -60,24 +45,21 @@ class ClusterCache:
         self.changed_teams: set[str] = set()
         self.wake = asyncio.Event()
         self.events = 0
-        mine = f"{POOL_LABEL}={pool}"
-        self.jobs: Reflector[ObservedJob] = Reflector(
-            client, JOBS, observe_job, self._job_changed, namespace=namespace, silence_s=silence_s
-        )
+        everywhere = WatchScope(silence_s=silence_s)
+        ours = replace(everywhere, namespace=namespace)
+        self.jobs: Reflector[ObservedJob] = Reflector(client, JOBS, observe_job, self._job_changed, ours)
         self.pods: Reflector[ObservedPod] = Reflector(
-            client, PODS, observe_pod, self._pod_changed, namespace=namespace, labels=JOB_LABEL, silence_s=silence_s
+            client, PODS, observe_pod, self._pod_changed, replace(ours, labels=JOB_LABEL)
         )
         self.nodes: Reflector[ObservedNode] = Reflector(
-            client, NODES, observe_node, self._node_changed, labels=mine, silence_s=silence_s
+            client, NODES, observe_node, self._node_changed, replace(everywhere, labels=f"{POOL_LABEL}={pool}")
         )
-        self.teams: Reflector[ObservedTeam] = Reflector(
-            client, TEAMS, observe_team, self._team_changed, silence_s=silence_s
-        )
+        self.teams: Reflector[ObservedTeam] = Reflector(client, TEAMS, observe_team, self._team_changed, everywhere)
         self.health: Reflector[ObservedHealth] = Reflector(
-            client, HEALTH, _seen_health, self._health_changed, silence_s=silence_s
+            client, HEALTH, observe_health, self._node_changed, everywhere
         )
         self.topologies: Reflector[Mapping[str, Any]] = Reflector(
-            client, TOPOLOGIES, lambda item: item.get("spec") or {}, self._topology_changed, silence_s=silence_s
+            client, TOPOLOGIES, lambda item: item.get("spec") or {}, self._topology_changed, everywhere
         )
 
     @property
@@ -90,9 +72,14 @@ class ClusterCache:
         for one in self.reflectors:
             await one.synced.wait()
 
-    def pods_by_job(self, job_id: str) -> list[ObservedPod]:
-        """Return the pods that bear a job's name."""
-        return list(self.pods_of.get(job_id, {}).values())
+    def observation(self, touched: set[str], reports: tuple[PodReport, ...] = ()) -> Observation:
+        """Return what a pass sees; `touched` are jobs to look at beside those that have changed."""
+        jobs, nodes, teams = self.changed_jobs | touched, self.changed_nodes, self.changed_teams
+        self.changed_jobs, self.changed_nodes, self.changed_teams = set(), set(), set()
+        return Observation(
+            self.jobs.items, self.nodes.items, self.teams.items, self.health.items, self.topologies.items,
+            self.pods_of, self.pods_on, self.owners_of, jobs, nodes, teams, reports,
+        )  # fmt: skip
 
     def _note(self, names: set[str], name: str) -> None:
         names.add(name)
@@ -138,7 +125,7 @@ class ClusterCache:
         if new is not None and new.node:
             self.pods_on.setdefault(new.node, {})[new.uid] = new
 
-    def _node_changed(self, old: ObservedNode | None, new: ObservedNode | None) -> None:
+    def _node_changed(self, old: _AboutNode | None, new: _AboutNode | None) -> None:
         some = new or old
         assert some is not None
         self._note(self.changed_nodes, some.name)
@@ -149,11 +136,6 @@ class ClusterCache:
         # What we write into a team's status is no news.
         if old is None or new is None or old.body != new.body:
             self._note(self.changed_teams, some.name)
-
-    def _health_changed(self, old: ObservedHealth | None, new: ObservedHealth | None) -> None:
-        some = new or old
-        assert some is not None
-        self._note(self.changed_nodes, some.name)
 
     def _topology_changed(self, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> None:
         del old, new

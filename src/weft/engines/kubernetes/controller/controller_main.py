@@ -3,7 +3,6 @@
 Wiring only. Each function runs until it is cancelled or until something ends it that the user has to put right.
 """
 
-import asyncio
 import contextlib
 import os
 import resource
@@ -16,10 +15,10 @@ from aiohttp import web
 from weft.core.errors import UsageError
 from weft.engines.kubernetes.api.access import Access
 from weft.engines.kubernetes.api.api_client import ApiClient, Hook, explaining
-from weft.engines.kubernetes.controller.control_loop import KubernetesEngine
+from weft.engines.kubernetes.controller.control_loop import KubernetesEngine, first_of
 from weft.engines.kubernetes.controller.election import Election
+from weft.engines.kubernetes.controller.observed import read_report
 from weft.engines.kubernetes.controller.settings import Settings, system_ms
-from weft.engines.kubernetes.pod.reporting import read
 
 NAMESPACE = "weft-system"
 
@@ -52,15 +51,9 @@ async def control(
                 await election.wait()
                 if on_engine is not None:
                     on_engine(engine)
-                tasks = [asyncio.create_task(engine.run()), asyncio.create_task(election.keep())]
                 try:
-                    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                    for task in done:
-                        task.result()
+                    await first_of([engine.run(), election.keep()])
                 finally:
-                    for task in tasks:
-                        task.cancel()
-                    await asyncio.gather(*tasks, return_exceptions=True)
                     if election.leading:
                         await election.give_up()
 
@@ -71,20 +64,20 @@ def metrics_of(engine: KubernetesEngine, client: ApiClient, election: Election) 
     for entry in engine.entries.values():
         states[str(entry.record.state)] = states.get(str(entry.record.state), 0) + 1
     nodes: dict[str, int] = {}
-    for node in engine.book.pool.nodes:
+    for node in engine.cluster.pool.nodes:
         nodes[str(node.state)] = nodes.get(str(node.state), 0) + 1
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     lines = [
         *_metric("weft_leading", "Whether this engine leads.", {"": int(election.leading)}),
-        *_metric("weft_passes_total", "Passes of decisions.", {"": engine.passes}),
-        *_metric("weft_decisions_total", "Actions decided.", {"": engine.decisions}),
+        *_metric("weft_passes_total", "Passes of decisions.", {"": engine.state.passes}),
+        *_metric("weft_decisions_total", "Actions decided.", {"": engine.state.decisions}),
         *_metric("weft_writes_total", "Writes carried out.", {"": engine.lanes.done}),
         *_metric("weft_writes_failed_total", "Writes that failed.", {"": engine.lanes.failed}),
         *_metric("weft_api_requests_total", "Requests by method.", client.sent, "method"),
         *_metric("weft_jobs", "Jobs by state.", states, "state"),
         *_metric("weft_nodes", "Nodes by state.", nodes, "state"),
-        *_metric("weft_relists_total", "Lists made.", {"": sum(one.relists for one in engine.world.reflectors)}),
-        *_metric("weft_alarms", "Alarms that are on.", {"": len(engine.alarms)}),
+        *_metric("weft_relists_total", "Lists made.", {"": sum(one.relists for one in engine.cache.reflectors)}),
+        *_metric("weft_alarms", "Alarms that are on.", {"": len(engine.state.alarms)}),
         *_metric("weft_peak_memory_bytes", "Most memory held so far.", {"": peak}),
     ]
     return "\n".join(lines) + "\n"
@@ -118,7 +111,7 @@ async def served(where: str, engine: KubernetesEngine, client: ApiClient, electi
         if not election.leading:
             return web.Response(status=503, text="this engine does not lead\n")
         try:
-            known = engine.hear(read(await request.json(), system_ms()))
+            known = engine.hear(read_report(await request.json(), system_ms()))
         except ValueError as error:
             return web.Response(status=400, text=f"{error}\n")
         return web.Response(status=200 if known else 404, text="heard\n" if known else "no such job\n")

@@ -6,7 +6,6 @@ holder that could not renew in time stops writing before anybody else may begin;
 
 import asyncio
 import logging
-import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -46,7 +45,7 @@ class Election:
     @property
     def leading(self) -> bool:
         """Return whether this process may write now."""
-        return time.monotonic() < self.deadline
+        return _now_s() < self.deadline
 
     async def guard(self, method: str, path: str) -> None:
         """Refuse a write without the lease."""
@@ -73,7 +72,7 @@ class Election:
 
     async def _try(self) -> bool:
         """Take or renew the lease if that is allowed; returns whether it is ours."""
-        began = time.monotonic()
+        began = _now_s()
         there = await self.client.find(LEASES, self.name, self.namespace)
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         spec = {"holderIdentity": self.identity, "leaseDurationSeconds": max(1, int(self.duration_s)), "renewTime": now}
@@ -99,8 +98,8 @@ class Election:
             return True
         stamp = (spec.get("holderIdentity"), spec.get("renewTime"))
         if self._seen is None or self._seen[0] != stamp:
-            self._seen = (stamp, time.monotonic())
-        return time.monotonic() - self._seen[1] > self.duration_s
+            self._seen = (stamp, _now_s())
+        return _now_s() - self._seen[1] > self.duration_s
 
     async def give_up(self) -> None:
         """Let go of the lease, so that the next one need not wait."""
@@ -112,3 +111,7 @@ class Election:
             except ApiError as error:
                 _LOG.info("the lease was not given up: %s", error)
         self.deadline = 0.0
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

@@ -7,7 +7,6 @@ halves it for a while when the server says that it is too much.
 
 import asyncio
 import logging
-import time
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable
 
@@ -31,7 +30,7 @@ class Lanes:
         self._width, self._kept = width, kept
         self._rate = rate_per_s
         self._tokens = float(width)
-        self._filled = time.monotonic()
+        self._filled = 0.0
         self._eased_until = 0.0
         self._lines: OrderedDict[str, deque[Work]] = OrderedDict()
         self._running: dict[str, int] = {}
@@ -92,7 +91,7 @@ class Lanes:
         return None
 
     def _take_token(self) -> bool:
-        now = time.monotonic()
+        now = asyncio.get_running_loop().time()
         rate = self._rate / 2 if now < self._eased_until else self._rate
         self._tokens = min(float(self._width), self._tokens + (now - self._filled) * rate)
         self._filled = now
@@ -108,7 +107,7 @@ class Lanes:
         except ApiError as error:
             self.failed += 1
             if error.status == _MANY:
-                self._eased_until = time.monotonic() + _EASE_S
+                self._eased_until = asyncio.get_running_loop().time() + _EASE_S
             _LOG.warning("%s: %s", line, error)
         except WeftError as error:
             self.failed += 1

@@ -35,7 +35,7 @@ class JobEntry:
     """Where, by names."""
     saved: Job
     """The record that the server holds."""
-    standing: PodCounts = NOTHING
+    counts: PodCounts = NOTHING
     """How its pods were last seen to stand."""
     why: str = ""
     """Why it waits, in words."""
@@ -130,7 +130,7 @@ _REASONS = {
 
 def status_of(entry: JobEntry, now_ms: int) -> dict[str, Any]:
     """Return the status that says what was decided for a job and how it stands."""
-    record, standing = entry.record, entry.standing
+    record, counts = entry.record, entry.counts
     reason = _REASONS[record.state]
     holds = record.state in HOLDING
     running = record.state in (JobState.RUNNING, JobState.ASKED)
@@ -147,8 +147,8 @@ def status_of(entry: JobEntry, now_ms: int) -> dict[str, Any]:
         "state": str(record.state),
         "why": entry.why if waits or over else "",
         "expected": timestamp(entry.expected_ms) if waits and entry.expected_ms else None,
-        "bound": standing.bound if holds else 0,
-        "running": standing.running if holds else 0,
+        "bound": counts.bound if holds else 0,
+        "running": counts.running if holds else 0,
         "restarts": entry.restarts,
         "attempt": entry.placed.attempt if entry.placed else entry.attempt,
         "observedGeneration": entry.seen.generation,

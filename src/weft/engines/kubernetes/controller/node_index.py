@@ -11,8 +11,7 @@ from typing import Any, cast
 from weft.cluster.records.encoding import as_plain, from_plain
 from weft.cluster.records.node import Location, Node, NodeEvidence, NodeState, Override
 from weft.engines.kubernetes.api.crds import TopologyBody
-from weft.engines.kubernetes.controller.cache import ObservedHealth
-from weft.engines.kubernetes.controller.observed import ObservedNode
+from weft.engines.kubernetes.controller.observed import ObservedHealth, ObservedNode
 
 SILENT = "silent"
 _AGAIN_MS = 60_000

@@ -4,15 +4,15 @@ The first test of a node that was lost is whether it is heard again and stays so
 A node under repair that had fallen silent and is heard again has been seen to by somebody. Pure but for its own memory.
 """
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 
 from weft.cluster.health.quarantine import PROGRAMS, repaired, report
 from weft.cluster.records.node import Node, NodeEvidence, NodeState
+from weft.engines.kubernetes.controller.settings import Now
 
 
 class NodeTests:
-    """Tests under way, by node."""
+    """Tests in progress, by node."""
 
     __test__ = False
 
@@ -22,28 +22,28 @@ class NodeTests:
         self._begun: dict[str, tuple[str, float]] = {}
         self._silent: set[str] = set()
 
-    def begin(self, name: str, program: str) -> None:
+    def begin(self, name: str, program: str, now: Now) -> None:
         """Begin a test of a node."""
-        self._begun[name] = (program, time.monotonic())
+        self._begun[name] = (program, now.s)
 
     def reports(
-        self, heard: Callable[[str], bool], nodes: Mapping[str, Node], now_ms: int
+        self, heard: Callable[[str], bool], nodes: Mapping[str, Node], now: Now
     ) -> Iterator[tuple[str, NodeEvidence]]:
         """Yield what is known by now about nodes that are tested or repaired; `nodes` are those that are not well."""
         for node in nodes.values():
             if node.state in PROGRAMS and node.name not in self._begun:
                 # Begun by an engine that is no more.
-                self.begin(node.name, PROGRAMS[node.state])
+                self.begin(node.name, PROGRAMS[node.state], now)
             if node.state is NodeState.REPAIRING:
                 if not heard(node.name):
                     self._silent.add(node.name)
                 elif node.name in self._silent:
                     self._silent.discard(node.name)
-                    yield node.name, repaired(now_ms, "it is heard again")
+                    yield node.name, repaired(now.ms, "it is heard again")
         for name, (program, begun) in list(self._begun.items()):
             if name not in nodes or PROGRAMS.get(nodes[name].state) != program:
                 del self._begun[name]
-            elif time.monotonic() - begun >= self._patience_s:
+            elif now.s - begun >= self._patience_s:
                 del self._begun[name]
                 passed = heard(name)
-                yield name, report(program, now_ms, passed=passed, text="" if passed else "the node is not heard")
+                yield name, report(program, now.ms, passed=passed, text="" if passed else "the node is not heard")

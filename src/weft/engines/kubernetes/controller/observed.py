@@ -6,19 +6,21 @@ put, by the names of nodes. After a crash the engine knows nothing else, and nee
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any
 
 from weft.cluster.records.encoding import as_plain, from_plain
-from weft.cluster.records.job import Gang, Job, JobState
+from weft.cluster.records.job import Gang, Job
+from weft.cluster.records.node import NodeEvidence
 from weft.core.errors import SpecError
 from weft.core.specfile import validate
 from weft.core.units import PICOSECONDS_PER_SECOND
-from weft.engines.kubernetes.api.crds import BODIES, NAME_LETTERS, JobBody, TeamBody
+from weft.engines.kubernetes.api.crds import BODIES, NAME_LETTERS, HealthBody, JobBody, TeamBody
 from weft.engines.kubernetes.api.resources import (
     ATTEMPT_LABEL,
     GPU,
+    HEALTH,
     JOB_LABEL,
     JOBS,
     POOL_TAINT,
@@ -29,22 +31,11 @@ from weft.engines.kubernetes.api.resources import (
 )
 
 _PS_PER_MS = PICOSECONDS_PER_SECOND // 1000
+_MOST_TEXT = 500
+_SEVERITIES = ("note", "warning", "fatal")
 CANCEL = "cluster.weft/cancel"
 """Annotation of a job that somebody calls off; its value says who."""
 _TOLERATED = (POOL_TAINT, SICK_TAINT, "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-_STATIC = (
-    "id",
-    "gang",
-    "submit_ms",
-    "kind",
-    "team",
-    "priority",
-    "limit_ms",
-    "after",
-    "grace_ms",
-    "min_run_ms",
-    "placement",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,53 +285,39 @@ def read_body(item: Mapping[str, Any], resource: Resource) -> tuple[Any, str]:
         return None, f"spec.{first.key}: {first.problem}{more}"
 
 
+def _asked(seen: ObservedJob, body: JobBody) -> dict[str, Any]:
+    """Return the fields of a job's record that its spec gives."""
+    return {
+        "id": seen.id, "gang": Gang(body.nodes, body.gpus_per_node, body.min_nodes, body.step),
+        "submit_ms": seen.submit_ms, "kind": body.kind, "team": body.team, "priority": body.priority,
+        "limit_ms": None if body.time_limit is None else body.time_limit // _PS_PER_MS,
+        "after": tuple(f"{seen.namespace}/{name}" for name in body.after),
+        "grace_ms": body.grace // _PS_PER_MS, "min_run_ms": body.min_run // _PS_PER_MS,
+    }  # fmt: skip
+
+
+# The names stand once, above: an empty job gives them.
+_ANY = ObservedJob(
+    "", "", "", "", 1, None, "", 0, cancelled="", leaving=False, record={}, placed=None, status={}
+)  # fmt: skip
+_GIVEN = frozenset({"placement", *_asked(_ANY, JobBody.model_construct())})
+_MOVING = frozenset(field.name for field in fields(Job)) - _GIVEN
+"""All other fields change while it lives and are kept in its status; where it runs is kept by the names of nodes."""
+
+
 def record_of(seen: ObservedJob) -> Job:
     """Return the record of a job: what was asked, and how it stands; its placement is not in it."""
     body = seen.body
     assert body is not None, "only a job that can be read has a record"
-    kept = {name: value for name, value in seen.record.items() if name not in _STATIC}
-    moving = from_plain(_Moving, kept)
-    return Job(
-        id=seen.id,
-        gang=Gang(body.nodes, body.gpus_per_node, body.min_nodes, body.step),
-        submit_ms=seen.submit_ms,
-        kind=body.kind,
-        team=body.team,
-        priority=body.priority,
-        limit_ms=None if body.time_limit is None else body.time_limit // _PS_PER_MS,
-        after=tuple(f"{seen.namespace}/{name}" for name in body.after),
-        grace_ms=body.grace // _PS_PER_MS,
-        min_run_ms=body.min_run // _PS_PER_MS,
-        **{name: getattr(moving, name) for name in _MOVING},
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Moving:
-    """The fields of a job's record that change while it lives."""
-
-    state: JobState = JobState.WAITING
-    start_ms: int | None = None
-    checkpoint_ms: int | None = None
-    predicted_ms: int | None = None
-    asked_ms: int | None = None
-    asked_for: str = ""
-    leave_by_ms: int | None = None
-    ending: str = ""
-    borrowed: bool = False
-    ran_ms: int = 0
-    lost_gpu_ms: int = 0
-    preemptions: int = 0
-    told: str = ""
-
-
-_MOVING = tuple(_Moving.__dataclass_fields__)
+    asked = Job(**_asked(seen, body))
+    # What an older or newer controller has written down and this one does not know is not taken up.
+    kept = {name: value for name, value in seen.record.items() if name in _MOVING}
+    return from_plain(Job, {**as_plain(asked), **kept})
 
 
 def moving_part(job: Job) -> dict[str, Any]:
     """Return the part of a record that the status keeps."""
-    plain = as_plain(replace(job, placement=None))
-    return {name: value for name, value in plain.items() if name not in _STATIC}
+    return {name: value for name, value in as_plain(job).items() if name in _MOVING}
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,6 +336,58 @@ def observe_team(item: Mapping[str, Any]) -> ObservedTeam:
     body, problem = read_body(item, TEAMS)
     meta = item["metadata"]
     return ObservedTeam(meta["name"], meta["resourceVersion"], body, problem, item.get("status") or {})
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedHealth:
+    """A NodeHealth: an operator's word, and what the engine has written down about the node."""
+
+    name: str
+    version: str
+    override: str
+    override_by: str
+    record: Mapping[str, Any]
+
+
+def observe_health(item: Mapping[str, Any]) -> ObservedHealth:
+    """Keep what is needed of a NodeHealth."""
+    body, _ = read_body(item, HEALTH)
+    said = body if isinstance(body, HealthBody) else HealthBody()
+    meta = item["metadata"]
+    record = (item.get("status") or {}).get("record") or {}
+    return ObservedHealth(meta["name"], meta["resourceVersion"], said.override, said.override_by, record)
+
+
+@dataclass(frozen=True)
+class PodReport:
+    """What the program inside one pod says."""
+
+    job: str
+    """Namespace and name of its job."""
+    uid: str
+    """Uid of its job."""
+    node: str
+    """Where it runs."""
+    checkpoint_ms: int | None = None
+    """When the newest checkpoint was complete."""
+    seen: tuple[NodeEvidence, ...] = ()
+    """What was seen of the node."""
+
+
+def read_report(document: Any, now_ms: int) -> PodReport:
+    """Return a report as it came; raises ValueError where it is none."""
+    try:
+        seen = tuple(
+            NodeEvidence(str(one["check"])[:_MOST_TEXT], now_ms, one["severity"], str(one.get("text", ""))[:_MOST_TEXT])
+            for one in document.get("seen", ())
+            if one["severity"] in _SEVERITIES
+        )
+        checkpoint = document.get("checkpoint_ms")
+        # A clock that runs ahead must not make a job look safer than it is.
+        kept = None if checkpoint is None else min(int(checkpoint), now_ms)
+        return PodReport(str(document["job"]), str(document["uid"]), str(document["node"]), kept, seen)
+    except (KeyError, TypeError, AttributeError, ValueError):
+        raise ValueError("a report has job, uid, node, and what is new") from None
 
 
 def timestamp(at_ms: int) -> str:

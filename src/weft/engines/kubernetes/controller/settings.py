@@ -1,9 +1,19 @@
-"""How the engine runs, and the clock that it reads."""
+"""How the engine runs, and the times that it reads."""
 
 import time
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from weft.cluster.records.snapshot import Power, SchedulingPolicy
+
+
+class Now(NamedTuple):
+    """The time of a pass."""
+
+    ms: int
+    """Milliseconds since 1970: what is written down and what decisions read."""
+    s: float
+    """Seconds of a clock that never goes back: for pauses of this process."""
 
 
 @dataclass(frozen=True)

@@ -10,48 +10,11 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from weft.cluster.records.node import NodeEvidence
-
 _EVERY_S = 10.0
 _PATIENCE_S = 3.0
-_MOST_TEXT = 500
-_SEVERITIES = ("note", "warning", "fatal")
-
-
-@dataclass(frozen=True)
-class PodReport:
-    """What one pod says."""
-
-    job: str
-    """Namespace and name of its job."""
-    uid: str
-    """Uid of its job."""
-    node: str
-    """Where it runs."""
-    checkpoint_ms: int | None = None
-    """When the newest checkpoint was complete."""
-    seen: tuple[NodeEvidence, ...] = ()
-    """What was seen of the node."""
-
-
-def read(document: Any, now_ms: int) -> PodReport:
-    """Return a report as it came; raises ValueError where it is none."""
-    try:
-        seen = tuple(
-            NodeEvidence(str(one["check"])[:_MOST_TEXT], now_ms, one["severity"], str(one.get("text", ""))[:_MOST_TEXT])
-            for one in document.get("seen", ())
-            if one["severity"] in _SEVERITIES
-        )
-        checkpoint = document.get("checkpoint_ms")
-        # A clock that runs ahead must not make a job look safer than it is.
-        kept = None if checkpoint is None else min(int(checkpoint), now_ms)
-        return PodReport(str(document["job"]), str(document["uid"]), str(document["node"]), kept, seen)
-    except (KeyError, TypeError, AttributeError, ValueError):
-        raise ValueError("a report has job, uid, node, and what is new") from None
 
 
 def newest_checkpoint_ms(folder: Path) -> int | None:
