@@ -12,6 +12,8 @@ import numpy as np
 
 NEVER = 2**62
 """A time that does not come."""
+LOW32 = 0xFFFFFFFF
+"""The low 32 bits of a word: columns are 64 bits wide, words of a bitmap and of the wire 32."""
 _LINE = 64
 
 GOOD, SKIP, ASSUMED_BAD, DENIED = 0, 1, 2, 3

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.fabric.theory import frames, reach
+from weft.mrc.wire.overhead import payload_share
 
 EVEN = st.integers(1, 512).map(lambda half: 2 * half)
 
@@ -33,7 +34,7 @@ def test_the_fewest_tiers_are_found() -> None:
 
 def test_headers_leave_ninety_six_percent() -> None:
     assert frames.frame_bytes(4096) == 4096 + 166
-    assert round(frames.payload_share(4096), 3) == 0.961
+    assert round(payload_share(4096), 3) == 0.961
 
 
 def test_a_round_trip_holds_319_packets_and_a_rotation_takes_10_9_us() -> None:

@@ -5,6 +5,7 @@ from weft.core.seeds import Seed
 from weft.fabric.explain.base import ClosedFormCheck, Explanation, Panel, Table, curves, named, points
 from weft.fabric.explain.figures import PS_PER_US, TIMEOUT_PS, Figures, figures_of
 from weft.fabric.theory import frames, loss
+from weft.mrc.wire.overhead import payload_share
 from weft.specs.site import SiteSpec
 
 TOPIC = "lossy"
@@ -114,7 +115,7 @@ def _table(figures: Figures) -> Table:
         ("repair of a congestion loss", f"{significant(figures.round_trip_us)} us (trim)", "not allowed to happen"),
         ("who waits in an incast", "the incast", "everybody behind a paused link"),
         ("buffer set aside for pauses, per switch", "0", f"{significant(headroom_mb)} MB"),
-        ("payload of the wire", f"{significant(100 * frames.payload_share(figures.fabric.packet))} %", "-"),
+        ("payload of the wire", f"{significant(100 * payload_share(figures.fabric.packet))} %", "-"),
     ]  # fmt: skip
     return Table(("", "lossy, selective repeat", "lossless, go-back-N"), tuple(rows))
 

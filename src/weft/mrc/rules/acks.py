@@ -8,10 +8,10 @@ so a round trip is measured only where it is certain which of two copies arrived
 from typing import Any
 
 from weft.core.compile.rules import rule
-from weft.mrc.columns import ACKED, ERROR_PEER, ERROR_RETRIES, FREE, IN_FLIGHT, LOST, RETURNED
+from weft.mrc.columns import ACKED, ERROR_PEER, ERROR_RETRIES, FREE, IN_FLIGHT, LOST, LOW32, RETURNED
 from weft.mrc.rules.congestion import cc_ack, cc_penalty, cc_trim
 from weft.mrc.rules.evs import ALWAYS_SKIP, TRIM, ev_delivers, ev_event, ev_marked, note_fate
-from weft.mrc.rules.numbers import LOW32, lowest_bit, seq_near
+from weft.mrc.rules.numbers import lowest_bit, seq_near
 from weft.mrc.rules.recovery import (
     count_retry,
     declare_lost,

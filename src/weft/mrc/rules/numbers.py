@@ -9,11 +9,11 @@ from typing import Any
 
 from weft.core.compile.intrinsics import lowest_set
 from weft.core.compile.rules import compiled_variant, rule
+from weft.mrc.columns import LOW32
 
 PSN_MASK = 0xFFFFFF
 _PSN_SPACE = 0x1000000
 _PSN_HALF = 0x800000
-LOW32 = 0xFFFFFFFF
 
 
 @rule

@@ -14,8 +14,8 @@ before others: so coalescing never leaves the end of a message unanswered.
 from typing import Any
 
 from weft.core.compile.rules import rule
-from weft.mrc.columns import ERROR_IMMEDIATES, NACK, NOTHING, SACK
-from weft.mrc.rules.numbers import LOW32, psn_of, seq_near
+from weft.mrc.columns import ERROR_IMMEDIATES, LOW32, NACK, NOTHING, SACK
+from weft.mrc.rules.numbers import psn_of, seq_near
 from weft.mrc.wire.packets import PSN_OOR_WINDOW, TRIMMED, TRIMMED_LASTHOP, UNEXP_EVENT, VERDICT_SKIP_ONCE
 
 ACCEPTED, DUPLICATE, OUTSIDE, REFUSED = 0, 1, 2, 3

@@ -21,7 +21,8 @@ from weft.mrc.rules.numbers import draw
 REVERSE_ID = 0x8000
 """The bit that tells ids of reverse probes from those of the sending half."""
 _ID_MASK = 0x7FFF
-_RECENT_ROUND_TRIPS = 8
+RECENT_ROUND_TRIPS = 8
+"""Base round trips for which a pair that received counts as receiving: its reverse path is probed that long."""
 _MOST_DRAWS = 16
 _FRESH_ROUND_TRIPS = 2
 _FEW_EVS = 16
@@ -62,7 +63,7 @@ def _other_way(s: Any, k: int, r: Any, i: int, room: int) -> int:
         return -1
     q["reverse_turn"] ^= 1
     e = _way_it_came(s, k, q["came_ev"], room) if q["reverse_turn"] else -1
-    return _drawn(s, k, r, i, room) if e < 0 and old_ps > _RECENT_ROUND_TRIPS * rtt_ps else e
+    return _drawn(s, k, r, i, room) if e < 0 and old_ps > RECENT_ROUND_TRIPS * rtt_ps else e
 
 
 @rule
@@ -100,7 +101,7 @@ def next_reverse_probe(s: Any, k: int, r: Any, i: int, now_ps: int, room: int, o
     params = s.params[0]
     sender = s.qp[k]
     q = r.qp[i]
-    receiving = q["heard_ps"] >= 0 and now_ps - q["heard_ps"] <= _RECENT_ROUND_TRIPS * params["base_rtt_ps"]
+    receiving = q["heard_ps"] >= 0 and now_ps - q["heard_ps"] <= RECENT_ROUND_TRIPS * params["base_rtt_ps"]
     if not receiving or now_ps < q["reverse_probe_ps"]:
         return NOTHING
     q["reverse_probe_ps"] = now_ps + params["base_rtt_ps"]

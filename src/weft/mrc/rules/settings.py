@@ -10,12 +10,11 @@ import numpy as np
 from weft.core.units import PICOSECONDS_PER_SECOND
 from weft.mrc.columns import PARAMS
 from weft.mrc.rules.congestion import ALGORITHMS
+from weft.mrc.wire.overhead import CONGESTION_OVERHEAD_BYTES
 from weft.specs.transport import MrcSpec, window_packets
 
 TIMEOUT_UNIT_PS = 1_024_000
 """The unit of the local acknowledgement timeout, 1.024 us."""
-HEADER_BYTES = 88
-"""What NSCC counts around a payload: UDP's length and 40 more (facts section 4.4): 8 + 12 + 4 + 4 + 16 + 4 + 40."""
 QUICK_ADAPT_GATE = 3
 """Quick adapt acts below max window / 2^3 (facts section 4.4)."""
 _REFERENCE_BDP = 150_000
@@ -29,7 +28,7 @@ def settings(spec: MrcSpec, *, planes: int, rate_bps: int, payload: int = 4096) 
     per_plane = max(1, ev.active // planes)
     values: dict[str, int] = {
         "payload": payload,
-        "overhead": HEADER_BYTES,
+        "overhead": CONGESTION_OVERHEAD_BYTES,
         "window": window_packets(window),
         "slot_mask": slots_mask(window_packets(window)),
         "planes": planes,
@@ -64,7 +63,7 @@ def settings(spec: MrcSpec, *, planes: int, rate_bps: int, payload: int = 4096) 
         "ack_bytes": window.ack_bytes,
         "ack_packet_bytes": window.ack_packet_bytes,
         "mpr": window.mpr,
-        **_congestion(spec, rate_bps, payload + HEADER_BYTES),
+        **_congestion(spec, rate_bps, payload + CONGESTION_OVERHEAD_BYTES),
     }
     assert set(values) == set(PARAMS.names or ()), "every parameter is set here"
     for name, value in values.items():

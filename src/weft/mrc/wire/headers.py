@@ -33,6 +33,22 @@ class Header:
         return sum(abs(width) for _, width in cls.layout) // BITS_PER_BYTE
 
     @classmethod
+    def byte_of(cls, name: str) -> int:
+        """Return in which byte of the header a field begins."""
+        return cls._bits_before(name) // BITS_PER_BYTE
+
+    @classmethod
+    def shift_of(cls, name: str) -> int:
+        """Return how many bits stand behind a field in its last byte."""
+        width = abs(dict(cls.layout)[name])
+        return -(cls._bits_before(name) + width) % BITS_PER_BYTE
+
+    @classmethod
+    def _bits_before(cls, name: str) -> int:
+        place = [field for field, _ in cls.layout].index(name)
+        return sum(abs(width) for _, width in cls.layout[:place])
+
+    @classmethod
     def decode(cls, data: bytes, at: int = 0) -> Self:
         """Return the header that starts at byte `at` of `data`."""
         size = cls.size()

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.compile.rules import rule
-from weft.mrc.rules.numbers import LOW32
+from weft.mrc.columns import LOW32
 
 ICRC_BYTES = 4
 CHANGEABLE_BTH_BYTE = 4

@@ -12,6 +12,20 @@ import numpy as np
 
 from weft.core.compile.rules import rule
 from weft.mrc.columns import REPLY
+from weft.mrc.wire.headers import (
+    Aeth,
+    Bth,
+    CcState,
+    Eeth,
+    Erth,
+    ImmDt,
+    Meth,
+    Neth,
+    Peth,
+    Reth,
+    Seth,
+    Tseth,
+)
 from weft.mrc.wire.icrc import ICRC_BYTES, byte_at, icrc_over
 from weft.mrc.wire.packets import (
     ACK,
@@ -40,9 +54,31 @@ VIEW = np.dtype(
 
 FINE, TOO_SHORT, UNKNOWN_OPCODE, WRONG_VERSION, WRONG_CHECK, WRONG_LENGTH, WRONG_REASON = 0, 1, 2, 3, 4, 5, 6
 """What `read_packet` answers."""
-_BTH, _METH, _TSETH, _RETH, _IMMEDIATE = 12, 4, 4, 16, 4
-_SACK_BYTES, _NETH, _PETH, _ERTH, _EETH, _AETH = 36, 20, 16, 16, 36, 4
-_PARTITION = 0xFFFF
+# Sizes and places come from the header tables; worked out once here, compiled code holds them as constants.
+_BTH, _METH, _TSETH, _RETH, _IMMEDIATE = Bth.size(), Meth.size(), Tseth.size(), Reth.size(), ImmDt.size()
+_SETH, _NETH, _PETH, _ERTH, _EETH, _AETH = (one.size() for one in (Seth, Neth, Peth, Erth, Eeth, Aeth))
+_SACK_BYTES = _SETH + CcState.size()
+_VERSION_AT, _PARTITION_AT, _QUEUE_PAIR_AT = Bth.byte_of("version"), Bth.byte_of("partition"), Bth.byte_of("queue_pair")
+_FLAGS_AT, _PSN_AT = Bth.byte_of("ack_request"), Bth.byte_of("psn")
+_ACK_REQUEST, _RETRANSMISSION = Bth.shift_of("ack_request"), Bth.shift_of("retransmission")
+_TIMESTAMPED = Bth.shift_of("timestamped")
+_PARTITION = Bth.partition
+_MSN_AT, _COARSE_AT = Meth.byte_of("msn"), Tseth.byte_of("coarse")
+_KEY_AT, _LENGTH_AT = Reth.byte_of("key"), Reth.byte_of("length")
+_VERDICT, _PROBE_RESPONSE = Seth.shift_of("verdict"), Seth.shift_of("probe_response")
+_ACK_OFFSET_AT, _SACK_EV_AT, _CACK_AT = (Seth.byte_of(one) for one in ("ack_psn_offset", "entropy", "cack_psn"))
+_MPR_AT, _SACK_OFFSET_AT, _BITMAP_AT = (Seth.byte_of(one) for one in ("mpr", "sack_offset", "sack_bitmap"))
+_SACK_STAMP_AT = _SETH + CcState.byte_of("tx_timestamp")
+_OOO_AT, _OOO = _SETH + CcState.byte_of("ooo_count"), CcState.shift_of("ooo_count")
+_RESTORE_AT = _SETH + CcState.byte_of("restore_cwnd")
+_PENALTY_AT, _PENALTY = _SETH + CcState.byte_of("rcv_cwnd_pen"), CcState.shift_of("rcv_cwnd_pen")
+_NACK_EV_AT, _NACK_PSN_AT, _NACK_STAMP_AT = (Neth.byte_of(one) for one in ("entropy", "nack_psn", "tx_timestamp"))
+_PROBE_STAMP_AT, _REQUEST_PORTS_AT = Peth.byte_of("tx_timestamp"), Erth.byte_of("port_status")
+_RESPONSE_VERDICT_AT, _RESPONSE_VERDICT = Eeth.byte_of("verdict"), Eeth.shift_of("verdict")
+_RESPONSE_EV_AT, _RESPONSE_PORTS_AT = Eeth.byte_of("entropy"), Eeth.byte_of("port_status")
+_STAMP_AFTER_PORTS = Eeth.byte_of("tx_timestamp") - _RESPONSE_PORTS_AT
+_ACK_MSN_AT = Aeth.byte_of("msn")
+_UNITS_MASK = 0xFFFFFF
 _REASONS = np.array(NACK_REASONS, np.int64)
 
 
@@ -93,31 +129,33 @@ def signed(value: int, bits: int) -> int:
 
 @rule
 def _pack_bth(data: Any, at: int, opcode: int, queue_pair: int, psn: int, flags: int) -> int:
-    """Write a base transport header; `flags` is byte 8."""
+    """Write a base transport header; `flags` is the byte of its three flags."""
     data[at] = opcode
-    data[at + 1] = 0
-    put16(data, at + 2, _PARTITION)
-    data[at + 4] = 0
-    put24(data, at + 5, queue_pair)
-    data[at + 8] = flags
-    put24(data, at + 9, psn)
+    data[at + _VERSION_AT] = 0
+    put16(data, at + _PARTITION_AT, _PARTITION)
+    data[at + _QUEUE_PAIR_AT - 1] = 0  # reserved
+    put24(data, at + _QUEUE_PAIR_AT, queue_pair)
+    data[at + _FLAGS_AT] = flags
+    put24(data, at + _PSN_AT, psn)
     return at + _BTH
 
 
 @rule
 def pack_data(data: Any, at: int, queue_pair: int, send: Any, stamp: int) -> int:
     """Write the headers of a data packet from a `SEND` row, with a timestamp, and return where its payload begins."""
-    flags = send["ack_request"] << 7 | send["retransmission"] << 5 | 1 << 4
+    flags = send["ack_request"] << _ACK_REQUEST | send["retransmission"] << _RETRANSMISSION | 1 << _TIMESTAMPED
     at = _pack_bth(data, at, send["opcode"], queue_pair, send["psn"], flags)
     put16(data, at, 0)
-    put16(data, at + 2, send["msn"])
-    put16(data, at + 4, stamp)
-    put16(data, at + 6, 0)
-    put32(data, at + 8, send["address"] >> 32)
-    put32(data, at + 12, send["address"])
-    put32(data, at + 16, send["key"])
-    put32(data, at + 20, send["length"])
-    at += _METH + _TSETH + _RETH
+    put16(data, at + _MSN_AT, send["msn"])
+    at += _METH
+    put16(data, at, stamp)
+    put16(data, at + _COARSE_AT, 0)
+    at += _TSETH
+    put32(data, at, send["address"] >> 32)
+    put32(data, at + 4, send["address"])
+    put32(data, at + _KEY_AT, send["key"])
+    put32(data, at + _LENGTH_AT, send["length"])
+    at += _RETH
     if send["immediate"] >= 0:
         put32(data, at, send["immediate"])
         at += _IMMEDIATE
@@ -131,23 +169,24 @@ def pack_reply(data: Any, at: int, queue_pair: int, reply: Any) -> int:
         at = _pack_bth(data, at, NACK, queue_pair, 0, 0)
         data[at : at + _NETH] = 0
         data[at] = reply["reason"]
-        put32(data, at + 4, reply["value"])
-        put24(data, at + 12, reply["psn"])
-        put16(data, at + 16, reply["stamp"])
+        put32(data, at + _NACK_EV_AT, reply["value"])
+        put24(data, at + _NACK_PSN_AT, reply["psn"])
+        put16(data, at + _NACK_STAMP_AT, reply["stamp"])
         return at + _NETH
     at = _pack_bth(data, at, SACK, queue_pair, 0, 0)
     data[at : at + _SACK_BYTES] = 0
-    data[at] = reply["verdict"] << 6 | reply["probe_response"] << 5
-    put16(data, at + 2, reply["ack_psn_offset"])
-    put32(data, at + 4, reply["value"])
-    put24(data, at + 12, reply["cack_psn"])
-    data[at + 16] = reply["mpr"]
-    put16(data, at + 18, reply["sack_offset"])
-    put32(data, at + 20, reply["bitmap_high"])
-    put32(data, at + 24, reply["bitmap_low"])
-    put16(data, at + 28, reply["stamp"])
-    put16(data, at + 30, reply["ooo_count"] << 1)
-    put32(data, at + 32, reply["penalty"] << 25 | reply["received_units"])
+    data[at] = reply["verdict"] << _VERDICT | reply["probe_response"] << _PROBE_RESPONSE
+    put16(data, at + _ACK_OFFSET_AT, reply["ack_psn_offset"])
+    put32(data, at + _SACK_EV_AT, reply["value"])
+    put24(data, at + _CACK_AT, reply["cack_psn"])
+    data[at + _MPR_AT] = reply["mpr"]
+    put16(data, at + _SACK_OFFSET_AT, reply["sack_offset"])
+    put32(data, at + _BITMAP_AT, reply["bitmap_high"])
+    put32(data, at + _BITMAP_AT + 4, reply["bitmap_low"])
+    put16(data, at + _SACK_STAMP_AT, reply["stamp"])
+    put16(data, at + _OOO_AT, reply["ooo_count"] << _OOO)
+    # The penalty and a reserved bit share a word with the 24 bits of what was received.
+    put32(data, at + _PENALTY_AT, reply["penalty"] << (24 + _PENALTY) | reply["received_units"])
     return at + _SACK_BYTES
 
 
@@ -157,7 +196,7 @@ def pack_probe(data: Any, at: int, queue_pair: int, number: int, stamp: int) -> 
     at = _pack_bth(data, at, PROBE, queue_pair, 0, 0)
     data[at : at + _PETH] = 0
     put16(data, at, number)
-    put16(data, at + 8, stamp)
+    put16(data, at + _PROBE_STAMP_AT, stamp)
     return at + _PETH
 
 
@@ -167,7 +206,7 @@ def pack_request(data: Any, at: int, operation: int, number: int, port_status: i
     at = _pack_bth(data, at, ENDPOINT_REQUEST, ENDPOINT_QUEUE_PAIR, number, 0)
     data[at : at + _ERTH] = 0
     data[at] = operation
-    put32(data, at + 8, port_status)
+    put32(data, at + _REQUEST_PORTS_AT, port_status)
     return at + _ERTH
 
 
@@ -177,9 +216,9 @@ def pack_response(data: Any, at: int, operation: int, number: int, verdict: int,
     at = _pack_bth(data, at, ENDPOINT_RESPONSE, ENDPOINT_QUEUE_PAIR, number, 0)
     data[at : at + _EETH] = 0
     data[at] = operation
-    data[at + 1] = verdict << 6
-    put32(data, at + 4, value)
-    put32(data, at + 12, port_status)
+    data[at + _RESPONSE_VERDICT_AT] = verdict << _RESPONSE_VERDICT
+    put32(data, at + _RESPONSE_EV_AT, value)
+    put32(data, at + _RESPONSE_PORTS_AT, port_status)
     return at + _EETH
 
 
@@ -225,9 +264,9 @@ def packet_shape(data: Any, start: int, end: int, trimmed: bool) -> int:
     if end - start < _BTH:
         return TOO_SHORT
     opcode = byte_at(data, start)
-    if byte_at(data, start + 1) & 0xF:
+    if byte_at(data, start + _VERSION_AT) & 0xF:
         return WRONG_VERSION
-    size = _header_bytes(opcode, byte_at(data, start + 8) >> 4 & 1)
+    size = _header_bytes(opcode, byte_at(data, start + _FLAGS_AT) >> _TIMESTAMPED & 1)
     if size < 0 or (trimmed and opcode > ONLY_IMMEDIATE):
         return UNKNOWN_OPCODE
     body_end = end if trimmed else end - ICRC_BYTES
@@ -238,15 +277,15 @@ def packet_shape(data: Any, start: int, end: int, trimmed: bool) -> int:
 def read_headers(data: Any, start: int, body_end: int, trimmed: bool, view: Any) -> int:
     """Read a packet whose opcode and size are right and whose check has been looked at."""
     opcode = byte_at(data, start)
-    flags = byte_at(data, start + 8)
+    flags = byte_at(data, start + _FLAGS_AT)
     at = start + _BTH
-    size = _header_bytes(opcode, flags >> 4 & 1)
+    size = _header_bytes(opcode, flags >> _TIMESTAMPED & 1)
     view["opcode"] = opcode
-    view["queue_pair"] = get24(data, start + 5)
-    view["psn"] = get24(data, start + 9)
-    view["ack_request"] = flags >> 7
-    view["retransmission"] = flags >> 5 & 1
-    view["timestamped"] = flags >> 4 & 1
+    view["queue_pair"] = get24(data, start + _QUEUE_PAIR_AT)
+    view["psn"] = get24(data, start + _PSN_AT)
+    view["ack_request"] = flags >> _ACK_REQUEST
+    view["retransmission"] = flags >> _RETRANSMISSION & 1
+    view["timestamped"] = flags >> _TIMESTAMPED & 1
     view["payload_at"] = at + size
     if opcode <= ONLY_IMMEDIATE:
         _read_data(data, at, view)
@@ -264,14 +303,14 @@ def read_check(data: Any, at: int) -> int:
 def _read_data(data: Any, at: int, view: Any) -> None:
     """Read the headers of a data packet."""
     view["rqmsn"] = get16(data, at)
-    view["msn"] = get16(data, at + 2)
+    view["msn"] = get16(data, at + _MSN_AT)
     at += _METH
     if view["timestamped"]:
         view["stamp"] = get16(data, at)
         at += _TSETH
     view["address"] = (signed(get32(data, at), 32) << 32) + get32(data, at + 4)
-    view["key"] = get32(data, at + 8)
-    view["length"] = get32(data, at + 12)
+    view["key"] = get32(data, at + _KEY_AT)
+    view["length"] = get32(data, at + _LENGTH_AT)
     has_immediate = view["opcode"] in (LAST_IMMEDIATE, ONLY_IMMEDIATE)
     view["immediate"] = get32(data, at + _RETH) if has_immediate else -1
 
@@ -283,27 +322,27 @@ def _read_control(data: Any, at: int, opcode: int, view: Any) -> int:
         _read_sack(data, at, view)
     elif opcode == NACK:
         view["reason"] = byte_at(data, at)
-        view["value"] = signed(get32(data, at + 4), 32)
-        view["psn"] = get24(data, at + 12)
-        view["stamp"] = get16(data, at + 16)
+        view["value"] = signed(get32(data, at + _NACK_EV_AT), 32)
+        view["psn"] = get24(data, at + _NACK_PSN_AT)
+        view["stamp"] = get16(data, at + _NACK_STAMP_AT)
         known = False
         for reason in _REASONS:
             known = known or reason == byte_at(data, at)
         return FINE if known else WRONG_REASON
     elif opcode == PROBE:
         view["id"] = get16(data, at)
-        view["stamp"] = get16(data, at + 8)
+        view["stamp"] = get16(data, at + _PROBE_STAMP_AT)
     elif opcode in (ENDPOINT_REQUEST, ENDPOINT_RESPONSE):
         view["id"] = view["psn"] & 0xFFFF
         view["operation"] = byte_at(data, at)
-        masks_at = at + (8 if opcode == ENDPOINT_REQUEST else 12)
+        masks_at = at + (_REQUEST_PORTS_AT if opcode == ENDPOINT_REQUEST else _RESPONSE_PORTS_AT)
         view["port_status"] = get32(data, masks_at)
-        view["stamp"] = get16(data, masks_at + 4)
+        view["stamp"] = get16(data, masks_at + _STAMP_AFTER_PORTS)
         if opcode == ENDPOINT_RESPONSE:
-            view["verdict"] = byte_at(data, at + 1) >> 6
-            view["value"] = signed(get32(data, at + 4), 32)
+            view["verdict"] = byte_at(data, at + _RESPONSE_VERDICT_AT) >> _RESPONSE_VERDICT
+            view["value"] = signed(get32(data, at + _RESPONSE_EV_AT), 32)
     else:
-        view["msn"] = get24(data, at + 1)
+        view["msn"] = get24(data, at + _ACK_MSN_AT)
     return FINE
 
 
@@ -311,17 +350,17 @@ def _read_control(data: Any, at: int, opcode: int, view: Any) -> int:
 def _read_sack(data: Any, at: int, view: Any) -> None:
     """Read a selective acknowledgement with its congestion state."""
     view["reason"] = 0
-    view["verdict"] = byte_at(data, at) >> 6
-    view["probe_response"] = byte_at(data, at) >> 5 & 1
-    view["ack_psn_offset"] = signed(get16(data, at + 2), 16)
-    view["value"] = signed(get32(data, at + 4), 32)
-    view["cack_psn"] = get24(data, at + 12)
-    view["mpr"] = byte_at(data, at + 16)
-    view["sack_offset"] = signed(get16(data, at + 18), 16)
-    view["bitmap_high"] = get32(data, at + 20)
-    view["bitmap_low"] = get32(data, at + 24)
-    view["stamp"] = get16(data, at + 28)
-    view["ooo_count"] = get16(data, at + 30) >> 1
-    view["restore_cwnd"] = byte_at(data, at + 31) & 1
-    view["penalty"] = byte_at(data, at + 32) >> 1
-    view["received_units"] = get32(data, at + 32) & 0xFFFFFF
+    view["verdict"] = byte_at(data, at) >> _VERDICT
+    view["probe_response"] = byte_at(data, at) >> _PROBE_RESPONSE & 1
+    view["ack_psn_offset"] = signed(get16(data, at + _ACK_OFFSET_AT), 16)
+    view["value"] = signed(get32(data, at + _SACK_EV_AT), 32)
+    view["cack_psn"] = get24(data, at + _CACK_AT)
+    view["mpr"] = byte_at(data, at + _MPR_AT)
+    view["sack_offset"] = signed(get16(data, at + _SACK_OFFSET_AT), 16)
+    view["bitmap_high"] = get32(data, at + _BITMAP_AT)
+    view["bitmap_low"] = get32(data, at + _BITMAP_AT + 4)
+    view["stamp"] = get16(data, at + _SACK_STAMP_AT)
+    view["ooo_count"] = get16(data, at + _OOO_AT) >> _OOO
+    view["restore_cwnd"] = byte_at(data, at + _RESTORE_AT) & 1
+    view["penalty"] = byte_at(data, at + _PENALTY_AT) >> _PENALTY
+    view["received_units"] = get32(data, at + _PENALTY_AT) & _UNITS_MASK

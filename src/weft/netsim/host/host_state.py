@@ -33,7 +33,6 @@ sends data the same way over the same queue pair."""
 ROW, PAIR, HALF, ROUTE, SIZE, KIND, HOST, TIME = range(8)
 """Columns of `out`: header row, queue pair, half that sends, EV bits that route it, bytes, kind, NIC, time."""
 OUT_COLUMNS = 8
-RECENT_ROUND_TRIPS = 8
 WORD_BITS = 32
 """Halves in one word of `ready`."""
 WORD_SHIFT, WORD_MASK = 5, 31

@@ -4,7 +4,8 @@ from typing import Any
 
 from weft.core.compile.intrinsics import prefetch
 from weft.core.compile.rules import replaceable, rule
-from weft.mrc.rules.numbers import LOW32, lowest_bit
+from weft.mrc.columns import LOW32
+from weft.mrc.rules.numbers import lowest_bit
 from weft.netsim.host.host_state import DRAW, RECYCLE
 from weft.netsim.host.timers import next_ready
 

@@ -6,7 +6,8 @@ from weft.core.compile.rules import rule
 from weft.mrc.columns import NEVER
 from weft.mrc.rules.control import next_deadline
 from weft.mrc.rules.numbers import lowest_bit
-from weft.netsim.host.host_state import AT_NIC, DUE, RECENT_ROUND_TRIPS, SEEN_AS, WORD_MASK, WORD_SHIFT
+from weft.mrc.rules.reverse import RECENT_ROUND_TRIPS
+from weft.netsim.host.host_state import AT_NIC, DUE, SEEN_AS, WORD_MASK, WORD_SHIFT
 
 
 @rule

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from weft.core.seeds import Seed
 from weft.mrc.columns import DATA, EV_PROBE, NACK, PORT_STATUS, PROBE, SACK
+from weft.mrc.wire import packets
+from weft.mrc.wire.overhead import frame_overhead
 from weft.netsim.host.host_state import EV_ANSWER, PORT_ANSWER, TURN
 from weft.netsim.model.network import Frames, Network
 from weft.netsim.model.switching import PLAIN, Switching
@@ -13,17 +15,22 @@ from weft.netsim.transports.sprayed import SprayedEndpoints, fitted
 from weft.specs.rivals import Forwarding
 from weft.specs.transport import MrcSpec
 
-ETHERNET = 38
-"""Bytes of Ethernet around a packet: header, check, preamble and gap."""
-_IPV6, _UDP, _BTH, _ICRC = 40, 8, 12, 4
-_BODY = {DATA: 24, SACK: 36, NACK: 20, PROBE: 16, EV_PROBE: 16, PORT_STATUS: 16, EV_ANSWER: 36, PORT_ANSWER: 36}
-"""Bytes of MRC's own headers by kind (facts section 3): METH + TSETH + RETH = 24, SETH + CC_STATE = 36, and so on."""
+_OPCODES = {
+    DATA: packets.MIDDLE,
+    SACK: packets.SACK,
+    NACK: packets.NACK,
+    PROBE: packets.PROBE,
+    **dict.fromkeys((EV_PROBE, PORT_STATUS), packets.ENDPOINT_REQUEST),
+    **dict.fromkeys((EV_ANSWER, PORT_ANSWER), packets.ENDPOINT_RESPONSE),
+}
+"""The opcode that stands for each kind: from it follow the headers, and from these the size."""
 
 
 def frames_of(payload: int, forwarding: Forwarding) -> Frames:
     """Return how large MRC's packets are around `payload` bytes; SRv6 puts a second IPv6 header around each."""
-    around = ETHERNET + _IPV6 * (2 if forwarding == "srv6" else 1) + _UDP + _BTH + _ICRC
-    return Frames(payload, around + _BODY[DATA], {kind: around + size for kind, size in _BODY.items()})
+    ipv6_headers = 2 if forwarding == "srv6" else 1
+    sizes = {kind: frame_overhead(opcode, ipv6_headers=ipv6_headers) for kind, opcode in _OPCODES.items()}
+    return Frames(payload, sizes[DATA], sizes)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,9 @@ from typing_extensions import override
 from weft.core.compile.rules import Specialisation
 from weft.core.seeds import Seed, mix
 from weft.mrc.columns import NACK, SACK
+from weft.mrc.wire.headers import Bth
+from weft.mrc.wire.icrc import ICRC_BYTES
+from weft.mrc.wire.overhead import ETHERNET_BYTES, UDP_BYTES
 from weft.netsim.host import mrc_host, prefetch, roce_host
 from weft.netsim.model.network import Frames, Network, pause_lags
 from weft.netsim.model.switching import MARK_ONE, Marking, Pause, Switching
@@ -24,8 +27,8 @@ from weft.netsim.transports.routing import AS_GIVEN, routing
 from weft.specs.rivals import PfcSpec, RoceSpec
 
 _HASH_BITS = 32
-_AROUND = 38 + 20 + 8 + 12 + 4
-"""Ethernet, IPv4, UDP, BTH and ICRC."""
+_IPV4_BYTES = 20
+_AROUND = ETHERNET_BYTES + _IPV4_BYTES + UDP_BYTES + Bth.size() + ICRC_BYTES
 _CONTROL = {SACK: _AROUND + 4, NACK: _AROUND + 4, roce_host.CNP: _AROUND + 16}
 """AETH in acknowledgements; 16 reserved bytes in a CNP (InfiniBand annex A17.9.3)."""
 _TIMEOUT_UNIT_PS = 4_096_000

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.units import BitsPerSecond, Bytes, FlopsPerSecond
-from weft.planning.cost_model.machine import HEADER_BYTES, Machine
+from weft.planning.cost_model.machine import USUAL_PAYLOAD_SHARE, Machine
 from weft.planning.cost_model.plans import Practice, dimensions_of, one_plan
 from weft.planning.cost_model.step import Workload, block_times
 from weft.specs.efficiency import EfficiencySpec
@@ -24,7 +24,6 @@ _MICROSECONDS = 1e6
 _LEAST = 1e-3
 _SUMS_BYTES = 20
 """Of a parameter and a micro-batch: its gradient copied into a bucket (8), and added to another one's (12)."""
-_PAYLOAD = 4096 / (4096 + HEADER_BYTES)
 
 
 @dataclass(frozen=True)
@@ -185,7 +184,7 @@ def _bare(flops: float, share: EfficiencySpec, memory_rate: float) -> Machine:
 
 def measured_site(base: SiteSpec, found: Calibration, *, name: str, ranks: int, memory_bytes: int) -> SiteSpec:
     """Return `base` with `ranks` GPUs of the measured kind, one to a node, on one plane as fast as they exchange."""
-    rate = BitsPerSecond(max(1, round(8 * found.network_bytes_per_s / _PAYLOAD)))
+    rate = BitsPerSecond(max(1, round(8 * found.network_bytes_per_s / USUAL_PAYLOAD_SHARE)))
     gpu = base.gpu.model_copy(
         update={
             "memory": Bytes(memory_bytes),

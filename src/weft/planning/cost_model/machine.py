@@ -11,13 +11,13 @@ import numpy as np
 from weft.collectives.costs import Column
 from weft.core.units import PICOSECONDS_PER_SECOND
 from weft.fabric.limits import latency_floor_ps
+from weft.mrc.wire.overhead import payload_share
 from weft.specs.efficiency import EfficiencySpec
 from weft.specs.gpus import gpu_type
 from weft.specs.site import SiteSpec
 
-HEADER_BYTES = 166
-"""Bytes around the payload of a packet: 128 of headers and 38 of Ethernet (arXiv 2605.04333)."""
-_USUAL_PAYLOAD = 4096 / (4096 + HEADER_BYTES)
+USUAL_PAYLOAD_SHARE = payload_share(4096)
+"""Share of the wire that carries payload in packets of the usual size."""
 
 
 @dataclass(frozen=True)
@@ -80,11 +80,6 @@ class Machine:
         return self.nic_rate / self.efficiency.nic * share
 
 
-def payload_share(packet: int) -> float:
-    """Return the share of a link's bits that is payload, with packets of `packet` bytes."""
-    return packet / (packet + HEADER_BYTES)
-
-
 def machine_of(site: SiteSpec) -> Machine:
     """Return the planner's view of a site."""
     efficiency = site.efficiency or gpu_type(site.gpu.like or site.gpu.kind).efficiency
@@ -127,7 +122,7 @@ def usual_machine(kind: str, gpus: int, nic_bps: int, *, latency_s: float = 3e-6
         memory_rate=known.gpu.memory_rate / 8 * share.memory,
         domain_rate=known.scale_up.rate / 8 * share.link,
         domain_latency_s=known.scale_up.latency / PICOSECONDS_PER_SECOND,
-        nic_rate=nic_bps / 8 * _USUAL_PAYLOAD * share.nic,
+        nic_rate=nic_bps / 8 * USUAL_PAYLOAD_SHARE * share.nic,
         fabric_latency_s=latency_s + share.message_us * 1e-6,
         power_w=known.gpu.power / 1000,
         idle_power_w=known.gpu.idle_power / 1000,

@@ -14,7 +14,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic, models, overload, register_model
 
 from weft.core.compile.rules import compiled
-from weft.mrc.rules.numbers import LOW32
+from weft.mrc.columns import LOW32
 from weft.mrc.wire.icrc import crc_over
 
 # Its types describe what makes an intrinsic, not what one is called with.

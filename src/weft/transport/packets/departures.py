@@ -11,7 +11,7 @@ from weft.core.compile.rules import rule
 from weft.mrc.columns import DATA, EV_PROBE, NEVER, NOTHING, PORT_STATUS, PROBE
 from weft.mrc.rules.control import next_control, next_deadline, on_timer
 from weft.mrc.rules.numbers import draw
-from weft.mrc.rules.reverse import next_reverse_probe, reverse_ev
+from weft.mrc.rules.reverse import RECENT_ROUND_TRIPS, next_reverse_probe, reverse_ev
 from weft.mrc.rules.sender import next_data
 from weft.mrc.wire.icrc import ICRC_START
 from weft.mrc.wire.inplace import pack_data, pack_probe, pack_reply, pack_request, pack_response, put16, put32
@@ -28,7 +28,6 @@ _DONT_WAIT = 0x40
 _MESSAGE_BYTES = 64
 _MILLION = 1_000_000
 _CHANGEABLE = PREFIX + 4
-_RECENT_ROUND_TRIPS = 8
 _STAMP_SHIFT = 17
 """Stamps count 131 ns: the specification's 128 ns, near enough for what they are read for."""
 REVERSE_EVERY_PS = 1_000_000_000
@@ -323,7 +322,7 @@ def set_deadline(w: Any, i: int) -> None:
     due_ps = next_deadline(w.s, i)
     q = w.r.qp[i]
     sender = w.s.qp[i]
-    recent_ps = q["heard_ps"] + _RECENT_ROUND_TRIPS * w.s.params[0]["base_rtt_ps"]
+    recent_ps = q["heard_ps"] + RECENT_ROUND_TRIPS * w.s.params[0]["base_rtt_ps"]
     if sender["una"] == sender["end"] and q["heard_ps"] >= 0 and q["reverse_probe_ps"] <= recent_ps:
         due_ps = min(due_ps, max(q["reverse_probe_ps"], w.peers[i]["reverse_ps"]))
     w.peers[i]["deadline_ps"] = due_ps
