@@ -11,10 +11,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from weft.cluster.lifecycle import ProcessEnd
+from weft.cluster.records.exit_status import BY_SIGNAL, NOT_FOUND
 from weft.cluster.records.job import Job, JobState
 from weft.engines.local import runner
 from weft.engines.local.atomic_files import read_document, write_document
@@ -30,22 +31,6 @@ _TOP_BITS, _CONTINUED = 0xC0, 0x80
 """A byte of UTF-8 with these two top bits continues a character."""
 
 
-@dataclass(frozen=True, slots=True)
-class Exit:
-    """How an attempt ended."""
-
-    status: int
-    """Exit status; 128 and more is a signal."""
-    text: str
-    """The same in words."""
-    lost: bool = False
-    """Whether its runner vanished without a word."""
-
-
-class AttemptProcess:
-    """An attempt is under way."""
-
-
 class Attempts:
     """Starts, watches and ends runners."""
 
@@ -55,7 +40,7 @@ class Attempts:
         self._children: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
         self._starts: dict[tuple[str, int], int] = {}
         self._claims: dict[tuple[str, int], Identity] = {}
-        self._told: set[tuple[str, int, int]] = set()
+        self._signalled: set[tuple[str, int, int]] = set()
 
     def prepare(self, job: Job, entry: StoredJob) -> None:
         """Write the order of a job's next attempt; nothing starts yet."""
@@ -85,7 +70,7 @@ class Attempts:
         if self._claimed(entry) is None and not (self._folder(entry) / runner.EXIT).exists():
             self.begin(entry)
 
-    def look(self, entry: StoredJob) -> Exit | AttemptProcess | None:
+    def look(self, entry: StoredJob) -> ProcessEnd | Literal["runs"] | None:
         """Return what is new about an attempt: that it runs, that it has ended, or nothing."""
         folder = self._folder(entry)
         if (done := read_document(folder / runner.EXIT)) is not None:
@@ -97,7 +82,7 @@ class Attempts:
             # It may have written its last word between our two looks.
             done = read_document(folder / runner.EXIT)
             return self._ended(entry, done) if done is not None else self._lost(entry)
-        return AttemptProcess() if entry.job.state is JobState.STARTING else None
+        return "runs" if entry.job.state is JobState.STARTING else None
 
     def ask(self, entry: StoredJob) -> None:
         """Ask the job to end; its runner makes it, after the grace that was ordered."""
@@ -157,7 +142,7 @@ class Attempts:
             self._claims[place] = Identity.from_plain(found)
         return self._claims.get(place)
 
-    def _unclaimed(self, entry: StoredJob) -> Exit | None:
+    def _unclaimed(self, entry: StoredJob) -> ProcessEnd | None:
         """Start an attempt again whose runner ended before it could claim it."""
         place = (entry.job.id, entry.attempt)
         child = self._children.get(place)
@@ -166,36 +151,36 @@ class Attempts:
         if self._claimed(entry) is not None:
             return None
         if self._starts.get(place, 0) >= _STARTS:
-            return Exit(
+            return ProcessEnd(
                 runner.NOT_STARTED, f"its runner could not be started; see {self._folder(entry) / 'runner.log'}"
             )
         self.begin(entry)
         return None
 
-    def _ended(self, entry: StoredJob, done: Mapping[str, Any]) -> Exit:
+    def _ended(self, entry: StoredJob, done: Mapping[str, Any]) -> ProcessEnd:
         self._forget(entry)
-        return Exit(int(done["status"]), _how(int(done["status"]), done.get("rank")))
+        return ProcessEnd(int(done["status"]), _how(int(done["status"]), done.get("rank")))
 
-    def _lost(self, entry: StoredJob) -> Exit:
+    def _lost(self, entry: StoredJob) -> ProcessEnd:
         """End what a vanished runner may have left behind."""
         known = read_document(self._folder(entry) / runner.CHILDREN) or {"children": []}
         for child in known["children"]:
             Identity.from_plain(child).signal_group(signal.SIGKILL)
         self._forget(entry)
-        return Exit(128 + signal.SIGKILL, "its runner was killed, or the machine was started anew", lost=True)
+        return ProcessEnd(128 + signal.SIGKILL, "its runner was killed, or the machine was started anew", lost=True)
 
     def _forget(self, entry: StoredJob) -> None:
         place = (entry.job.id, entry.attempt)
         self._claims.pop(place, None)
         self._starts.pop(place, None)
-        self._told = {word for word in self._told if word[:2] != place}
+        self._signalled = {word for word in self._signalled if word[:2] != place}
 
     def _signal(self, entry: StoredJob, number: int) -> None:
         # Once each: a second request to end means "now" to many programs.
         word = (entry.job.id, entry.attempt, number)
         claimed = self._claimed(entry)
-        if claimed is not None and word not in self._told and claimed.signal(number):
-            self._told.add(word)
+        if claimed is not None and word not in self._signalled and claimed.signal(number):
+            self._signalled.add(word)
 
 
 def _runner_environment() -> dict[str, str]:
@@ -207,11 +192,11 @@ def _how(status: int, rank: int | None) -> str:
     where = "" if not rank else f" on rank {rank}"
     if status == 0:
         return "done"
-    if status == runner.NOT_FOUND:
+    if status == NOT_FOUND:
         return f"its command was not found{where}"
-    if status > runner.BY_SIGNAL:
+    if status > BY_SIGNAL:
         with contextlib.suppress(ValueError):
-            return f"ended by {signal.Signals(status - runner.BY_SIGNAL).name}{where}"
+            return f"ended by {signal.Signals(status - BY_SIGNAL).name}{where}"
     return f"ended with status {status}{where}"
 
 

@@ -6,16 +6,17 @@ engine may die between any two lines and the next one goes on (`_recover`). One 
 """
 
 import json
-import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from weft.cluster import lifecycle
 from weft.cluster.health.node_life import NodeEvent, after, allowed
+from weft.cluster.lifecycle import ProcessEnd
 from weft.cluster.log import DecisionRecorder
-from weft.cluster.records import actions as words
-from weft.cluster.records.effects import ended, node_after, requeued, stopped, witnessed
+from weft.cluster.records import actions
+from weft.cluster.records.effects import ended, node_after, witnessed
 from weft.cluster.records.encoding import action_as_plain
 from weft.cluster.records.job import ENDED, Job, JobState
 from weft.cluster.records.node import Node, NodeEvidence
@@ -23,11 +24,10 @@ from weft.cluster.records.snapshot import Snapshot
 from weft.cluster.scheduling.admission import admit
 from weft.cluster.scheduling.state import ClusterState
 from weft.core.errors import UsageError
-from weft.engines.local.attempts import Attempts, Exit
+from weft.engines.local.attempts import Attempts
 from weft.engines.local.home import Home
 from weft.engines.local.launches import prepared
 from weft.engines.local.progress import news_of
-from weft.engines.local.runner import TRY_AGAIN
 from weft.engines.local.site_state import SiteState
 from weft.engines.local.store import StoredJob
 from weft.engines.local.test_processes import TestProcesses
@@ -36,13 +36,8 @@ from weft.specs.submission import SubmissionSpec
 Pulse = Callable[[str], None]
 
 _LONGEST_NAME = 48
-_LOSSES_FORGIVEN = 5
 _PLAN_EVERY_MS = 1_000
 _HEAR_EVERY_MS = 1_000
-_TERMINATED = 128 + signal.SIGTERM
-_KILLED = 128 + signal.SIGKILL
-_LEAVING = frozenset({TRY_AGAIN, _TERMINATED, _KILLED, 128 + signal.SIGINT})
-"""Statuses with which a job that was asked to leave says that it wants to go on later."""
 
 
 def wall_ms() -> int:
@@ -162,9 +157,9 @@ class LocalEngine:
             raise UsageError(f"{name} is {node.state} and can not be {event}ed; weft nodes shows where each stands")
         word = ("", "") if back else ("out", f"{by}: {reason}" if reason else by)
         if back:
-            changed = node_after(node, words.Move(node.number, after(node.state, event), str(event), reason), now)
+            changed = node_after(node, actions.Move(node.number, after(node.state, event), str(event), reason), now)
         else:
-            changed = node_after(node, words.Drain(node.number, reason or f"drained by {by}"), now)
+            changed = node_after(node, actions.Drain(node.number, reason or f"drained by {by}"), now)
         changed = replace(changed, override=word[0], override_by=word[1])
         self._put_node(changed, f"{'undrained' if back else 'drained'} by {by}{f': {reason}' if reason else ''}")
         return changed
@@ -232,7 +227,7 @@ class LocalEngine:
             changed = True
             self._pulse("seen")
             with self.memory.store.transaction():
-                if isinstance(found, Exit):
+                if isinstance(found, ProcessEnd):
                     self._exited(entry, found, now)
                 else:
                     state = JobState.RUNNING if entry.job.state is JobState.STARTING else entry.job.state
@@ -257,35 +252,19 @@ class LocalEngine:
                 self.report(self.cluster.pool.nodes[number].name, evidence)
         return changed
 
-    def _exited(self, entry: StoredJob, found: Exit, now: int) -> None:
+    def _exited(self, entry: StoredJob, end: ProcessEnd, now: int) -> None:
         """Write down how an attempt ended and what follows."""
-        job, entry.status = entry.job, found.status
+        entry.status = end.status
         entry.result = self.attempts.result(entry) or entry.result
-        if found.lost:
-            entry.lost += 1
-        left = found.lost or found.status in _LEAVING
-        if job.state is JobState.STOPPING:
-            text = "cancelled" if job.ending == "cancelled" else found.text
-            self._go(entry, stopped(job, now), text, now)
-        elif found.status == 0:
-            self._finish(entry, ended(job, JobState.DONE), "", now)
-        elif entry.moved and left:
+        entry.lost += end.lost
+        rules = lifecycle.COMMAND if entry.launch.training is None else lifecycle.TRAINING
+        outcome = lifecycle.outcome_of(entry.job, end, rules, lifecycle.Tries(entry.lost, moved=entry.moved))
+        job = lifecycle.record_after(entry.job, outcome.verdict, now)
+        if outcome.verdict == "moved":
             entry.moved = False
-            self._again(entry, job, now)
-        elif job.state is JobState.ASKED and left:
-            self._go(entry, stopped(job, now), "left when asked; it waits again", now)
-        elif entry.launch.training is not None and left and entry.lost <= _LOSSES_FORGIVEN:
-            self._go(entry, requeued(job, now), f"{found.text}; it goes on from its newest state", now)
-        else:
-            self._finish(entry, ended(job, JobState.FAILED), found.text, now)
-
-    def _again(self, entry: StoredJob, job: Job, now: int) -> None:
-        """Start a job that has left its old nodes on the new ones."""
-        entry.attempt += 1
-        self.attempts.prepare(replace(job, state=JobState.STARTING), entry)
-        self._change(entry, replace(job, state=JobState.STARTING, start_ms=now), "restarted on other nodes", now)
-
-    def _go(self, entry: StoredJob, job: Job, text: str, now: int) -> None:
+            entry.attempt += 1
+            self.attempts.prepare(job, entry)
+        text = f"{outcome.text}; it goes on from its newest state" if outcome.verdict == "requeue" else outcome.text
         if job.state in ENDED:
             self._finish(entry, job, text, now)
         else:
@@ -315,71 +294,78 @@ class LocalEngine:
 
     def _decide(self, now: int) -> bool:
         """Ask for a pass, write it down whole, and carry it out."""
-        actions, line = self._recorder.decide(now)
+        decided, line = self._recorder.decide(now)
         if self.memory.decisions.append(line):
             self._record(self.cluster.snapshot())
         # What a pass does may call for another: a node that was taken out is tested by the next one.
-        self._dirty = any(not isinstance(action, words.Wait) for action in actions)
-        if not actions:
+        self._dirty = any(not isinstance(action, actions.Wait) for action in decided)
+        if not decided:
             return False
         self._pulse("decided")
-        bound = [action.job for action in actions if isinstance(action, words.Bind)]
+        bound = [action.job for action in decided if isinstance(action, actions.Bind)]
         for name in bound:
             entry = self._entries[name]
             entry.attempt += 1
             self.attempts.prepare(self.cluster.jobs[name], entry)
         with self.memory.store.transaction():
-            for action in actions:
+            for action in decided:
                 self._write(action, now)
             self.memory.save_standing(self.cluster)
         self._pulse("written")
-        for action in actions:
+        for action in decided:
             self._carry_out(action)
             self._pulse("carried out")
         return True
 
-    def _write(self, action: words.Action, now: int) -> None:
+    def _write(self, action: actions.Action, now: int) -> None:
         """Write down what an action has changed in the state."""
         store = self.memory.store
         match action:
-            case words.Bind() | words.Preempt() | words.Stop() | words.Replace() | words.Resize() | words.Wait():
+            case (
+                actions.Bind()
+                | actions.Preempt()
+                | actions.Stop()
+                | actions.Replace()
+                | actions.Resize()
+                | actions.Wait()
+            ):
                 entry = self._entries[action.job]
                 entry.job = self.cluster.jobs.get(action.job) or ended(entry.job, self.cluster.ended[action.job])
-                if isinstance(action, words.Wait):
+                if isinstance(action, actions.Wait):
                     entry.wait = action_as_plain(action)
-                if isinstance(action, words.Replace | words.Resize):
+                if isinstance(action, actions.Replace | actions.Resize):
                     entry.moved = True
-                if isinstance(action, words.Bind) and entry.began_ms is None:
+                if isinstance(action, actions.Bind) and entry.began_ms is None:
                     entry.began_ms = now
                 if entry.job.state in ENDED:
                     entry.text, entry.ended_ms = f"stopped: {getattr(action, 'reason', '')}", now
                     del self._entries[action.job]
                 store.save(entry)
                 store.note(now, _in_words(action, self.cluster.pool.nodes), job=action.job)
-            case words.Quarantine() | words.Drain() | words.Degrade() | words.Move():
+            case actions.Quarantine() | actions.Drain() | actions.Degrade() | actions.Move():
                 store.save_node(self.cluster.pool.nodes[action.node])
                 store.note(now, _in_words(action, self.cluster.pool.nodes), node=action.node)
-            case words.RunTest() | words.Ticket():
+            case actions.RunTest() | actions.Ticket():
                 store.save_node(self.cluster.pool.nodes[action.node])
                 store.note(now, _in_words(action, self.cluster.pool.nodes), node=action.node)
-            case words.Alarm():
+            case actions.Alarm():
                 store.note(now, _in_words(action, self.cluster.pool.nodes))
             case _:
                 pass
 
-    def _carry_out(self, action: words.Action) -> None:
+    def _carry_out(self, action: actions.Action) -> None:
         match action:
-            case words.Bind():
+            case actions.Bind():
                 self.attempts.begin(self._entries[action.job])
-            case words.Preempt(stage="ask"):
+            case actions.Preempt(stage="ask"):
                 self.attempts.ask(self._entries[action.job])
-            case words.Preempt():
+            case actions.Preempt():
                 self.attempts.end(self._entries[action.job])
-            case words.Stop() if action.job in self._entries:
+            case actions.Stop() if action.job in self._entries:
                 self.attempts.ask(self._entries[action.job])
-            case words.Replace() | words.Resize():
+            case actions.Replace() | actions.Resize():
                 self.attempts.ask(self._entries[action.job])
-            case words.RunTest():
+            case actions.RunTest():
                 self.trials.start(action, self.now())
             case _:
                 pass
@@ -388,14 +374,14 @@ class LocalEngine:
         return {name for name in names if name in self._entries or self.memory.store.find(name) is not None}
 
 
-def _in_words(action: words.Action, nodes: list[Node]) -> str:
+def _in_words(action: actions.Action, nodes: list[Node]) -> str:
     """Return an action as a line of history."""
     match action:
-        case words.Bind():
+        case actions.Bind():
             return f"started on {', '.join(nodes[number].name for number in action.placement.nodes)}"
-        case words.Wait():
+        case actions.Wait():
             return f"waits: {action.text}"
-        case words.Preempt():
+        case actions.Preempt():
             verb = "asked to leave" if action.stage == "ask" else "ended"
             return f"{verb} ({action.reason}{f', for {action.for_job}' if action.for_job else ''})"
         case _:

@@ -1,7 +1,7 @@
 """The process around one attempt of one job: it outlives the engine and writes down how the job ended.
 
 Started with the folder of the attempt, which holds the engine's `order.json`. Whoever writes `claim.json` first runs
-the attempt; a second runner of the same attempt leaves at once, so an engine that can not know whether its start
+the attempt; a second runner of the same attempt leaves at once, so an engine that cannot know whether its start
 succeeded may simply start again. SIGTERM asks the job to end, SIGUSR1 ends it. Standard library only.
 """
 
@@ -18,14 +18,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from weft.cluster.records.exit_status import BY_SIGNAL, NOT_FOUND, NOT_STARTED
 from weft.engines.local.atomic_files import claim, read_document, write_document
 from weft.engines.local.processes import Identity
 
 ORDER, CLAIM, CHILDREN, EXIT = "order.json", "claim.json", "children.json", "exit.json"
-NOT_FOUND, NOT_STARTED = 127, 126
-BY_SIGNAL = 128
-TRY_AGAIN = 75
-"""Status of a job that was asked to leave and wants to go on later (EX_TEMPFAIL of sysexits.h)."""
 _DEATH_SIGNAL = 1
 _LEAST_GRACE_S = 0.1
 _LIBC = ctypes.CDLL(None)

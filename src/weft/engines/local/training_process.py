@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from weft.cluster.records.exit_status import TRY_AGAIN
 from weft.core.errors import WeftError
 from weft.core.specfile import validate
 from weft.engines.local.atomic_files import read_document, write_document
 from weft.engines.local.launches import FAULTS, JOB, PROGRESS, RESULT, RUNS
-from weft.engines.local.runner import TRY_AGAIN
 from weft.engines.supervisor import Supervisor
 from weft.specs.faults import FaultsSpec
 from weft.specs.job import JobSpec
