@@ -20,6 +20,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from weft.core.errors import Mistake, SpecError, UsageError
 from weft.core.spec import Spec
+from weft.core.toml import value_of
 
 SpecT = TypeVar("SpecT", bound=Spec)
 
@@ -92,6 +93,25 @@ def validate(table: Mapping[str, Any], model: type[SpecT], chain: "list[_Source]
         return model.model_validate(dict(table))
     except ValidationError as error:
         raise SpecError([_mistake(line, model, sources) for line in _chosen(error.errors())]) from None
+
+
+def with_values(spec: SpecT, values: Mapping[str, str], shown: str) -> SpecT:
+    """Return `spec` with each value, written as in TOML, at its dotted key, checked as a whole; `shown` names it.
+
+    A table takes the place of a value that stands in the way: plan.dp=4 spells out a plan that was "auto".
+    """
+    if not values:
+        return spec
+    table = spec.as_written()
+    for key, text in values.items():
+        *path, last = key.split(".")
+        inner = table
+        for part in path:
+            if not isinstance(inner.get(part), dict):
+                inner[part] = {}
+            inner = inner[part]
+        inner[last] = value_of(text)
+    return validate(table, type(spec), shown)
 
 
 def read_table(reference: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import pytest
 
 from weft.cluster.recovery.limits import LimitRule
 from weft.engines.supervisor import Supervisor
+from weft.engines.supervisor.rank_layout import RankMain
 from weft.specs.faults import FaultsSpec
 from weft.specs.job import JobSpec
 
@@ -34,7 +35,8 @@ class Field:
     def run(self, job: JobSpec, *faults: dict[str, Any], rule: LimitRule | None = None, resume: bool = False,
             seed: int = 0) -> dict[str, Any]:  # fmt: skip
         spec = FaultsSpec.model_validate({"seed": seed, "faults": list(faults)})
-        return Supervisor(job, self.folder / "runs", faults=spec, rule=rule, resume=resume).run()
+        main = RankMain(rule=rule or LimitRule())
+        return Supervisor(job, self.folder / "runs", faults=spec, main=main, resume=resume).run()
 
 
 @pytest.fixture

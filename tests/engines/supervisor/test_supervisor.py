@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from weft.core.errors import LimitReachedError, UsageError
-from weft.engines.supervisor.supervisor import narrowed, slots_of
+from weft.engines.supervisor.rank_layout import narrowed, slots_of
 from weft.specs.job import PlanSpec
 
 Undisturbed = Callable[[int], str]

@@ -153,7 +153,8 @@ def _is_job(words: tuple[str, ...]) -> bool:
 
 def _job(reference: str, own: dict[str, Any], changes: tuple[str, ...]) -> JobSpec:
     """Return the training with its plan settled and its data found from anywhere."""
-    from weft.cli.training.train import changed, planned
+    from weft.cli.training.train import changed
+    from weft.training.parallel.auto_plan import planned
 
     job = load_job(reference)
     if own:

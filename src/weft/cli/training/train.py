@@ -13,16 +13,12 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from weft.cli.output import JsonFlag, console, print_json, print_table
 from weft.core import quantity
 from weft.core.errors import UsageError
-from weft.core.processors import processors
-from weft.core.specfile import read_table, validate
-from weft.core.toml import value_of
+from weft.core.specfile import read_table, validate, with_values
 from weft.engines.supervisor import Supervisor
 from weft.planning.cost_model.arithmetic import parameters
-from weft.planning.cost_model.machine import machine_of
-from weft.specs import JobSpec, load_job, load_site
+from weft.specs import JobSpec, load_job
 from weft.specs.faults import FaultsSpec
-from weft.training.parallel.auto_plan import automatic
-from weft.training.parallel.mesh import check
+from weft.training.parallel.auto_plan import planned
 from weft.training.run_dir import check_root, find
 
 _LINES = 10
@@ -68,32 +64,13 @@ def train(
 
 def changed(job: JobSpec, changes: tuple[str, ...], name: str) -> JobSpec:
     """Return `job` with every KEY=VALUE of `changes` put in its place, checked as a whole."""
-    table = job.as_written()
+    values: dict[str, str] = {}
     for change in changes:
         key, equals, text = change.partition("=")
         if not equals or not key.strip():
             raise UsageError(f"--set {change}: write KEY=VALUE, such as --set steps=100 or --set plan.dp=4")
-        _put(table, key.strip().split("."), value_of(text.strip()))
-    return validate(table, JobSpec, f"{name} with --set") if changes else job
-
-
-def _put(table: dict[str, Any], path: list[str], value: Any) -> None:
-    for part in path[:-1]:
-        if not isinstance(table.get(part), dict):
-            table[part] = {}
-        table = table[part]
-    table[path[-1]] = value
-
-
-def planned(job: JobSpec, site: str | None = None) -> JobSpec:
-    """Return `job` with a plan that fits: its own, or one for this machine where it leaves that open."""
-    if job.plan == "auto":
-        machine = None if site is None else machine_of(load_site(site))
-        ranks = processors() if machine is None else machine.gpus
-        job = job.model_copy(update={"plan": automatic(job, ranks, machine)})
-    assert job.plan != "auto"
-    check(job, job.plan)
-    return job
+        values[key.strip()] = text.strip()
+    return with_values(job, values, f"{name} with --set")
 
 
 def check_memory(job: JobSpec, memory_bytes: int) -> None:

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from weft.cluster.records.job import Gang, Job, Kind, Placement
-from weft.core.errors import UsageError
-from weft.core.specfile import validate
+from weft.core.specfile import with_values
 from weft.core.units import PICOSECONDS_PER_SECOND
-from weft.specs.job import JobSpec, PlanSpec
+from weft.specs.job import JobSpec
 from weft.specs.submission import SubmissionSpec
+from weft.training.parallel.auto_plan import planned
 
 RESULT, PROGRESS, JOB, FAULTS, RUNS = "result.json", "progress.json", "job.json", "faults.json", "runs"
 """Names in a job's folder; the last four are a training's."""
@@ -86,7 +86,7 @@ def _one(submission: SubmissionSpec, values: Mapping[str, str], now_ms: int) -> 
             array_at_once=submission.at_once, grace_ms=_GRACE_MS,
         )  # fmt: skip
         return job, replace(launch, command=_with_values(submission.command, values))
-    training = _training(submission.job, values)
+    training = planned(with_values(submission.job, values, f"{submission.job.name} with --sweep"))
     # A training may run as an experiment: one of many small ones that pass beside the large.
     kind: Kind = submission.kind
     limit_ms = None if training.time_limit is None else max(1, training.time_limit // _PS_PER_MS)
@@ -100,27 +100,9 @@ def _one(submission: SubmissionSpec, values: Mapping[str, str], now_ms: int) -> 
 
 def _gang_of(training: JobSpec, gpus_per_node: int) -> Gang:
     """Return the nodes of a training: its ranks and spares, as many on a node as was asked."""
-    plan = PlanSpec() if training.plan == "auto" else training.plan
-    places = plan.ranks + training.recovery.spares
+    assert training.plan != "auto", "a training is planned before it is queued"
+    places = training.plan.ranks + training.recovery.spares
     return Gang(-(-places // gpus_per_node), min(gpus_per_node, places))
-
-
-def _training(job: JobSpec, values: Mapping[str, str]) -> JobSpec:
-    """Return the job with a sweep's values in their places."""
-    if not values:
-        return job
-    from weft.core.toml import value_of
-
-    table = job.as_written()
-    for key, text in values.items():
-        inner = table
-        *path, last = key.split(".")
-        for part in path:
-            inner = inner.setdefault(part, {})
-            if not isinstance(inner, dict):
-                raise UsageError(f"--sweep {key}: {part} holds a value, not keys; weft schema job lists what there is")
-        inner[last] = value_of(text)
-    return validate(table, JobSpec, f"{job.name} with --sweep")
 
 
 def _with_values(command: Sequence[str], values: Mapping[str, str]) -> tuple[str, ...]:

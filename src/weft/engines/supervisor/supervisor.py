@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, assert_never
 
 from weft.cluster.recovery import events as words
-from weft.cluster.recovery.events import RankSlot, RecoveryAction, RecoveryEvent, RecoveryPolicy
-from weft.cluster.recovery.limits import LimitRule
+from weft.cluster.recovery.events import RecoveryAction, RecoveryEvent
 from weft.cluster.recovery.machine import RecoveryMachine, RecoveryState
 from weft.core.clock import SystemClock
 from weft.core.errors import FailedError, LimitReachedError, UsageError
@@ -25,14 +24,13 @@ from weft.engines.supervisor.chaos import Chaos, damage_checkpoint, lose_store
 from weft.engines.supervisor.failure_domains import Domains
 from weft.engines.supervisor.generation import Generation
 from weft.engines.supervisor.incidents import IncidentLog
+from weft.engines.supervisor.rank_layout import TRAIN, RankMain, narrowed, policy_of, slots_of
 from weft.engines.supervisor.snapshots import AGREED, SnapshotIndex
 from weft.specs import JobSpec, load_job
 from weft.specs.faults import Fault, FaultsSpec, refuse_planes, resolved
-from weft.specs.job import PlanSpec
 from weft.training import run_dir
-from weft.training.launch.ranks import RankSetting, Target, open_store, spawn, start_fork_server, stop_on_signal
-from weft.training.parallel.auto_plan import automatic
-from weft.training.parallel.mesh import check, problems
+from weft.training.launch.ranks import RankSetting, open_store, spawn, start_fork_server, stop_on_signal
+from weft.training.parallel.auto_plan import planned
 from weft.training.recovery.agreement import agree, first_difference
 from weft.training.recovery.orders import START, Candidate, Orders
 from weft.training.recovery.piece import Piece
@@ -44,37 +42,20 @@ _GRACE_S = 5.0
 Tell = Callable[[Mapping[str, Any]], None]
 
 
-def narrowed(plan: PlanSpec, replicas: int) -> PlanSpec:
-    """Return `plan` with another number of data-parallel replicas, fully sharded if it was."""
-    shard = replicas if plan.shard == plan.dp else plan.shard
-    return plan.model_copy(update={"dp": replicas, "shard": shard})
-
-
-def _fits(job: JobSpec, plan: PlanSpec) -> bool:
-    return plan.dp % plan.shard == 0 and plan.dp % plan.ep == 0 and not problems(plan, job.model, job.batch)
-
-
-def slots_of(ranks: int, spares: int, domains: int) -> tuple[RankSlot, ...]:
-    """Return the slots of this machine: neighbours share a failure domain, spares are dealt out over all of them."""
-    each = -(-ranks // domains)
-    used = tuple(RankSlot(number, number // each) for number in range(ranks))
-    return (*used, *(RankSlot(ranks + spare, spare % domains) for spare in range(spares)))
-
-
 class Supervisor:
     """Runs a job on this machine until it is finished, whatever happens to its ranks."""
 
     def __init__(
-        self, job: JobSpec, folder: Path, *, target: str | Target = "weft.training.train:train",
-        arguments: Mapping[str, Any] | None = None, resume: bool = False, faults: FaultsSpec | None = None,
-        on_line: Tell | None = None, rule: LimitRule | None = None, cores: int = 1,
+        self, job: JobSpec, folder: Path, *, main: RankMain = TRAIN, resume: bool = False,
+        faults: FaultsSpec | None = None, on_line: Tell | None = None,
     ) -> None:  # fmt: skip
-        """Prepare to run `target` on every rank; it gets `arguments`, and the job's own where there are none."""
+        """Prepare to run `main` on every rank."""
         self._job = job
-        self._plan = automatic(job, cores) if job.plan == "auto" else job.plan
-        check(job, self._plan)
+        plan = planned(job, ranks=main.ranks).plan
+        assert plan != "auto"
+        self._plan = plan
         given = {"job": job, "folder": str(folder), "resume": resume}
-        self._target, self._arguments = target, given if arguments is None else dict(arguments)
+        self._target, self._arguments = main.target, given if main.arguments is None else dict(main.arguments)
         self._on_line = on_line
         recovery = job.recovery
         self._slots = slots_of(self._plan.ranks, recovery.spares, recovery.domains)
@@ -82,10 +63,7 @@ class Supervisor:
         refuse_planes(wanted, job.backend)
         self._chaos = Chaos(resolved(wanted, ranks=self._plan.ranks, nodes=recovery.domains, steps=job.steps))
         self._clock = SystemClock()
-        widths = tuple(width for width in range(1, self._plan.dp) if _fits(job, narrowed(self._plan, width)))
-        policy = RecoveryPolicy(recovery.policy, self._plan.dp, self._plan.ranks // self._plan.dp, widths,
-                        recovery.restarts, patience_ps=recovery.patience, rule=rule or LimitRule())  # fmt: skip
-        self.survival = RecoveryMachine(policy, self._slots)
+        self.survival = RecoveryMachine(policy_of(job, plan, main.rule), self._slots)
         self.records = IncidentLog(self._clock)
         self._memory = SnapshotIndex()
         self._folder: Path | None = None
@@ -492,8 +470,9 @@ def survive(
     the job leaves its plan open. Returns what rank 0 returned, with recoveries, incidents and goodput.
     """
     supervisor = Supervisor(
-        load_job(job), Path(folder), target="weft.training.launch.ranks:call", cores=ranks, resume=resume,
-        faults=faults,
-        arguments={"main": main, "job": job, "folder": folder},
+        load_job(job), Path(folder), resume=resume, faults=faults,
+        main=RankMain(
+            "weft.training.launch.ranks:call", {"main": main, "job": job, "folder": folder}, ranks=ranks
+        ),
     )  # fmt: skip
     return supervisor.run()

@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from weft.core.errors import UsageError
+from weft.core.specfile import validate
 from weft.engines.kubernetes.api.crds import NAME_LETTERS
-from weft.specs.job import PlanSpec
+from weft.specs.job import JobSpec
+from weft.training.parallel.auto_plan import planned
 
 _NUMBER_LETTERS = 4
 _LOCAL = ("PATH", "HOME", "USER", "SHELL", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH")
@@ -41,16 +43,15 @@ def body_of(
         "environment": {key: value for key, value in (table.get("environment") or {}).items() if key not in _LOCAL},
     }  # fmt: skip
     if job is not None:
-        given |= {"training": dict(job), **_spread(job, int(table.get("gpus_per_node") or 1))}
+        training = planned(validate(job, JobSpec, "the job"))
+        given |= {"training": training.as_written(), **_spread(training, int(table.get("gpus_per_node") or 1))}
     return {key: value for key, value in given.items() if value not in (None, [], {}, "")}
 
 
-def _spread(job: Mapping[str, Any], gpus: int) -> dict[str, int]:
+def _spread(job: JobSpec, gpus: int) -> dict[str, int]:
     """Return over how many nodes a training's ranks are spread."""
-    plan = job.get("plan")
-    if not isinstance(plan, Mapping):
-        raise UsageError("the job leaves its plan open; weft plan finds one, --set plan.dp=N names it")
-    ranks = PlanSpec.model_validate(dict(plan)).ranks
+    assert job.plan != "auto", "a training is planned before it is submitted"
+    ranks = job.plan.ranks
     if ranks % gpus:
         raise UsageError(
             f"the plan has {ranks} ranks, which {gpus} GPUs on each node do not divide; give another --gpus"
