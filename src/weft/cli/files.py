@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from weft.cli.output import JsonFlag, console, print_json, print_table
+from weft.cli.output import JsonFlag, SiteArgument, print_json, print_table, say
 from weft.core import quantity
 from weft.core.errors import Mistake, SpecError, UsageError
 from weft.core.provenance import provenance
@@ -30,45 +30,30 @@ def list_sites(*, json: JsonFlag = False) -> None:
     print_table("built-in sites", ("site", "GPUs", "planes", "tiers", "description"), rows, words=(0, 4))
 
 
-def show_site(site: str, /, *, json: JsonFlag = False) -> None:
-    """Print a site with everything it inherits, as TOML that can be saved and changed.
-
-    Parameters
-    ----------
-    site
-        Built-in name or path of a site file.
-
-    """
+def show_site(site: SiteArgument, /, *, json: JsonFlag = False) -> None:
+    """Print a site with everything it inherits, as TOML that can be saved and changed."""
     spec = load_site(site)
     if json:
         print_json({**spec.as_written(), "provenance": provenance(spec.as_written()).as_json()})
         return
     from weft.core.toml import written
 
-    console().print(written(spec.as_written()), markup=False, soft_wrap=True)
+    say(written(spec.as_written()))
 
 
-def schema(kind: Kind, /, *, json: JsonFlag = False) -> None:  # noqa: ARG001 - it is JSON either way
-    """Print the JSON schema of site, job, scenario or faults files; it is JSON with --json and without.
-
-    Parameters
-    ----------
-    kind
-        Which kind of file.
-
-    """
+def schema(kind: Annotated[Kind, Parameter(help="Kind of file.")], /, *, json: JsonFlag = False) -> None:  # noqa: ARG001 - it is JSON either way
+    """Print the JSON schema of site, job, scenario or faults files; it is JSON with --json and without."""
     print_json(describe(KINDS[kind]))
 
 
-def check(*files: str, json: JsonFlag = False) -> None:
-    """Check files and name every mistake in each.
-
-    Parameters
-    ----------
-    files
-        Site, job, scenario or faults files, or built-in names; the kind is told by what is in them.
-
-    """
+def check(
+    *files: Annotated[
+        str,
+        Parameter(help="Site, job, scenario or faults files, or built-in names; the kind is found from their content."),
+    ],
+    json: JsonFlag = False,
+) -> None:
+    """Check files and report every mistake in each."""
     if not files:
         raise UsageError("name at least one file to check")
     found: list[dict[str, str]] = []
@@ -91,13 +76,11 @@ def check(*files: str, json: JsonFlag = False) -> None:
         return
     for row in found:
         article = "" if row["kind"] == "faults" else "a "
-        console().print(f"{row['file']}: {article}{row['kind']} called {row['name']}, no mistakes", markup=False)
+        say(f"{row['file']}: {article}{row['kind']} called {row['name']}, no mistakes")
 
 
-def completion(
-    shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(help="The shell to complete in.")], /
-) -> None:
+def completion(shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(help="Shell.")], /) -> None:
     """Print the completion script of a shell; save it where that shell looks for completions."""
     from weft.cli.main import app
 
-    console().print(app.generate_completion(shell=shell), markup=False, soft_wrap=True)
+    say(app.generate_completion(shell=shell))

@@ -1,11 +1,12 @@
 """The command `weft`: its words, where each is implemented, and how a run ends.
 
 Commands are named by import path and imported when they are called, so `weft --help` loads neither numpy nor torch.
-Status 0: done; 1: it failed; 2: it was asked wrongly; 130: interrupted.
+Exit status 0: done; 1: it failed; 2: wrong use; 130: interrupted.
 """
 
 import errno
 import os
+import re
 import sys
 
 from cyclopts import App, CycloptsError, UnusedCliTokensError
@@ -28,81 +29,57 @@ app = App(
 )
 
 
-def _group(name: str, help_line: str) -> App:
-    group = App(name=name, help=help_line, help_format="plaintext")
-    app.command(group)
-    return group
+_GROUPS = {
+    "fabric": "Look inside a site's fabric: paths, tables, exports.",
+    "site": "Look at sites, and measure this machine as one.",
+    "cluster": "Run a cluster on this machine or on Kubernetes, or replay one in simulated time.",
+}
+_COMMANDS = """
+design            weft.cli.network.design:design          Compare fabrics for a number of GPUs, or describe a site's.
+explain           weft.cli.network.explain:explain        Show why a design decision works, with a site's numbers.
+simulate          weft.cli.network.simulate:simulate      Run a scenario, packet by packet.
+fabric path       weft.cli.network.fabric:path            Follow a packet through the static tables, hop by hop.
+fabric table      weft.cli.network.fabric:table           Print the static forwarding table of one switch.
+fabric import     weft.cli.network.fabric:import_network  Read any network from an edge list (CSV).
+fabric export     weft.cli.network.fabric:export          Print the fabric as Linux commands (iproute2, seg6local).
+site list         weft.cli.files:list_sites               List the built-in sites.
+site show         weft.cli.files:show_site                Print a site with everything it inherits.
+site measure      weft.cli.planning.measure:measure       Measure this machine and write it as a site.
+plan              weft.cli.planning.plan:app              Find the best plans of a job on a site and their cost.
+rehearse          weft.cli.planning.rehearse:rehearse_job Predict what a job would do on a site, on one page.
+scale             weft.cli.planning.scale:app             Predict the loss of a large run from small ones.
+train             weft.cli.training.train:train           Train a job on this machine, from one plan.
+runs              weft.cli.training.runs:app              List, show and compare training runs.
+cluster up        weft.cli.cluster.local:up               Start the cluster of this machine.
+cluster down      weft.cli.cluster.local:down             Stop its daemon; running jobs go on.
+cluster status    weft.cli.cluster.local:status           Show nodes, teams and jobs.
+cluster replay    weft.cli.cluster.replay:replay          Replay a job trace through the real scheduler.
+cluster generate  weft.cli.cluster.replay:generate        Generate a job trace from a seed.
+cluster install   weft.cli.cluster.kubernetes:install     Install weft's CRDs in a Kubernetes cluster.
+cluster control   weft.cli.cluster.kubernetes:control     Run weft's controller of a Kubernetes cluster.
+cluster act       weft.cli.cluster.kubernetes:act         Run simulated (KWOK-like) nodes against a real API server.
+submit            weft.cli.cluster.submit:submit          Submit a training, a command or a sweep to the cluster.
+jobs              weft.cli.cluster.queue:jobs             List jobs, show one, or compare the jobs of a sweep.
+logs              weft.cli.cluster.queue:logs             Print the output of a job.
+cancel            weft.cli.cluster.queue:cancel           Cancel jobs or sweeps.
+why               weft.cli.cluster.queue:why              Explain why a job waits and when it will start.
+nodes             weft.cli.cluster.health:nodes_app       List the cluster's nodes, or test this machine.
+drain             weft.cli.cluster.queue:drain            Cordon a node: running work goes on, nothing new starts.
+undrain           weft.cli.cluster.queue:undrain          Return a node to service.
+pod               weft.cli.cluster.kubernetes:pod         Be the program inside a pod.
+lab               weft.cli.extensions:lab                 Build a real SRv6 fabric on this machine and break it.
+schema            weft.cli.files:schema                   Print the JSON schema of a kind of file.
+check             weft.cli.files:check                    Check files and report every mistake in them.
+completion        weft.cli.files:completion               Print the completion script of a shell.
+"""
+_HIDDEN = ("pod",)
+"""Commands for programs: the entry point of weft's pods."""
 
-
-app.command(
-    "weft.cli.network.design:design", name="design", help="Compare fabrics for a number of GPUs, or describe a site's."
-)
-app.command(
-    "weft.cli.network.explain:explain", name="explain", help="Show why a design decision works, with a site's numbers."
-)
-app.command("weft.cli.network.simulate:simulate", name="simulate", help="Run a scenario, packet by packet.")
-
-app.command(
-    "weft.cli.planning.rehearse:rehearse_job", name="rehearse", help="Say what a job would do on a site, on one page."
-)
-app.command(
-    "weft.cli.planning.plan:app", name="plan", help="Find the best plans of a job on a site and what they cost."
-)
-
-fabric = _group("fabric", "Look inside a site's fabric: paths, tables, exports.")
-fabric.command(
-    "weft.cli.network.fabric:path", name="path", help="Follow a packet through the static tables, hop by hop."
-)
-fabric.command("weft.cli.network.fabric:table", name="table", help="Print the static forwarding table of one switch.")
-fabric.command(
-    "weft.cli.network.fabric:import_network", name="import", help="Read any network from an edge list (CSV)."
-)
-fabric.command(
-    "weft.cli.network.fabric:export", name="export", help="Print the fabric as Linux commands (iproute2, seg6local)."
-)
-
-site = _group("site", "Look at sites, and measure this machine as one.")
-site.command("weft.cli.files:list_sites", name="list", help="List the built-in sites.")
-site.command("weft.cli.files:show_site", name="show", help="Print a site with everything it inherits.")
-site.command("weft.cli.planning.measure:measure", name="measure", help="Measure this machine and write it as a site.")
-
-app.command(
-    "weft.cli.extensions:lab",
-    name="lab",
-    help="Build a real SRv6 fabric on this machine, break it, send over it.",
-)
-
-app.command("weft.cli.training.train:train", name="train", help="Train a job on this machine, from one plan.")
-app.command("weft.cli.training.runs:app", name="runs", help="List, show and compare what trainings have left behind.")
-cluster = _group("cluster", "Run a cluster on this machine, or replay one in simulated time.")
-cluster.command("weft.cli.cluster.local:up", name="up", help="Start the cluster of this machine.")
-cluster.command("weft.cli.cluster.local:down", name="down", help="Stop its daemon; jobs that run go on.")
-cluster.command("weft.cli.cluster.local:status", name="status", help="Show nodes, teams and jobs.")
-app.command(
-    "weft.cli.cluster.submit:submit", name="submit", help="Hand a training, a command or a sweep to the cluster."
-)
-app.command("weft.cli.cluster.queue:jobs", name="jobs", help="List jobs, show one, or compare the jobs of a sweep.")
-app.command("weft.cli.cluster.queue:logs", name="logs", help="Print the output of a job.")
-app.command("weft.cli.cluster.queue:cancel", name="cancel", help="Call off jobs or sweeps.")
-app.command(
-    "weft.cli.cluster.queue:why", name="why", help="Say why a job waits, when it starts, and what would make it sooner."
-)
-app.command("weft.cli.cluster.health:nodes_app", name="nodes", help="List the cluster's nodes, or test this machine.")
-app.command("weft.cli.cluster.queue:drain", name="drain", help="Give a node no more work.")
-app.command("weft.cli.cluster.queue:undrain", name="undrain", help="Give a node back.")
-
-app.command("weft.cli.planning.scale:app", name="scale", help="Predict the loss of a large run from small ones.")
-cluster.command("weft.cli.cluster.replay:replay", name="replay", help="Replay a trace through the real decisions.")
-cluster.command("weft.cli.cluster.replay:generate", name="generate", help="Make a trace from a seed.")
-
-cluster.command("weft.cli.cluster.kubernetes:install", name="install", help="Make weft's kinds known to Kubernetes.")
-cluster.command("weft.cli.cluster.kubernetes:control", name="control", help="Run the engine of a Kubernetes cluster.")
-cluster.command("weft.cli.cluster.kubernetes:act", name="act", help="Play nodes against a real API server.")
-app.command("weft.cli.cluster.kubernetes:pod", name="pod", help="Be the program inside a pod.", show=False)
-
-app.command("weft.cli.files:schema", name="schema", help="Print the JSON schema of a kind of file.")
-app.command("weft.cli.files:check", name="check", help="Check files and name every mistake in them.")
-app.command("weft.cli.files:completion", name="completion", help="Print the completion script of a shell.")
+for _name, _help in _GROUPS.items():
+    app.command(App(name=_name, help=_help, help_format="plaintext"))
+for _words, _path, _help in re.findall(r"^(\w+(?: \w+)?) +(\S+) +(.+)$", _COMMANDS, re.MULTILINE):
+    *_group, _name = _words.split()
+    (app[_group[0]] if _group else app).command(_path, name=_name, help=_help, show=_name not in _HIDDEN)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -128,7 +105,7 @@ def main(arguments: list[str] | None = None) -> int:
         if error.errno not in _NO_ROOM:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        errors.print(f"[bold red]error:[/] the output can not be written: {error.strerror}")
+        errors.print(f"[bold red]error:[/] the output cannot be written: {error.strerror}")
         return 1
     return 0
 
@@ -139,9 +116,9 @@ def run() -> None:
 
 
 def _in_words(error: CycloptsError) -> str:
-    """Return what was asked wrongly; words that no command wanted are named without the parser's own terms."""
+    """Return what is wrong with the command line; surplus words are named without the parser's own terms."""
     if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
-        return f"nothing is asked for at {' '.join(map(repr, error.unused_tokens))}; leave it out"
+        return f"unexpected {' '.join(map(repr, error.unused_tokens))}; leave it out"
     return str(error)
 
 

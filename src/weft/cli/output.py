@@ -3,6 +3,7 @@
 Colour is used on a terminal only; a pipe gets plain text of any width.
 """
 
+import itertools
 import json as json_format
 import os
 import sys
@@ -14,17 +15,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from weft.core.errors import FailedError, UsageError
+from weft.core.quantity import significant
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console
 
+Watch = Callable[[str, int, int], None]
 PIPE_WIDTH = 120
 _SHORT_FIGURE = 10
 _SHORT_NAME = 24
 _LONGEST_NAME = 240
 """Bytes of a file's name; with what stands around it until the file is whole, file systems take 255."""
 
+SiteArgument = Annotated[str, Parameter(help="Built-in name or path of a site file.")]
+JobArgument = Annotated[str, Parameter(help="Built-in name or path of a job file.")]
+RunArgument = Annotated[str, Parameter(help="Name or path of a run.")]
 JsonFlag = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON for programs instead of a table.")]
 
 
@@ -45,7 +51,7 @@ def written_to(option: str, *endings: str) -> Parameter:
         if not os.path.isdir(target.parent):  # noqa: PTH112
             raise UsageError(f"{name}: there is no folder {target.parent}")
         if not os.access(target.parent, os.W_OK):
-            raise UsageError(f"{name}: the folder {target.parent} can not be written to")
+            raise UsageError(f"{name}: the folder {target.parent} cannot be written to")
 
     return Parameter(validator=check)
 
@@ -108,6 +114,55 @@ def print_table(
     out.print(table)
 
 
+def say(text: str) -> None:
+    """Print one line of prose as it is: no markup, no folding."""
+    console().print(text, markup=False, soft_wrap=True)
+
+
+def warn(text: str) -> None:
+    """Write one line to standard error."""
+    sys.stderr.write(f"{text}\n")
+
+
+def scaled(value: float, units: Mapping[str, float], *, below: Callable[[float], str] = significant) -> str:
+    """Return a number in the first of `units` (largest first) that it reaches, three digits and the unit: 28.5 M."""
+    for name, size in units.items():
+        if value >= size:
+            return f"{significant(value / size)} {name}"
+    return below(value)
+
+
+@contextmanager
+def progress() -> Iterator[Watch | None]:
+    """Give what shows (name, done, total) as a bar on a terminal; None where standard error goes elsewhere."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    tasks: dict[str, Any] = {}
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+
+        def watch(name: str, done: int, total: int) -> None:
+            if name not in tasks:
+                tasks[name] = bars.add_task(name)
+            bars.update(tasks[name], completed=done, total=total)
+
+        yield watch
+
+
+@contextmanager
+def counting(name: str, total: int) -> Iterator[Callable[[], None]]:
+    """Give what counts one more of `total` with each call, shown as a bar on a terminal."""
+    done = itertools.count(1)
+    with progress() as watch:
+        if watch is not None:
+            watch(name, 0, total)
+        yield (lambda: watch(name, next(done), total)) if watch is not None else (lambda: None)
+
+
 @contextmanager
 def writing(target: Path) -> Iterator[Path]:
     """Give a place to write to, and put what was written there into `target`, which appears whole or not at all."""
@@ -116,7 +171,7 @@ def writing(target: Path) -> Iterator[Path]:
         yield part
         part.replace(target)
     except OSError as error:
-        raise FailedError(f"{target} can not be written: {error.strerror}") from None
+        raise FailedError(f"{target} cannot be written: {error.strerror}") from None
     finally:
         with suppress(OSError):
             part.unlink()
@@ -133,3 +188,11 @@ def save_plot(target: Path | None, draw: "Callable[[Figure], None]", size: tuple
         figure = Figure(figsize=size, layout="constrained")
         draw(figure)
         figure.savefig(part, dpi=150, metadata={"Date": None} if target.suffix == ".svg" else None)
+
+
+def save_picture(target: Path | None, name: str, *drawn: Any, size: tuple[float, float] = (9.0, 5.0)) -> None:
+    """Draw with the function `name` of `weft.cli.pictures` into `target`, where a picture is wanted."""
+    if target is not None:
+        from weft.cli import pictures
+
+        save_plot(target, lambda figure: getattr(pictures, name)(figure, *drawn), size)

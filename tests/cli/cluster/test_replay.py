@@ -48,7 +48,7 @@ def test_people_get_tables(trace: str, capsys: pytest.CaptureFixture[str]):
     capsys.readouterr()
     assert main(["cluster", "replay", trace, "--nodes", "32"]) == 0
     out = capsys.readouterr().out
-    for words in ("60 jobs on 32 nodes", "utilisation", "why jobs waited", "unexplained", "in their idle time"):
+    for words in ("60 jobs on 32 nodes", "utilisation", "why jobs waited", "unexplained", "idle-time tests of all"):
         assert words in out
 
 

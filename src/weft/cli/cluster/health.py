@@ -1,4 +1,4 @@
-"""`weft nodes test` and `weft nodes programs`: run the health programs on this machine, and say what each can catch."""
+"""`weft nodes test` and `weft nodes programs`: run health checks on this machine, and list what each detects."""
 
 import json as json_format
 import subprocess
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from weft.cli.cluster.queue import nodes_app
-from weft.cli.output import JsonFlag, console, print_json, print_table
+from weft.cli.output import JsonFlag, print_json, print_table, say
 from weft.core.errors import FailedError, UsageError
 from weft.core.quantity import significant
 from weft.engines.health.registry import CHECKS, SUITES, named
@@ -19,23 +19,18 @@ _MOST_S, _MOST_MEBIBYTES = 3600.0, 1_000_000
 
 @nodes_app.command(name="test")
 def examine(
-    *programs: str,
-    seconds: Annotated[float, Parameter(help="How long each active program works.")] = 1.0,
-    mebibytes: Annotated[int, Parameter(help="Memory to write patterns to.")] = 64,
-    kernel_log: Annotated[Path | None, Parameter(help="A saved kernel log instead of this machine's.")] = None,
-    survey: Annotated[Path | None, Parameter(help="The fabric prober's JSON (weft lab map --json).")] = None,
-    runs: Annotated[Path | None, Parameter(help="A folder of runs whose incidents count.")] = None,
-    state: Annotated[Path | None, Parameter(help="A folder that keeps counters between two looks.")] = None,
+    *programs: Annotated[
+        str, Parameter(help="Health checks or suites (idle, preflight, diagnose, validate); default: preflight.")
+    ],
+    seconds: Annotated[float, Parameter(help="Duration of each active check.")] = 1.0,
+    mebibytes: Annotated[int, Parameter(help="Memory to test with patterns.")] = 64,
+    kernel_log: Annotated[Path | None, Parameter(help="Saved kernel log instead of this machine's.")] = None,
+    survey: Annotated[Path | None, Parameter(help="JSON of the fabric prober (weft lab map --json).")] = None,
+    runs: Annotated[Path | None, Parameter(help="Folder of runs whose incidents count.")] = None,
+    state: Annotated[Path | None, Parameter(help="Folder for counters between two checks.")] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Test this machine; status 1 where something is wrong.
-
-    Parameters
-    ----------
-    programs
-        Programs or suites (idle, preflight, diagnose, validate); preflight where none is named.
-
-    """
+    """Test this machine; status 1 where something is wrong."""
     wanted = programs or ("preflight",)
     named(wanted)
     if not 0 < seconds <= _MOST_S or not 1 <= mebibytes <= _MOST_MEBIBYTES:
@@ -58,7 +53,7 @@ def examine(
 
 @nodes_app.command(name="programs")
 def list_programs(*, json: JsonFlag = False) -> None:
-    """List the health programs: what each can catch, from when on it speaks, and how long it takes."""
+    """List the health checks: what each detects, its threshold, and how long it takes."""
     if json:
         print_json([
             {"name": one.name, "kind": one.kind, "catches": one.catches, "threshold": one.threshold, "takes": one.takes,
@@ -67,20 +62,18 @@ def list_programs(*, json: JsonFlag = False) -> None:
         ])  # fmt: skip
         return
     rows = [(one.name, one.kind, one.catches, one.threshold, one.takes) for one in CHECKS.values()]
-    columns = ("program", "kind", "can catch", "speaks from", "takes")
-    print_table("health programs", columns, rows, words=tuple(range(len(columns))))
+    columns = ("check", "kind", "detects", "threshold", "duration")
+    print_table("health checks", columns, rows, words=tuple(range(len(columns))))
 
 
 def _run(arguments: list[str]) -> list[dict[str, Any]]:
-    """Run programs in a process of their own, where one thread computes."""
+    """Run checks in a process of their own, where one thread computes."""
     command = [sys.executable, "-m", "weft.engines.health", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own module
     if done.returncode == UsageError.exit_status:
         raise UsageError(done.stderr.strip())
     if done.returncode:
-        raise FailedError(
-            f"the health programs ended by themselves: {(done.stderr.strip().splitlines() or ['no word'])[-1]}"
-        )
+        raise FailedError(f"the health checks crashed: {(done.stderr.strip().splitlines() or ['no output'])[-1]}")
     return json_format.loads(done.stdout)
 
 
@@ -91,9 +84,9 @@ def _print(reports: list[dict[str, Any]]) -> None:
          "; ".join(one["text"] for one in report["findings"]) or report["note"] or _figures(report["figures"]))
         for report in reports
     ]  # fmt: skip
-    print_table("this machine", ("program", "", "s", "found"), rows, words=(0, 1, 3))
+    print_table("this machine", ("check", "", "s", "result"), rows, words=(0, 1, 3))
     if any(report["note"] for report in reports):
-        console().print("- : nothing to see here; weft nodes programs says what each is for")
+        say("-: not applicable here; weft nodes programs describes each check")
 
 
 def _figures(figures: dict[str, float]) -> str:

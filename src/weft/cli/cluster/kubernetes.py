@@ -1,4 +1,4 @@
-"""`weft cluster install|control|act`: weft's kinds, its engine and acted nodes on a Kubernetes cluster."""
+"""`weft cluster install|control|act`: weft's CRDs, its controller and simulated nodes on a Kubernetes cluster."""
 
 import asyncio
 import importlib.util
@@ -13,14 +13,14 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from weft.cli.output import JsonFlag, console, print_json
+from weft.cli.output import JsonFlag, print_json, say
 from weft.core.errors import UsageError
 from weft.engines.local.client import Speaker
 
 _MISSING = "this command needs aiohttp, orjson and PyYAML; install weft with its extra: pip install 'weft[kubernetes]'"
 
-On = Annotated[str | None, Parameter(name="--on", help="Context of the kubeconfig; the current one where absent.")]
-Config = Annotated[Path | None, Parameter(name="--kubeconfig", help="The kubeconfig, in place of KUBECONFIG.")]
+On = Annotated[str | None, Parameter(name="--on", help="Kubeconfig context; default: the current one.")]
+Config = Annotated[Path | None, Parameter(name="--kubeconfig", help="Kubeconfig file; default: $KUBECONFIG.")]
 
 
 def needed() -> None:
@@ -30,7 +30,7 @@ def needed() -> None:
 
 
 def remote(on: str, image: str | None = None, volumes: tuple[str, ...] = ()) -> Speaker:
-    """Return a way to the cluster of a context; "." is the current one."""
+    """Return a client of the cluster of a context; "." is the current one."""
     needed()
     from weft.engines.kubernetes.api.access import load
     from weft.engines.kubernetes.commands.remote import Remote
@@ -40,7 +40,7 @@ def remote(on: str, image: str | None = None, volumes: tuple[str, ...] = ()) -> 
 
 
 def print_rendered(table: Mapping[str, Any], kind: str, image: str | None, volumes: tuple[str, ...]) -> None:
-    """Print what a submission is in the objects of others."""
+    """Print a submission as JobSet or Kueue objects."""
     needed()
     from weft.engines.kubernetes.commands.rendering import rendered
 
@@ -67,10 +67,10 @@ def install(
     *,
     on: On = None,
     kubeconfig: Config = None,
-    print_: Annotated[bool, Parameter(name="--print", negative="", help="Print them as YAML instead.")] = False,
+    print_: Annotated[bool, Parameter(name="--print", negative="", help="Print the CRDs as YAML instead.")] = False,
     json: JsonFlag = False,
 ) -> None:  # fmt: skip
-    """Make weft's kinds known to a cluster: WeftJob, Team, NodeHealth and Topology. Done twice it changes nothing."""
+    """Install weft's CRDs: WeftJob, Team, NodeHealth and Topology. Idempotent."""
     needed()
     if print_:
         from weft.engines.kubernetes.api.crds import manifest
@@ -85,23 +85,23 @@ def install(
     if json:
         print_json({"context": access.context, "kinds": names})
     else:
-        console().print(f"{access.context}: {', '.join(names)} are served", markup=False, soft_wrap=True)
+        say(f"{access.context}: {', '.join(names)} are served")
 
 
 def control(
     *,
     on: On = None,
     kubeconfig: Config = None,
-    pool: Annotated[str, Parameter(name="--pool", help="The pool of nodes that is ours.")] = "weft",
-    namespace: Annotated[str | None, Parameter(name="--namespace", help="Jobs of this namespace only.")] = None,
-    lease_namespace: Annotated[str, Parameter(name="--lease-namespace", help="Where the lease is.")] = "weft-system",
-    lease: Annotated[float, Parameter(name="--lease", help="Seconds after which a silent engine is replaced.")] = 15.0,
-    identity: Annotated[str, Parameter(name="--identity", help="Who we are; the host's name where absent.")] = "",
+    pool: Annotated[str, Parameter(name="--pool", help="Node pool that weft manages.")] = "weft",
+    namespace: Annotated[str | None, Parameter(name="--namespace", help="Only jobs of this namespace.")] = None,
+    lease_namespace: Annotated[str, Parameter(name="--lease-namespace", help="Its namespace.")] = "weft-system",
+    lease: Annotated[float, Parameter(name="--lease", help="Seconds until a silent leader loses its lease.")] = 15.0,
+    identity: Annotated[str, Parameter(name="--identity", help="Lease identity; default: the host name.")] = "",
     metrics: Annotated[str, Parameter(name="--metrics", help="Serve metrics and health at HOST:PORT.")] = "",
-    reports: Annotated[str, Parameter(name="--reports", help="Address at which pods reach --metrics.")] = "",
-    rate: Annotated[float, Parameter(name="--rate", help="Most writes in a second.")] = 2000.0,
+    reports: Annotated[str, Parameter(name="--reports", help="URL at which pods reach --metrics.")] = "",
+    rate: Annotated[float, Parameter(name="--rate", help="API writes per second, at most.")] = 2000.0,
 ) -> None:  # fmt: skip
-    """Run the engine: it places jobs on the pool's nodes and keeps them running. One of several leads."""
+    """Run the controller: it places jobs on the pool's nodes and keeps them running. One replica leads."""
     needed()
     from weft.engines.kubernetes.api.access import load
     from weft.engines.kubernetes.controller.controller_main import Leading
@@ -121,17 +121,17 @@ def act(
     *,
     on: On = None,
     kubeconfig: Config = None,
-    nodes: Annotated[int, Parameter(name="--nodes", help="Nodes to play.")] = 100,
-    gpus: Annotated[int, Parameter(name="--gpus", help="GPUs in each.")] = 8,
-    pool: Annotated[str, Parameter(name="--pool", help="The pool that they join.")] = "weft",
-    start: Annotated[float, Parameter(name="--start", help="Seconds that a pod takes to start.")] = 0.0,
-    run_for: Annotated[float | None, Parameter(name="--run", help="Seconds that pods run; for ever if absent.")] = None,
+    nodes: Annotated[int, Parameter(name="--nodes", help="Nodes to simulate.")] = 100,
+    gpus: Annotated[int, Parameter(name="--gpus", help="GPUs per node.")] = 8,
+    pool: Annotated[str, Parameter(name="--pool", help="Node pool that they join.")] = "weft",
+    start: Annotated[float, Parameter(name="--start", help="Start-up seconds of a pod.")] = 0.0,
+    run_for: Annotated[float | None, Parameter(name="--run", help="Seconds that a pod runs; default: no end.")] = None,
     exec_: Annotated[bool, Parameter(name="--exec", negative="", help="Run the pods' commands here.")] = False,
-    folder: Annotated[Path, Parameter(name="--folder", help="Where --exec keeps volumes and logs.")] = Path("acted"),
-    silence: Annotated[float, Parameter(name="--silence", help="Share of nodes that fall silent.")] = 0.0,
-    after: Annotated[float, Parameter(name="--after", help="Seconds until they do.")] = 60.0,
+    folder: Annotated[Path, Parameter(name="--folder", help="Folder for --exec's volumes and logs.")] = Path("acted"),
+    silence: Annotated[float, Parameter(name="--silence", help="Share of nodes that stop heartbeating.")] = 0.0,
+    after: Annotated[float, Parameter(name="--after", help="Seconds until they stop.")] = 60.0,
 ) -> None:  # fmt: skip
-    """Play the nodes of a cluster against a real API server: they heartbeat and move pods through their states."""
+    """Run simulated nodes against a real API server: they heartbeat and move pods through their phases."""
     needed()
     from weft.engines.kubernetes.api.access import load
     from weft.testing.kubelets import SimulatedNodes, checked_count, simulate
@@ -142,23 +142,15 @@ def act(
     access = load(on, os.environ, kubeconfig)
 
     def ready() -> None:
-        console().print(
-            f"{nodes:,} nodes play on {access.context}, a heartbeat each {stage.period_s:.0f} s; Ctrl-C ends it",
-            markup=False, soft_wrap=True,
-        )  # fmt: skip
+        say(f"{nodes:,} simulated nodes on {access.context}, heartbeat {stage.period_s:.0f} s; Ctrl-C ends it")
 
     run(simulate(access, stage, ready, folder if exec_ else None, (silence, after)))
 
 
-def pod(*command: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> None:
-    """Be the program inside a pod: run a command in the submitter's folder, or a part of a training.
-
-    Parameters
-    ----------
-    command
-        What is run; a training where absent.
-
-    """
+def pod(
+    *command: Annotated[str, Parameter(help="Command to run; default: a training.", allow_leading_hyphen=True)],
+) -> None:
+    """Be the program inside a pod: run a command in the submitter's folder, or the ranks of a training."""
     from weft.engines.kubernetes.pod.pod_main import run as work
 
     status = work(command, os.environ)

@@ -11,16 +11,16 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from weft.cli.output import JsonFlag, console, print_json, print_table
+from weft.cli.output import JsonFlag, console, print_json, print_table, say
 from weft.core.errors import FailedError, UsageError
 from weft.engines.local.client import LocalClient, Speaker, UnreachableError
 from weft.engines.local.home import Home
 
 HomeOption = Annotated[
-    Path | None, Parameter(name="--home", help="The cluster's folder; $WEFT_CLUSTER, or ~/.weft/cluster.")
+    Path | None, Parameter(name="--home", help="Cluster folder; default: $WEFT_CLUSTER, or ~/.weft/cluster.")
 ]
 OnOption = Annotated[
-    str | None, Parameter(name="--on", help="A Kubernetes context in place of this machine; '.' for the current one.")
+    str | None, Parameter(name="--on", help="Kubernetes context instead of this machine; '.' for the current.")
 ]
 DEFAULT_NODES = 4
 LOOPBACK = "127.0.0.1"
@@ -47,18 +47,18 @@ def client_of(given: Path | None, on: str | None = None) -> Speaker:
 def up(
     *,
     nodes: Annotated[
-        int | None, Parameter(help=f"Slots of this machine, each a node; {DEFAULT_NODES} at first.")
+        int | None, Parameter(help=f"Slots of this machine, each a node; default {DEFAULT_NODES}.")
     ] = None,
-    gpus: Annotated[int | None, Parameter(help="GPUs (places for one rank) of each slot; 1 at first.")] = None,
-    team: Annotated[tuple[str, ...], Parameter(negative="", help="A team and its quota: NAME=GPUS.")] = (),
+    gpus: Annotated[int | None, Parameter(help="GPUs (one rank each) per slot; default 1.")] = None,
+    team: Annotated[tuple[str, ...], Parameter(negative="", help="Team and its GPU quota: NAME=GPUS.")] = (),
     host: Annotated[
-        str, Parameter(help="Address to listen on; others than loopback are open to the network.")
+        str, Parameter(help="Address to listen on; any but loopback is reachable from the network.")
     ] = LOOPBACK,
     port: Annotated[int, Parameter(help="Port; 0 for any free one.")] = 0,
     home: HomeOption = None,
     json: JsonFlag = False,
 ) -> None:
-    """Start the cluster of this machine, or say that it is up; jobs of an earlier one are taken up."""
+    """Start the cluster of this machine, or say that it is up; jobs of an earlier one are adopted."""
     place = home_of(home)
     client = LocalClient(place)
     running = client.process()
@@ -74,11 +74,8 @@ def up(
         return
     verb = "is up already" if running is not None else "is up"
     count, held = len(document["nodes"]), document["jobs"].get("running", 0)
-    console().print(
-        f"cluster {verb}: {count} nodes at {document['url']}, state in {place.folder}"
-        f"{f', {held} jobs running' if held else ''}",
-        markup=False, soft_wrap=True,
-    )  # fmt: skip
+    say(f"cluster {verb}: {count} nodes at {document['url']}, state in {place.folder}"
+        f"{f', {held} jobs running' if held else ''}")  # fmt: skip
 
 
 def bring_up(
@@ -96,17 +93,17 @@ def take_down(client: LocalClient) -> bool:
     running = client.process()
     if running is not None:
         running.signal(signal.SIGTERM)
-        _until(lambda: not running.alive(), "the daemon does not end")
+        _until(lambda: not running.alive(), "the daemon does not exit")
     return running is not None
 
 
 def down(
     *,
-    jobs: Annotated[bool, Parameter(negative="", help="Cancel what has not ended first.")] = False,
+    jobs: Annotated[bool, Parameter(negative="", help="Cancel open jobs first.")] = False,
     home: HomeOption = None,
     json: JsonFlag = False,
 ) -> None:
-    """Stop the cluster's daemon; jobs that run go on, and weft cluster up takes them up again."""
+    """Stop the cluster's daemon; running jobs go on, and weft cluster up adopts them."""
     client = LocalClient(home_of(home))
     running = client.process()
     left: list[str] = []
@@ -120,7 +117,7 @@ def down(
         return
     text = "cluster is down" if running is not None else "no cluster was up"
     more = f"; {len(left)} jobs have not ended and go on: {', '.join(left[:_NAMED])}" if left else ""
-    console().print(text + more, markup=False, soft_wrap=True)
+    say(text + more)
 
 
 def status(*, home: HomeOption = None, json: JsonFlag = False) -> None:
@@ -136,10 +133,10 @@ def status(*, home: HomeOption = None, json: JsonFlag = False) -> None:
     ]
     print_table("teams", ("team", "quota", "holds", "at most"), rows)
     counts = ", ".join(f"{count:,} {state}" for state, count in sorted(document["jobs"].items())) or "none yet"
-    out = console()
-    out.print(f"jobs: {counts}", markup=False)
+    console()
+    say(f"jobs: {counts}")
     for alarm in document["alarms"]:
-        out.print(f"alarm: {alarm}", markup=False)
+        say(f"alarm: {alarm}")
 
 
 def _most(team: Mapping[str, Any]) -> str:
@@ -147,7 +144,7 @@ def _most(team: Mapping[str, Any]) -> str:
 
 
 def print_nodes(nodes: Sequence[Mapping[str, Any]], now_ms: int) -> None:
-    """Print nodes, their state and who is on them."""
+    """Print nodes, their state and their jobs."""
     rows = [
         (node["name"], node["state"], f"{node['usable_gpus']}",
          ago(now_ms - node["since_ms"]) if node["since_ms"] else "-", ", ".join(node["jobs"]), _evidence(node))
@@ -209,7 +206,7 @@ def _start(place: Home, host: str, port: int) -> None:
     def ready() -> bool:
         if child.poll() is not None:
             said = place.log.read_text(encoding="utf-8", errors="replace")[began:].strip().splitlines()
-            raise FailedError(f"the daemon did not start: {said[-1] if said else 'no word'}; see {place.log}")
+            raise FailedError(f"the daemon did not start: {said[-1] if said else 'no output'}; see {place.log}")
         try:
             return client.process() is not None and bool(client.get("v1", "status"))
         except UnreachableError:

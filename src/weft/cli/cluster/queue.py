@@ -1,5 +1,6 @@
 """`weft jobs|logs|cancel|why|nodes|drain|undrain`: look at the cluster's queue and its nodes, and change them."""
 
+import getpass
 import sys
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -7,32 +8,27 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from weft.cli.cluster.local import HomeOption, OnOption, ago, client_of, print_nodes
-from weft.cli.output import JsonFlag, console, print_json, print_table
+from weft.cli.output import JsonFlag, console, print_json, print_table, say
 from weft.core.errors import UsageError
 from weft.core.quantity import significant
 from weft.engines.local.client import Speaker
 
 nodes_app = App(name="nodes", help="List the cluster's nodes, or test this machine.", help_format="plaintext")
 
-Rank = Annotated[int, Parameter(help="Of which rank.")]
-Reason = Annotated[str, Parameter(help="Why, for the record.")]
+Rank = Annotated[int, Parameter(help="Rank whose output is printed.")]
+JobName = Annotated[str, Parameter(help="Job name, as in `weft jobs`.")]
+NodeName = Annotated[str, Parameter(help="Node name, as in `weft nodes`.")]
+Reason = Annotated[str, Parameter(help="Reason for the record.")]
 _WAIT_S = 10
 _SHOWN = 30
 
 
 def jobs(
-    name: str | None = None, /, *,
-    all: Annotated[bool, Parameter(name=("--all", "-a"), negative="", help="Those that have ended too.")] = False,
+    name: Annotated[str | None, Parameter(help="Job or sweep name.")] = None, /, *,
+    all: Annotated[bool, Parameter(name=("--all", "-a"), negative="", help="Include finished jobs.")] = False,
     home: HomeOption = None, on: OnOption = None, json: JsonFlag = False,
 ) -> None:  # fmt: skip
-    """List jobs; with the name of one, everything about it; with that of a sweep, its jobs compared, best first.
-
-    Parameters
-    ----------
-    name
-        A job or a sweep.
-
-    """
+    """List jobs; with the name of one, everything about it; with that of a sweep, its jobs compared, best first."""
     client = client_of(home, on)
     if name is None:
         _list(client, all=all, json=json)
@@ -60,7 +56,7 @@ def _list(client: Speaker, *, all: bool, json: bool) -> None:
         print_json(found)
         return
     if not found:
-        console().print("no jobs; weft submit hands one in" if all else "no open jobs; weft jobs --all lists old ones")
+        say("no jobs; weft submit creates one" if all else "no open jobs; weft jobs --all includes finished ones")
         return
     now = client.get("v1", "status")["now_ms"]
     rows = [
@@ -93,9 +89,9 @@ def print_array(document: Mapping[str, Any]) -> None:
 
 def _print_job(job: Mapping[str, Any]) -> None:
     what = " ".join(job["command"]) if job["command"] else f"training {job['training']['name']}"
-    out = console()
-    out.print(f"{job['id']}: {what}", markup=False, soft_wrap=True)
-    out.print(", ".join(filter(None, (job["state"], job["text"]))), markup=False, soft_wrap=True)
+    console()
+    say(f"{job['id']}: {what}")
+    say(", ".join(filter(None, (job["state"], job["text"]))))
     _print_history(job["history"])
     if job["incidents"]:
         rows = [
@@ -110,22 +106,15 @@ def _print_job(job: Mapping[str, Any]) -> None:
 def _print_history(history: list[Mapping[str, Any]]) -> None:
     start = history[0]["at_ms"] if history else 0
     rows = [(f"{(line['at_ms'] - start) / 1000:,.1f} s", line["text"]) for line in history[-_SHOWN:]]
-    print_table("what happened, from its submission on", ("at", "what"), rows, words=(1,))
+    print_table("history, since submission", ("at", "what"), rows, words=(1,))
 
 
 def logs(
-    job: str, /, *,
-    follow_it: Annotated[bool, Parameter(name=("--follow", "-f"), negative="", help="Until the job ends.")] = False,
+    job: JobName, /, *,
+    follow_it: Annotated[bool, Parameter(name=("--follow", "-f"), negative="", help="Stream new output.")] = False,
     rank: Rank = 0, home: HomeOption = None, on: OnOption = None, json: JsonFlag = False,
 ) -> None:  # fmt: skip
-    """Print the output of a job.
-
-    Parameters
-    ----------
-    job
-        Which.
-
-    """
+    """Print the output of a job."""
     client = client_of(home, on)
     if json:
         print_json(client.get("v1", "jobs", job, "log", rank=rank))
@@ -154,62 +143,60 @@ def follow(client: Speaker, job: str, rank: int) -> None:
             return
 
 
-def cancel(*names: str, home: HomeOption = None, on: OnOption = None, json: JsonFlag = False) -> None:
-    """Call off jobs or sweeps; what runs is asked to end, then made to.
-
-    Parameters
-    ----------
-    names
-        Jobs or sweeps.
-
-    """
+def cancel(
+    *names: Annotated[str, Parameter(help="Job or sweep names.")],
+    home: HomeOption = None,
+    on: OnOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Cancel jobs or sweeps; running ones are asked to end, then killed."""
     if not names:
-        raise UsageError("name a job to call off; weft jobs lists them")
+        raise UsageError("name a job to cancel; weft jobs lists them")
     client = client_of(home, on)
     found = [job for name in names for job in client.post("v1", "jobs", name, "cancel")["jobs"]]
     if json:
         print_json(found)
         return
     for job in found:
-        console().print(f"{job['id']}: {job['state']}", markup=False)
+        say(f"{job['id']}: {job['state']}")
 
 
-def why(job: str, /, *, home: HomeOption = None, on: OnOption = None, json: JsonFlag = False) -> None:
-    """Say why a job does not run: the rule, who is before it, when it will start, and what would make it sooner.
-
-    Parameters
-    ----------
-    job
-        Which.
-
-    """
+def why(
+    job: JobName,
+    /,
+    *,
+    home: HomeOption = None,
+    on: OnOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Explain why a job waits: the rule, the jobs before it, when it will start, and what would start it sooner."""
     document = client_of(home, on).get("v1", "jobs", job, "why")
     if json:
         print_json(document)
         return
-    out = console()
-    out.print(f"{document['job']} is {document['state']}: {document['text']}", markup=False, soft_wrap=True)
+    console()
+    say(f"{document['job']} is {document['state']}: {document['text']}")
     if document["state"] == "waiting":
         if document["before"]:
             more = document["position"] - len(document["before"])
             names = ", ".join(document["before"]) + (f" and {more:,} more" if more > 0 else "")
-            out.print(f"before it: {names}", markup=False, soft_wrap=True)
+            say(f"before it: {names}")
         if document["holds"]:
-            out.print(f"nodes are held by: {', '.join(document['holds'])}", markup=False, soft_wrap=True)
+            say(f"nodes are held by: {', '.join(document['holds'])}")
         expected = document["expected_ms"]
         when = (
-            "nobody can say"
+            "unknown"
             if expected is None
-            else f"in {ago(expected - document['now_ms'])}, if running jobs end when they say"
+            else f"in {ago(expected - document['now_ms'])}, if running jobs end at their time limits"
         )
-        out.print(f"it starts: {when}", markup=False)
+        say(f"it starts: {when}")
         for hint in document["sooner"]:
-            out.print(f"sooner if: {hint}", markup=False, soft_wrap=True)
+            say(f"sooner if: {hint}")
 
 
 @nodes_app.default
 def nodes(*, home: HomeOption = None, on: OnOption = None, json: JsonFlag = False) -> None:
-    """List the nodes: state, who is on them, what was seen of them."""
+    """List the nodes: state, their jobs, evidence of faults."""
     client = client_of(home, on)
     document = client.get("v1", "nodes")["nodes"]
     if json:
@@ -219,38 +206,42 @@ def nodes(*, home: HomeOption = None, on: OnOption = None, json: JsonFlag = Fals
 
 
 def drain(
-    node: str, /, *, reason: Reason = "", home: HomeOption = None, on: OnOption = None, json: JsonFlag = False
+    node: NodeName,
+    /,
+    *,
+    reason: Reason = "",
+    home: HomeOption = None,
+    on: OnOption = None,
+    json: JsonFlag = False,
 ) -> None:
-    """Give a node no more work; what runs on it ends by itself.
-
-    Parameters
-    ----------
-    node
-        Which.
-
-    """
+    """Cordon a node: running work goes on, nothing new starts."""
     _drain(node, "drain", reason, client_of(home, on), json=json)
 
 
 def undrain(
-    node: str, /, *, reason: Reason = "", home: HomeOption = None, on: OnOption = None, json: JsonFlag = False
+    node: NodeName,
+    /,
+    *,
+    reason: Reason = "",
+    home: HomeOption = None,
+    on: OnOption = None,
+    json: JsonFlag = False,
 ) -> None:
-    """Give a node back.
-
-    Parameters
-    ----------
-    node
-        Which.
-
-    """
+    """Return a node to service."""
     _drain(node, "undrain", reason, client_of(home, on), json=json)
 
 
 def _drain(node: str, verb: str, reason: str, client: Speaker, *, json: bool) -> None:
-    from weft.cli.cluster.submit import asker
-
-    document = client.post("v1", "nodes", node, verb, body={"by": asker(), "reason": reason})
+    document = client.post("v1", "nodes", node, verb, body={"by": _user(), "reason": reason})
     if json:
         print_json(document)
         return
-    console().print(f"{document['name']} is {document['state']}", markup=False)
+    say(f"{document['name']} is {document['state']}")
+
+
+def _user() -> str:
+    """Return the user who asks, for the record."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "operator"

@@ -1,10 +1,8 @@
-"""`weft cluster replay` and `weft cluster generate`: traces through the real decisions in simulated time."""
+"""`weft cluster replay` and `weft cluster generate`: job traces through the real scheduler in simulated time."""
 
 import csv
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,10 +11,20 @@ from cyclopts import Parameter
 from weft.campaign.failures import Failures
 from weft.campaign.measures import Measures
 from weft.campaign.policies import NAMES, policy_of
-from weft.campaign.replay import TraceReplay, Watch
+from weft.campaign.replay import TraceReplay
 from weft.campaign.scenes import scene
 from weft.campaign.trace import TraceJob, admit_all, read, written
-from weft.cli.output import JsonFlag, PlotFile, console, print_json, print_table, save_plot, writing, written_to
+from weft.cli.output import (
+    JsonFlag,
+    PlotFile,
+    print_json,
+    print_table,
+    progress,
+    save_picture,
+    say,
+    writing,
+    written_to,
+)
 from weft.cluster.from_site import nodes_of, power_of
 from weft.cluster.health.idle_tests import hours_to_validate
 from weft.cluster.records.job import Team
@@ -37,40 +45,36 @@ _JOB_COLUMNS = (
     "preemptions", "lost_gpu_s",
 )  # fmt: skip
 
-SiteName = Annotated[str, Parameter(name="--site", help="Built-in name or path of the site that it runs on.")]
-Nodes = Annotated[int | None, Parameter(help="Take only the first so many nodes of the site.")]
-SeedNumber = Annotated[int, Parameter(help="Root of everything random.")]
+SiteName = Annotated[str, Parameter(name="--site", help="Built-in name or path of a site file.")]
+Nodes = Annotated[int | None, Parameter(help="Use only the first N nodes of the site.")]
+SeedNumber = Annotated[int, Parameter(help="Random seed.")]
 
 
 def replay(
-    trace: Path,
+    trace: Annotated[
+        Path,
+        Parameter(
+            help="CSV with submit_s, duration_s, time_limit_s, nodes, gpus_per_node, team, priority, kind. "
+            "The scheduler never sees duration_s."
+        ),
+    ],
     /,
     *,
     site: SiteName = _SITE,
     nodes: Nodes = None,
     policy: Annotated[str, Parameter(help=f"Policies by comma: {', '.join(NAMES)}.")] = "weft",
-    quota: Annotated[
-        str | None, Parameter(help="GPUs of each team, as red=4000,blue=2000; equal parts where absent.")
-    ] = None,
-    failures: Annotated[bool, Parameter(negative="", help="Let nodes fail at the site's rates.")] = False,
+    quota: Annotated[str | None, Parameter(help="GPU quota per team, as red=4000,blue=2000; default: equal.")] = None,
+    failures: Annotated[bool, Parameter(negative="", help="Inject node failures at the site's rates.")] = False,
     seed: SeedNumber = 0,
     jobs: Annotated[
         Path | None,
-        Parameter(help="Write every job, what it waited and for which reasons, into FILE (.csv)."),
+        Parameter(help="Write one row per job, with its waits, into FILE (.csv)."),
         written_to("--jobs", ".csv"),
     ] = None,
     json: JsonFlag = False,
     plot: PlotFile = None,
 ) -> None:
-    """Replay TRACE through the real decisions in simulated time and print how it went.
-
-    Parameters
-    ----------
-    trace
-        CSV with submit_s, duration_s, time_limit_s, nodes, gpus_per_node, team, priority, kind. The decisions never
-        see duration_s.
-
-    """
+    """TraceReplay TRACE through the real scheduler in simulated time and print how it went."""
     names = [name.strip() for name in policy.split(",")]
     spec = load_site(site)
     pool = _pool(spec, nodes)
@@ -80,19 +84,16 @@ def replay(
     policies = {name: policy_of(name, len(pool)) for name in names}
     found: dict[str, Measures] = {}
     documents: list[dict[str, Any]] = []
-    with _progress() as watches:
+    with progress() as watch:
         for name, rules in policies.items():
             begin_s = time.process_time()
             snapshot = Snapshot(pool, teams=teams, power=power_of(spec), policy=rules)
             world = TraceReplay(snapshot, lines, failures=Failures.of(spec, Seed(seed)) if failures else None)
-            found[name] = world.run(watches(name))
+            found[name] = world.run(None if watch is None else partial(watch, name))
             documents.append(_document(name, found[name], world.passes, time.process_time() - begin_s))
     if jobs is not None:
         _write_jobs(jobs, found)
-    if plot is not None:
-        from weft.cli.pictures_cluster import draw_replays
-
-        save_plot(plot, lambda figure: draw_replays(figure, found), (13.0, 8.0))
+    save_picture(plot, "draw_replays", found, size=(13.0, 8.0))
     if json:
         origin = provenance({"trace": digest(written(lines)), "site": spec.as_written(), "nodes": len(pool)}, seed)
         print_json({"site": spec.name, "nodes": len(pool), "policies": documents, "provenance": origin.as_json()})
@@ -101,27 +102,20 @@ def replay(
 
 
 def generate(
-    out: Path,
+    out: Annotated[Path, Parameter(help="CSV file to write; `weft cluster replay` reads it.")],
     /,
     *,
-    jobs: Annotated[int, Parameter(help="How many jobs.")] = 1000,
+    jobs: Annotated[int, Parameter(help="Number of jobs.")] = 1000,
     scenario: Annotated[
-        str, Parameter(name="--scene", help="What kind of trace: mixed, small-beside-big, full-site.")
+        str, Parameter(name="--scene", help="Trace type: mixed, small-beside-big, full-site.")
     ] = "mixed",
     site: SiteName = _SITE,
     nodes: Nodes = None,
-    load: Annotated[float, Parameter(help="Share of the cluster that a mixed trace asks for.")] = 0.8,
+    load: Annotated[float, Parameter(help="Offered load of a mixed trace.")] = 0.8,
     seed: SeedNumber = 0,
     json: JsonFlag = False,
 ) -> None:
-    """Make a trace from a seed and write it into OUT.
-
-    Parameters
-    ----------
-    out
-        CSV file to write; `weft cluster replay` reads it.
-
-    """
+    """Generate a job trace from a seed and write it into OUT."""
     spec = load_site(site)
     pool = _pool(spec, nodes)
     if not 1 <= jobs <= 10_000_000:  # noqa: PLR2004 - said in the message
@@ -136,7 +130,7 @@ def generate(
     if json:
         print_json({"file": str(out), "jobs": len(lines), "days": days, "nodes": len(pool), "seed": seed})
     else:
-        console().print(f"{out}: {len(lines):,} jobs over {days:.1f} days for {len(pool):,} nodes", markup=False)
+        say(f"{out}: {len(lines):,} jobs over {days:.1f} days for {len(pool):,} nodes")
 
 
 def _pool(spec: SiteSpec, nodes: int | None) -> tuple[Node, ...]:
@@ -152,7 +146,7 @@ def _text(trace: Path) -> str:
     except FileNotFoundError:
         raise UsageError(f"there is no file {trace}; `weft cluster generate {trace}` makes one") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{trace} can not be read as a trace: {error}") from None
+        raise UsageError(f"{trace} cannot be read as a trace: {error}") from None
 
 
 def _teams(lines: list[TraceJob], pool: tuple[Node, ...], quota: str | None) -> tuple[Team, ...]:
@@ -167,30 +161,8 @@ def _teams(lines: list[TraceJob], pool: tuple[Node, ...], quota: str | None) -> 
             raise UsageError(f"--quota {entry!r}: write TEAM=GPUS, such as red=4000")
         given[name.strip()] = int(number)
     if sum(given.values()) > gpus:
-        raise UsageError(f"--quota gives {sum(given.values()):,} GPUs away; the cluster has {gpus:,}")
+        raise UsageError(f"--quota asks for {sum(given.values()):,} GPUs; the cluster has {gpus:,}")
     return tuple(Team(name, number) for name, number in given.items())
-
-
-def _silent(_: str) -> Watch | None:
-    return None
-
-
-@contextmanager
-def _progress() -> "Iterator[Any]":
-    """Give what makes a progress bar for each policy on a terminal; a pipe gets none."""
-    if not sys.stderr.isatty():
-        yield _silent
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-
-        def watch(name: str) -> Watch:
-            task = progress.add_task(name)
-            return lambda done, total: progress.update(task, completed=done, total=total)
-
-        yield watch
 
 
 def _document(name: str, measured: Measures, passes: int, cpu_s: float) -> dict[str, Any]:
@@ -219,7 +191,7 @@ def _print(trace: Path, lines: list[TraceJob], pool: tuple[Node, ...], documents
          f"{each['ramp_w_per_s'] / 1e6:.2f} MW/s", f"{each['passes']:,}", f"{each['cpu_s']:.1f} s")
         for each in documents
     ]  # fmt: skip
-    print_table("power, and the work of deciding", ("policy", "energy", "peak", "ramp", "passes", "CPU"), rows)
+    print_table("power, and scheduler CPU", ("policy", "energy", "peak", "ramp", "passes", "CPU"), rows)
     sizes = list(documents[0]["wait_s_by_size"])
     rows = [
         (each["policy"], _span(each["wait_s_quick"]["p95"]),
@@ -236,8 +208,8 @@ def _print(trace: Path, lines: list[TraceJob], pool: tuple[Node, ...], documents
     print_table("why jobs waited, summed over jobs", ("policy", *reasons, "unexplained"), rows)
     hours = documents[0]["hours_to_validate"]
     if hours is not None:
-        text = f"testing every one of {len(pool):,} nodes once in their idle time takes {hours:.1f} h (15 min each)"
-        console().print(text, markup=False)
+        text = f"idle-time tests of all {len(pool):,} nodes take {hours:.1f} h (15 min each)"
+        say(text)
 
 
 def _span(seconds: float) -> str:

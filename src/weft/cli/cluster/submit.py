@@ -1,9 +1,9 @@
 """`weft submit`: hand a command, a training or a sweep to the cluster; the working folder goes along as it is now."""
 
-import getpass
 import os
 import time
 import uuid
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from weft.cli.cluster.local import HomeOption, OnOption, client_of
 from weft.cli.cluster.queue import follow, print_array
-from weft.cli.output import JsonFlag, console, print_json
+from weft.cli.output import JsonFlag, print_json, say
 from weft.core.errors import FailedError, UsageError
 from weft.core.specfile import read_table, validate
 from weft.engines.local.client import Speaker
@@ -19,89 +19,118 @@ from weft.specs import JOBS, JobSpec, load_job
 from weft.specs.faults import FaultsSpec
 from weft.specs.submission import SubmissionSpec
 
-_TAKEN_ALONG = (
-    "PATH",
-    "HOME",
-    "USER",
-    "SHELL",
-    "LANG",
-    "LC_ALL",
-    "TMPDIR",
-    "VIRTUAL_ENV",
-    "CONDA_PREFIX",
-    "PYTHONPATH",
-)
+_FORWARDED = ("PATH", "HOME", "USER", "SHELL", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH")
+"""Environment variables that every job gets from its submitter."""
 _LOOK_S = 0.2
 _ENDED = ("done", "failed", "cancelled")
 
 
+@dataclass(frozen=True)
+class Request:
+    """What a job asks of the scheduler."""
+
+    name: Annotated[str | None, Parameter(help="Short name; default: the program's or the job's.")] = None
+    team: Annotated[str | None, Parameter(help="Team whose quota is charged.")] = None
+    priority: Annotated[int | None, Parameter(help="0 to 1000; higher goes first.")] = None
+    time_limit: Annotated[str | None, Parameter(help="Longest run time, as '10 min'.")] = None
+    nodes: Annotated[int, Parameter(help="Nodes of a command's gang; it is started on each.")] = 1
+    gpus: Annotated[int, Parameter(help="GPUs on each node.")] = 1
+    kind: Annotated[Literal["experiment", "service"], Parameter(help="One that ends, or a server.")] = "experiment"
+    after: Annotated[tuple[str, ...], Parameter(negative="", help="A job that must be done before.")] = ()
+
+
+@dataclass(frozen=True)
+class SweepOptions:
+    """One job for each combination of values, and how they are compared."""
+
+    sweep: Annotated[tuple[str, ...], Parameter(negative="", help="One job for each value: KEY=A,B,C.")] = ()
+    at_once: Annotated[int, Parameter(help="Jobs of a sweep that run concurrently; 0 for all.")] = 0
+    metric: Annotated[str, Parameter(help="Metric that ranks a sweep: min:loss, max:accuracy.")] = "min:loss"
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """What is changed in a training before it is submitted."""
+
+    set: Annotated[tuple[str, ...], Parameter(negative="", help="Change a job's key: KEY=VALUE.")] = ()
+    faults: Annotated[str | None, Parameter(help="Inject the faults described in FILE.")] = None
+
+
+@dataclass(frozen=True)
+class WorkingFolder:
+    """Where a job runs, and what it gets from here."""
+
+    env: Annotated[tuple[str, ...], Parameter(negative="", help="Variable to pass: NAME or NAME=VALUE.")] = ()
+    directory: Annotated[Path | None, Parameter(help="Working folder; default: this one.")] = None
+    snapshot: Annotated[bool, Parameter(help="Copy the working folder to the job.")] = True
+
+
+@dataclass(frozen=True)
+class PodOptions:
+    """What a submission to Kubernetes needs beside the job."""
+
+    image: Annotated[str | None, Parameter(help="With --on: container image of its pods.")] = None
+    volume: Annotated[tuple[str, ...], Parameter(negative="", help="With --on: PATH=CLAIM to mount.")] = ()
+    render: Annotated[Literal["jobset", "kueue"] | None, Parameter(help="Print these objects instead.")] = None
+
+
+_FLAT = Parameter(name="*")
+_REQUEST, _SWEEP, _TRAINING, _FOLDER, _PODS = (
+    Request(),
+    SweepOptions(),
+    TrainingOptions(),
+    WorkingFolder(),
+    PodOptions(),
+)
+
+
 def submit(
-    *words: Annotated[str, Parameter(allow_leading_hyphen=True)],
-    name: Annotated[str | None, Parameter(help="Short name; the program's, or the job's, where absent.")] = None,
-    team: Annotated[str | None, Parameter(help="Who pays.")] = None,
-    priority: Annotated[int | None, Parameter(help="0 to 1000; higher goes first.")] = None,
-    time_limit: Annotated[str | None, Parameter(help="Most that it may run, as '10 min'.")] = None,
-    nodes: Annotated[int, Parameter(help="Nodes that a command gets at once; it is started on each.")] = 1,
-    gpus: Annotated[int, Parameter(help="GPUs on each node.")] = 1,
-    kind: Annotated[Literal["experiment", "service"], Parameter(help="One that ends, or a server.")] = "experiment",
-    after: Annotated[tuple[str, ...], Parameter(negative="", help="A job that must be done before.")] = (),
-    sweep: Annotated[tuple[str, ...], Parameter(negative="", help="One job for each value: KEY=A,B,C.")] = (),
-    at_once: Annotated[int, Parameter(help="Most jobs of a sweep that run together; 0 for all.")] = 0,
-    metric: Annotated[str, Parameter(help="What a sweep is compared by: min:loss, max:accuracy.")] = "min:loss",
-    set: Annotated[tuple[str, ...], Parameter(name="--set", negative="", help="Change a job's key: KEY=VALUE.")] = (),
-    faults: Annotated[str | None, Parameter(help="Break a training on purpose as FILE says.")] = None,
-    env: Annotated[tuple[str, ...], Parameter(negative="", help="A variable to take along: NAME or NAME=VALUE.")] = (),
-    directory: Annotated[Path | None, Parameter(help="The working folder; this one where absent.")] = None,
-    snapshot: Annotated[bool, Parameter(help="Take the working folder along.")] = True,
+    *words: Annotated[str, Parameter(help="A job file or built-in job; or, after --, a command.",
+                                     allow_leading_hyphen=True)],
+    request: Annotated[Request, _FLAT] = _REQUEST,
+    sweep: Annotated[SweepOptions, _FLAT] = _SWEEP,
+    training: Annotated[TrainingOptions, _FLAT] = _TRAINING,
+    folder: Annotated[WorkingFolder, _FLAT] = _FOLDER,
     wait: Annotated[bool, Parameter(negative="", help="Show the output and wait for the end.")] = False,
     home: HomeOption = None,
     on: OnOption = None,
-    image: Annotated[str | None, Parameter(help="With --on: the image of its pods.")] = None,
-    volume: Annotated[tuple[str, ...], Parameter(negative="", help="With --on: PATH=CLAIM to mount.")] = (),
-    render: Annotated[Literal["jobset", "kueue"] | None, Parameter(help="Print these objects instead.")] = None,
+    pods: Annotated[PodOptions, _FLAT] = _PODS,
     json: JsonFlag = False,
 ) -> None:  # fmt: skip
     """Submit a training (a job file) or any command (after --) to the cluster.
 
-    The working folder is taken along as it is now, without what git ignores. A command reports numbers by writing a
-    JSON object into $WEFT_RESULT, or as its last line.
-
-    Parameters
-    ----------
-    words
-        A job file or built-in job; or, after --, a command.
-
+    The working folder is copied as it is now, without what git ignores. A command reports numbers by writing a JSON
+    object into $WEFT_RESULT, or as its last line.
     """
     table: dict[str, Any] = {
-        "kind": kind, "nodes": nodes, "gpus_per_node": gpus, "after": list(after), "at_once": at_once,
-        "metric": metric, "sweep": dict(_sweep(text) for text in sweep), "environment": _environment(env),
-        "key": str(uuid.uuid4()),
+        "kind": request.kind, "nodes": request.nodes, "gpus_per_node": request.gpus, "after": list(request.after),
+        "at_once": sweep.at_once, "metric": sweep.metric, "sweep": dict(_sweep(text) for text in sweep.sweep),
+        "environment": _environment(folder.env), "key": str(uuid.uuid4()),
     }  # fmt: skip
-    given = {"name": name, "team": team, "priority": priority, "time_limit": time_limit}
+    given = {key: getattr(request, key) for key in ("name", "team", "priority", "time_limit")}
     own = {key: value for key, value in given.items() if value is not None}
     if _is_job(words):
-        job = _job(words[0], own, set)
+        job = _job(words[0], own, training.set)
         table |= {"kind": "training", "job": job.as_written()}
-        if faults is not None:
-            table["faults"] = validate(read_table(faults), FaultsSpec, faults).as_written()
+        if training.faults is not None:
+            table["faults"] = validate(read_table(training.faults), FaultsSpec, training.faults).as_written()
     else:
-        if set or faults is not None:
+        if training.set or training.faults is not None:
             raise UsageError("--set and --faults are for trainings; a command takes its own options")
         table |= {"command": list(words), "name": _name_of(words)} | own
-    _check(table)
-    if render is not None:
+    validate(table, SubmissionSpec, "the submission")
+    if pods.render is not None:
         from weft.cli.cluster.kubernetes import print_rendered
 
-        print_rendered(table, render, image, volume)
+        print_rendered(table, pods.render, pods.image, pods.volume)
         return
-    client = client_of(home) if on is None else remote_of(on, image, volume)
+    client = client_of(home) if on is None else remote_of(on, pods.image, pods.volume)
     client.post("v1", "check", body=table)
-    if snapshot:
+    if folder.snapshot:
         from weft.engines.local.archive import pack
 
-        table["snapshot"] = client.upload(pack((directory or Path.cwd()).absolute()))
-    jobs = client.submit(table)
-    _answer(client, jobs, wait=wait, json=json)
+        table["snapshot"] = client.upload(pack((folder.directory or Path.cwd()).absolute()))
+    _answer(client, client.submit(table), wait=wait, json=json)
 
 
 def remote_of(on: str, image: str | None, volumes: tuple[str, ...]) -> Speaker:
@@ -109,11 +138,6 @@ def remote_of(on: str, image: str | None, volumes: tuple[str, ...]) -> Speaker:
     from weft.cli.cluster.kubernetes import remote
 
     return remote(on, image, volumes)
-
-
-def _check(table: dict[str, Any]) -> SubmissionSpec:
-    """Refuse what is wrong before anything is sent."""
-    return validate(table, SubmissionSpec, "the submission")
 
 
 def _answer(client: Speaker, jobs: list[dict[str, Any]], *, wait: bool, json: bool) -> None:
@@ -126,9 +150,9 @@ def _answer(client: Speaker, jobs: list[dict[str, Any]], *, wait: bool, json: bo
     elif array and wait:
         print_array(client.get("v1", "arrays", array))
     elif array:
-        console().print(f"submitted {array}: {len(jobs)} jobs; weft jobs {array} compares them", markup=False)
+        say(f"submitted {array}: {len(jobs)} jobs; weft jobs {array} compares them")
     elif not wait:
-        console().print(f"submitted {jobs[0]['id']}; weft logs -f {jobs[0]['id']} follows it", markup=False)
+        say(f"submitted {jobs[0]['id']}; weft logs -f {jobs[0]['id']} follows it")
     failed = [job["id"] for job in jobs if wait and job["state"] != "done"]
     if failed:
         ending = next(job for job in jobs if job["id"] == failed[0])
@@ -186,18 +210,10 @@ def _sweep(text: str) -> tuple[str, list[str]]:
 
 
 def _environment(asked: tuple[str, ...]) -> dict[str, str]:
-    found = {key: os.environ[key] for key in _TAKEN_ALONG if key in os.environ}
+    found = {key: os.environ[key] for key in _FORWARDED if key in os.environ}
     for text in asked:
         key, equals, value = text.partition("=")
         if not equals and key not in os.environ:
             raise UsageError(f"--env {text}: there is no such variable here; write {text}=VALUE")
         found[key] = value if equals else os.environ[key]
     return found
-
-
-def asker() -> str:
-    """Return who asks, for the record."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return "operator"

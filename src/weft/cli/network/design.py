@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from weft import api
-from weft.cli.output import JsonFlag, PlotFile, print_json, print_table, save_plot
+from weft.cli.output import JsonFlag, PlotFile, print_json, print_table, save_picture, scaled
 from weft.core.errors import UsageError
 from weft.core.quantity import MONEY, POWER, RATE, TIME, significant
 from weft.fabric.design import Design
@@ -17,26 +17,19 @@ _SWITCH = "51.2 Tb/s"
 
 
 def design(
-    site: str | None = None,
+    site: Annotated[str | None, Parameter(help="Built-in name or path of a site file.")] = None,
     /,
     *,
     gpus: Annotated[int | None, Parameter(help="Compare fabrics for this many GPUs.")] = None,
-    nic: Annotated[str | None, Parameter(help=f"Rate of one NIC. [default: {_NIC}]")] = None,
-    switch: Annotated[str | None, Parameter(help=f"Capacity of one switch. [default: {_SWITCH}]")] = None,
+    nic: Annotated[str | None, Parameter(help=f"NIC rate. [default: {_NIC}]")] = None,
+    switch: Annotated[str | None, Parameter(help=f"Switch capacity. [default: {_SWITCH}]")] = None,
     planes: Annotated[
-        list[int] | None, Parameter(help="Only these splits of the NIC.", consume_multiple=True, negative="")
+        list[int] | None, Parameter(help="Only these numbers of planes.", consume_multiple=True, negative="")
     ] = None,
     json: JsonFlag = False,
     plot: PlotFile = None,
 ) -> None:
-    """Describe the fabric of SITE, or compare every sensible fabric for --gpus GPUs, the best first.
-
-    Parameters
-    ----------
-    site
-        Built-in name or path of a site file.
-
-    """
+    """Describe the fabric of SITE, or compare every sensible fabric for --gpus GPUs, the best first."""
     if (site is None) == (gpus is None):
         raise UsageError("name a site (weft design gb200-8x100g-131k) or a number of GPUs (weft design --gpus 131072)")
     if site is not None:
@@ -54,17 +47,14 @@ def design(
 
 
 def _one(found: Design, *, json: bool, plot: Path | None) -> None:
-    if plot is not None:
-        from weft.cli.pictures import draw_fabric
-
-        save_plot(plot, lambda figure: draw_fabric(figure, found))
+    save_picture(plot, "draw_fabric", found)
     if json:
         print_json(found.as_json())
         return
     print_table(f"{found.name}: the fabric", ("what", "value"), _facts(found), words=(0, 1))
     print_table(
-        "what a failure takes away",
-        ("failed part", "NICs that feel it", "share each loses"),
+        "impact of a failure",
+        ("failed part", "NICs affected", "bandwidth each loses"),
         [(b.part, f"{b.nics:,}", share_text(b.share)) for b in found.limits.blasts],
     )
     total = (("all", "", "", POWER.about(found.bill.power_mw), _money(found.bill.price_cents), ""),)
@@ -93,7 +83,7 @@ def _facts(found: Design) -> list[tuple[str, str]]:
         ("longest path", f"{limits.hops_max} switches, {TIME.about(limits.latency_floor_ps)} through empty ones"),
         ("paths between two NICs", f"{limits.paths:,}"),
         ("bisection", RATE.about(limits.bisection_bps)),
-        ("power of the network", POWER.about(found.bill.power_mw)),
+        ("network power", POWER.about(found.bill.power_mw)),
     ]
     if found.ratio is not None:
         facts.append(("switches per GPU, to three tiers", fraction_text(found.ratio.switches_per_gpu)))
@@ -103,10 +93,7 @@ def _facts(found: Design) -> list[tuple[str, str]]:
 
 
 def _several(found: tuple[Design, ...], *, json: bool, plot: Path | None) -> None:
-    if plot is not None:
-        from weft.cli.pictures import draw_comparison
-
-        save_plot(plot, lambda figure: draw_comparison(figure, found))
+    save_picture(plot, "draw_comparison", found)
     if json:
         print_json([each.as_json() for each in found])
         return
@@ -150,10 +137,7 @@ def fraction_text(value: Fraction) -> str:
 
 
 def _money(cents: int) -> str:
-    for name, scale in (("bn$", 10**11), ("M$", 10**8)):
-        if cents >= scale:
-            return f"{significant(cents / scale)} {name}"
-    return MONEY.about(cents)
+    return scaled(cents, {"bn$": 10**11, "M$": 10**8}, below=lambda value: MONEY.about(int(value)))
 
 
 def _per_year(fit: int) -> str:

@@ -1,14 +1,13 @@
 """`weft fabric`: follow a packet through a site's network, print a switch's table, export the network to Linux."""
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 from cyclopts import Parameter
 
-from weft.cli.output import JsonFlag, console, print_json, print_table
+from weft.cli.output import JsonFlag, SiteArgument, console, print_json, print_table, say
 from weft.core.errors import FailedError, UsageError
 from weft.core.provenance import provenance
 from weft.fabric import linux
@@ -33,11 +32,11 @@ _DOES = {
 
 
 def path(
-    site: str,
+    site: SiteArgument,
     /,
     *,
-    src: Annotated[str, Parameter(help="NIC that sends: its number or name (5 or nic-i5).")],
-    dst: Annotated[str, Parameter(help="NIC that receives.")],
+    src: Annotated[str, Parameter(help="Sending NIC: number or name (5 or nic-i5).")],
+    dst: Annotated[str, Parameter(help="Receiving NIC.")],
     ev: Annotated[str, Parameter(help="Entropy value: a number, or plane and uplinks as p3-u17.")] = "0",
     down: Annotated[
         tuple[str, ...],
@@ -45,19 +44,12 @@ def path(
             negative="",
             consume_multiple=True,
             show_default=False,
-            help="What has failed: names of links, switches, optics or NICs.",
+            help="Failed parts: links, switches, optics or NICs.",
         ),
     ] = (),
     json: JsonFlag = False,
 ) -> None:
-    """Follow a packet through the static tables of a site, hop by hop; status 1 where it does not arrive.
-
-    Parameters
-    ----------
-    site
-        Built-in name or path of a site file.
-
-    """
+    """Follow a packet through the static tables of a site, hop by hop; status 1 where it does not arrive."""
     spec = load_site(site)
     addressing = Addressing(shape_of(spec.fabric))
     # Names are checked before two million links are written out.
@@ -68,7 +60,11 @@ def path(
     walk = Walker(ForwardingPlane(topology, addressing.plan), failures_named(topology, down)).walk(source, carrier)
     names = (topology.name_of_node(source), topology.name_of_node(destination), addressing.evs.name(entropy))
     if json:
-        print_json(_path_document(spec, topology, walk, names=names, ev=entropy, carrier=carrier, down=down))
+        print_json({
+            "source": names[0], "destination": names[1], "ev": entropy, "ev_name": names[2],
+            "carrier": srv6.to_text(carrier), "down": list(down), "arrived": walk.arrived is not None,
+            "death": walk.death, "hops": _path_hops(topology, walk), "provenance": _provenance(spec),
+        })  # fmt: skip
     else:
         title = f"{names[0]} to {names[1]} on EV {entropy} ({names[2]}): {srv6.to_text(carrier)}"
         columns = ("node", "uSID matched", "remaining address", "port", "link")
@@ -78,26 +74,21 @@ def path(
 
 
 def import_network(
-    file: Path,
+    file: Annotated[
+        Path, Parameter(help="CSV with columns a and b, and optionally rate, length and plane; one line for each link.")
+    ],
     /,
     *,
     hosts: Annotated[str, Parameter(help="Which nodes are hosts: name:gpu* or degree:1.")] = "degree:1",
     json: JsonFlag = False,
 ) -> None:
-    """Read any network from an edge list and say what it is: hosts, switches by tier, links, planes, what is odd.
-
-    Parameters
-    ----------
-    file
-        CSV with columns a and b, and optionally rate, length and plane; one line for each link.
-
-    """
+    """Read any network from an edge list and report its hosts, switches by tier, links, planes and oddities."""
     rule = HostRule.parse(hosts)
     try:
         text = file.read_text()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise UsageError(f"{file} can not be read: {reason}") from None
+        raise UsageError(f"{file} cannot be read: {reason}") from None
     topology = import_edges(text, rule, file=str(file))
     tiers = [int(count) for count in np.bincount(topology.switches.tier)]
     document = {
@@ -114,24 +105,17 @@ def import_network(
     rows[1:1] = [(f"switches, tier {tier}", f"{count:,}") for tier, count in enumerate(tiers)]
     print_table(f"{file}: a network of {topology.nics:,} hosts", ("what", "count"), rows)
     for sentence in document["odd"]:
-        console().print(f"odd: {sentence}", markup=False)
+        say(f"odd: {sentence}")
 
 
 def table(
-    site: str,
+    site: SiteArgument,
     /,
     *,
     switch: Annotated[str, Parameter(help="Name of the switch, such as t0-p3-i17.")],
     json: JsonFlag = False,
 ) -> None:
-    """Print the static forwarding table of one switch.
-
-    Parameters
-    ----------
-    site
-        Built-in name or path of a site file.
-
-    """
+    """Print the static forwarding table of one switch."""
     spec = load_site(site)
     topology = build(spec.fabric)
     number = topology.names.find(switch, ("switch",))[1]
@@ -163,26 +147,19 @@ def table(
         )
         for row in rows
     ]
-    print_table(f"{switch}: {len(rows)} entries, never changed", columns, shown, words=range(len(columns)))
+    print_table(f"{switch}: {len(rows)} entries, static", columns, shown, words=range(len(columns)))
 
 
 def export(
-    site: str,
+    site: SiteArgument,
     /,
     *,
-    prefix: Annotated[str, Parameter(help="Beginning of every namespace's name, up to four letters.")] = "w",
-    down_script: Annotated[bool, Parameter(negative="", help="Print what removes it instead.")] = False,
+    prefix: Annotated[str, Parameter(help="Prefix of the namespaces' names, up to four letters.")] = "w",
+    down_script: Annotated[bool, Parameter(negative="", help="Print the commands that remove it instead.")] = False,
     force: Annotated[bool, Parameter(negative="", help="Print it however large it is.")] = False,
     json: JsonFlag = False,
 ) -> None:
-    """Print a site's fabric as a shell script of Linux commands (iproute2): namespaces, veth links, SRv6 routes.
-
-    Parameters
-    ----------
-    site
-        Built-in name or path of a site file.
-
-    """
+    """Print a site's fabric as a shell script of Linux commands (iproute2): namespaces, veth links, SRv6 routes."""
     spec = load_site(site)
     shape = shape_of(spec.fabric)
     needed = shape.hosts + shape.switches
@@ -221,18 +198,8 @@ def _hop_cells(topology: Topology, hop: Hop) -> tuple[str, ...]:
     )
 
 
-def _path_document(
-    spec: SiteSpec,
-    topology: Topology,
-    walk: Walk,
-    *,
-    names: tuple[str, str, str],
-    ev: int,
-    carrier: int,
-    down: Sequence[str],
-) -> dict[str, Any]:
-    source, destination, ev_name = names
-    hops = [
+def _path_hops(topology: Topology, walk: Walk) -> list[dict[str, Any]]:
+    return [
         {
             "node": topology.name_of_node(hop.node),
             "matched": list(hop.matched),
@@ -242,18 +209,6 @@ def _path_document(
         }
         for hop in walk.hops
     ]
-    return {
-        "source": source,
-        "destination": destination,
-        "ev": ev,
-        "ev_name": ev_name,
-        "carrier": srv6.to_text(carrier),
-        "down": list(down),
-        "arrived": walk.arrived is not None,
-        "death": walk.death,
-        "hops": hops,
-        "provenance": _provenance(spec),
-    }
 
 
 def _provenance(spec: SiteSpec) -> dict[str, Any]:

@@ -9,13 +9,11 @@ from typing import Annotated, Any
 
 import numpy as np
 from cyclopts import Parameter
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from weft.cli.cluster import local
 from weft.cli.cluster.local import HomeOption, home_of
 from weft.cli.cluster.submit import findable
-from weft.cli.output import JsonFlag, console, print_json, print_table, written_to
+from weft.cli.output import JsonFlag, counting, print_json, print_table, say, written_to
 from weft.cli.planning.scale import counted, print_prediction, print_warnings
 from weft.core.errors import FailedError, UsageError
 from weft.core.seeds import Seed
@@ -33,9 +31,9 @@ _ENDED = ("done", "failed", "cancelled")
 
 
 def ladder(
-    job: str = "ladder-gpt", /, *,
-    budget: Annotated[float | None, Parameter(help="Operations of all small runs together; as many as help.")] = None,
-    run: Annotated[bool, Parameter(negative="", help="Run the large one too, and compare.")] = False,
+    job: Annotated[str, Parameter(help="Built-in name or path of a job file: the large run.")] = "ladder-gpt", /, *,
+    budget: Annotated[float | None, Parameter(help="FLOPs of all small runs together; default: enough.")] = None,
+    run: Annotated[bool, Parameter(negative="", help="Also run the large one, and compare.")] = False,
     out: Annotated[
         Path, Parameter(help="Where the points go, for weft scale fit."), written_to("--out")
     ] = Path("ladder.csv"),
@@ -44,18 +42,12 @@ def ladder(
     """Predict the loss of JOB from a ladder of smaller runs, which are submitted to the cluster as experiments.
 
     The largest of them is at least ten times cheaper than JOB. Where no cluster is up, one is started for the time.
-
-    Parameters
-    ----------
-    job
-        Built-in name or path of a job file: the large run.
-
     """
     target = findable(load_job(job))
     top, rungs = rung_of(target), rungs_of(target, budget)
-    with _cluster(home) as client, _shown(len(rungs) + run) as tell:
+    with _cluster(home) as client, counting("runs", len(rungs) + run) as finished:
         # The large run takes the longest, so it begins first; the prediction does not know it.
-        losses = _train(client, [top, *rungs] if run else rungs, tell)
+        losses = _train(client, [top, *rungs] if run else rungs, finished)
         measured = losses.pop(0) if run else None
         points = [(rung.params, rung.tokens, loss) for rung, loss in zip(rungs, losses, strict=True)]
         write_whole(out, "params,tokens,loss\n" + "".join(f"{a},{b},{c!r}\n" for a, b, c in points))
@@ -73,16 +65,16 @@ def ladder(
         print_json(document)
         return
     rows = [(counted(a), counted(b), f"{6 * a * b:.2g}", f"{c:.4f}") for a, b, c in points]
-    print_table(f"{len(points)} small runs, kept in {out}", ("parameters", "tokens", "operations", "loss"), rows)
+    print_table(f"{len(points)} small runs, kept in {out}", ("parameters", "tokens", "FLOPs", "loss"), rows)
     _print_trial(trial)
     print_prediction(prediction)
     print_warnings(cautions(rungs))
     if measured is not None:
-        console().print(f"measured {measured:.4f}: the prediction was {document['error']:+.2%} off", markup=False)
+        say(f"measured {measured:.4f}: the prediction was {document['error']:+.2%} off")
 
 
 def _print_trial(trial: Trial) -> None:
-    """Print how well each law foretells the largest small runs, and what it counts for."""
+    """Print how well each law foretells the largest small runs, and what it weight."""
     first = trial.tests[0]
     title = f"self-test: the {first.held} largest of them, up to {first.factor:.1f} times what the laws saw, predicted"
     rows: list[tuple[str, ...]] = [
@@ -90,10 +82,10 @@ def _print_trial(trial: Trial) -> None:
         for test in trial.tests
     ]
     rows.append(("together", "", f"{trial.error:.2%}", "", ""))
-    print_table(title, ("law", "", "off by (rms)", "farthest off", "counts for"), rows, words=(0, 1))
+    print_table(title, ("law", "", "error (rms)", "worst", "weight"), rows, words=(0, 1))
 
 
-def _train(client: LocalClient, rungs: Sequence[Rung], tell: Callable[[int], None]) -> list[float]:
+def _train(client: LocalClient, rungs: Sequence[Rung], finished: Callable[[], None]) -> list[float]:
     """Submit runs as experiments, wait for all, and return their held-out losses."""
     names: list[str] = []
     for rung in rungs:
@@ -103,7 +95,7 @@ def _train(client: LocalClient, rungs: Sequence[Rung], tell: Callable[[int], Non
         SubmissionSpec.model_validate(table)
         names += [job["id"] for job in client.submit(table)]
     try:
-        return [_loss(_ended(client, name, tell)) for name in names]
+        return [_loss(_ended(client, name, finished)) for name in names]
     except BaseException:
         for name in names:
             with contextlib.suppress(UsageError, FailedError):
@@ -111,10 +103,10 @@ def _train(client: LocalClient, rungs: Sequence[Rung], tell: Callable[[int], Non
         raise
 
 
-def _ended(client: LocalClient, name: str, tell: Callable[[int], None]) -> dict[str, Any]:
+def _ended(client: LocalClient, name: str, finished: Callable[[], None]) -> dict[str, Any]:
     while (job := client.get("v1", "jobs", name))["state"] not in _ENDED:
         time.sleep(_LOOK_S)
-    tell(1)
+    finished()
     return job
 
 
@@ -138,12 +130,3 @@ def _cluster(given: Path | None) -> Iterator[LocalClient]:
         yield client
     finally:
         local.take_down(client)
-
-
-@contextlib.contextmanager
-def _shown(count: int) -> Iterator[Callable[[int], None]]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    errors = Console(stderr=True)
-    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
-        task = progress.add_task("runs", total=count)
-        yield lambda more: progress.advance(task, more)

@@ -1,16 +1,14 @@
 """`weft site measure`: time this machine with all its ranks busy and write it down as a site."""
 
-import contextlib
 import statistics
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from weft.cli.output import JsonFlag, console, print_json, print_table, writing, written_to
+from weft.cli.output import JsonFlag, counting, print_json, print_table, say, warn, writing, written_to
 from weft.core import quantity
 from weft.core.errors import UsageError
 from weft.core.processors import processors
@@ -29,24 +27,18 @@ _MANY_OTHERS = 0.05
 
 
 def measure(
-    file: Annotated[Path, written_to("", ".toml")],
+    file: Annotated[Path, Parameter(help="Site file to write; its name is the site's."), written_to("", ".toml")],
     /,
     *,
-    ranks: Annotated[int | None, Parameter(help="Ranks that are busy at once; as many as cores or GPUs.")] = None,
+    ranks: Annotated[int | None, Parameter(help="Busy ranks; default: one per core or GPU.")] = None,
     seconds: Annotated[float, Parameter(help="Time for each kernel.")] = 0.2,
-    rounds: Annotated[int, Parameter(help="Times that each probe is trained; 0 for kernels alone.")] = 2,
+    rounds: Annotated[int, Parameter(help="Repetitions of each probe; 0 for kernels alone.")] = 2,
     json: JsonFlag = False,
 ) -> None:
     """Measure what this machine reaches and write it to FILE as a site, for `weft plan` and `weft rehearse`.
 
     It also trains small models, each mostly one thing, because a whole step takes longer than its kernels do alone: on
     processors many, two and a half minutes in all with four ranks on two cores, on a GPU one.
-
-    Parameters
-    ----------
-    file
-        Site file to write; its name is the site's.
-
     """
     from weft.training.launch.machine_times import devices, measure
 
@@ -78,7 +70,7 @@ def measure(
 def _trained(
     found: Calibration, make: Callable[[Calibration], SiteSpec], ranks: int, rounds: int, *, device: str
 ) -> Calibration:
-    """Return the calibration that tells whole steps of the probes.
+    """Return the calibration that predicts whole steps of the probes.
 
     A GPU works while the software prepares what comes next, so that all it needs of them is the step that computes
     nothing; a processor does one after the other.
@@ -86,30 +78,16 @@ def _trained(
     from weft.engines.supervisor.probes import in_turns, probe_jobs
 
     jobs = probe_jobs(ranks) if device == "cpu" else probe_jobs(ranks)[:1]
-    with _progress(len(jobs) * rounds) as tell:
-        probes = in_turns(jobs, rounds, tell)
+    with counting("training probes", len(jobs) * rounds) as step:
+        probes = in_turns(jobs, rounds, step)
     others = statistics.median(probe.others for probe in probes)
     if others > _MANY_OTHERS:
-        note = f"note: other programs took {100 * others:.0f} % of the processors; measure again when they rest"
-        sys.stderr.write(note + "\n")
+        warn(f"note: other programs took {100 * others:.0f} % of the processors; measure again when they are idle")
     return fitted(found, make, probes) if device == "cpu" else with_step(found, probes[0].seconds)
 
 
-@contextlib.contextmanager
-def _progress(count: int) -> Iterator[Callable[[], None]]:
-    """Give what counts trainings on a terminal; a pipe sees nothing."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    errors = Console(stderr=True)
-    columns = (TextColumn("training probes"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
-        task = progress.add_task("probes", total=count)
-        yield lambda: progress.advance(task)
-
-
 def _base(times: MachineTimes) -> SiteSpec:
-    """Return the site to begin with: this machine, with a GPU's data sheet where the catalogue knows it."""
+    """Return the template site: this machine, with a GPU's data sheet where the catalogue knows it."""
     site = load_site(_BASE)
     for name in sorted(GPUS.names(), key=len, reverse=True):
         if name in times.device.lower():
@@ -124,21 +102,26 @@ def _print(site: SiteSpec, times: MachineTimes, file: Path) -> None:
         ("matrix products", quantity.SPEED.about(site.gpu.bf16)),
         ("attention, of that", f"{100 * share.attention:.0f} %"),
         ("element-wise work", quantity.RATE.about(round(site.gpu.memory_rate * share.elementwise))),
-        ("work for parameters", quantity.RATE.about(round(site.gpu.memory_rate * share.update))),
-        *((f"software for a {what}", f"{value:,.0f} us") for what, value in _software(share).items() if value),
-        ("exchange of one rank", quantity.RATE.about(site.fabric.nic_rate)),
-        ("a small message", f"{share.message_us:,.0f} us"),
+        ("optimizer work", quantity.RATE.about(round(site.gpu.memory_rate * share.update))),
+        *((f"overhead per {what}", _us(value)) for what, value in _software(share).items() if value),
+        ("communication of one rank", quantity.RATE.about(site.fabric.nic_rate)),
+        ("latency of a small message", _us(share.message_us)),
     ]
-    print_table(f"{times.ranks} busy ranks on {times.device}", ("what", "reached"), rows)
-    console().print(f"written to {file}; try: weft plan JOB --site {file}", markup=False, soft_wrap=True)
+    print_table(f"{times.ranks} busy ranks on {times.device}", ("what", "measured"), rows)
+    say(f"written to {file}; try: weft plan JOB --site {file}")
 
 
 def _software(share: EfficiencySpec) -> dict[str, float]:
-    """Return the software's own times that a site has, by what they are for."""
+    """Return the software overheads of a site, by what they are for."""
     return {
         "block": share.block_us,
-        "block cut in two": share.tensor_us,
-        "block in shards": share.shard_us,
+        "block with TP": share.tensor_us,
+        "block with ZeRO shards": share.shard_us,
         "micro-batch": share.micro_us,
         "step": share.step_us,
     }
+
+
+def _us(value: float) -> str:
+    """Return a time given in microseconds for people."""
+    return "< 1 us" if value < 1 else quantity.TIME.about(value * 1e6)

@@ -1,22 +1,21 @@
 """`weft plan`: every valid plan of a job on a site, the best first, and what the chosen one does, costs and risks."""
 
 import math
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
 from weft import api
-from weft.cli.output import JsonFlag, PlotFile, console, print_json, print_table, save_plot
+from weft.cli.output import JobArgument, JsonFlag, PlotFile, print_json, print_table, save_picture, say, scaled
 from weft.core.errors import UsageError
 from weft.core.quantity import ENERGY, POWER, SIZE, TIME, significant
 from weft.planning.report import PlanReport, plan_row, step_row
 from weft.planning.run.goodput import DAY_S, HOUR_S
 
-app = App(name="plan", help="Find the best plans of a job on a site and what they cost.", help_format="plaintext")
+app = App(name="plan", help="Find the best plans of a job on a site and their cost.", help_format="plaintext")
 
 Pairs = Annotated[
-    list[str] | None, Parameter(name="--fix", negative="", help="Hold a choice, as tp=8; may be repeated.")
+    list[str] | None, Parameter(name="--fix", negative="", help="Fix a choice, as tp=8; may be repeated.")
 ]
 Changes = Annotated[
     list[str] | None,
@@ -26,13 +25,13 @@ Changes = Annotated[
 ]
 Precision = Annotated[
     Literal["fp32", "bf16", "fp8"] | None,
-    Parameter(help="Arithmetic of the matrices; the job's own plan says it, or else bf16, fp32 on CPUs."),
+    Parameter(help="Matmul precision; default: the job's own plan, or bf16 (fp32 on CPUs)."),
 ]
 
 
 @app.default
 def plan(
-    job: str,
+    job: JobArgument,
     /,
     *,
     site: Annotated[str, Parameter(help="Built-in name or path of a site file.")],
@@ -43,14 +42,7 @@ def plan(
     json: JsonFlag = False,
     plot: PlotFile = None,
 ) -> None:
-    """Find the best plans of JOB on a site, and say what the chosen one takes.
-
-    Parameters
-    ----------
-    job
-        Built-in name or path of a job file.
-
-    """
+    """Find the best plans of JOB on a site, and say what the chosen one takes."""
     if top < 1:
         raise UsageError(f"--top {top}: ask for at least 1 plan")
     fixed = _pairs(fix or [])
@@ -59,8 +51,7 @@ def plan(
         (change, api.plan(job, site, top=top, fixed=fixed, precision=precision, what_if=change))
         for change in what_if or []
     ]
-    if plot is not None:
-        _draw(plot, found)
+    save_picture(plot, "draw_plan", found, size=(13.0, 9.0))
     if json:
         document = found.as_json()
         if others:
@@ -75,24 +66,15 @@ def plan(
 
 @app.command
 def compare(
-    first: str,
-    second: str,
+    first: Annotated[str, Parameter(help="A job (with --site) or a site (with --job).")],
+    second: Annotated[str, Parameter(help="Another one.")],
     /,
     *,
     site: Annotated[str | None, Parameter(help="Compare two jobs on this site.")] = None,
     job: Annotated[str | None, Parameter(help="Compare two sites for this job.")] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Compare two jobs on one site, or one job on two sites.
-
-    Parameters
-    ----------
-    first
-        A job (with --site) or a site (with --job).
-    second
-        Another one.
-
-    """
+    """Compare two jobs on one site, or one job on two sites."""
     if (site is None) == (job is None):
         raise UsageError("give --site to compare two jobs on it, or --job to compare two sites for it")
     pairs = [(name, site) if site is not None else (job, name) for name in (first, second)]
@@ -191,10 +173,10 @@ def _plan_cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 _STEP_WORDS = {
-    "compute_s": "compute", "recompute_s": "computed again", "tensor_s": "tensor-parallel traffic",
-    "context_s": "context-parallel traffic", "expert_s": "exchange with experts", "pipeline_s": "sends between stages",
-    "bubble_s": "pipeline bubble", "data_s": "gradients and weights", "optimizer_s": "update",
-    "straggler_s": "waiting for the slowest",
+    "compute_s": "compute", "recompute_s": "recompute", "tensor_s": "TP communication",
+    "context_s": "CP communication", "expert_s": "EP all-to-all", "pipeline_s": "PP send/recv",
+    "bubble_s": "pipeline bubble", "data_s": "DP communication", "optimizer_s": "optimizer",
+    "straggler_s": "straggler wait",
 }  # fmt: skip
 
 
@@ -202,13 +184,13 @@ def _print_step(found: PlanReport) -> None:
     step = float(found.chosen.step_s[0])
     parts = [(name, value) for name, value in step_row(found.chosen.times, 0).items() if value > 0]
     rows = [(_STEP_WORDS[name], seconds(value), f"{value / step:.1%}") for name, value in parts]
-    print_table("the step of the first plan (traffic is what compute does not hide)", ("part", "time", "share"), rows)
+    print_table("step of the first plan (communication: exposed only)", ("part", "time", "share"), rows)
     memory = found.chosen.memory.row(0)
     room = found.machine.memory_bytes
     held = [(name, SIZE.about(value), f"{value / room:.1%}") for name, value in memory.items()]
     left = room - sum(memory.values())
     held.append(("free", SIZE.about(left), f"{left / room:.1%}"))
-    print_table("memory of its fullest GPU", ("part", "size", "share"), held)
+    print_table("peak GPU memory of the first plan", ("part", "size", "share"), held)
 
 
 def _print_goodput(found: PlanReport) -> None:
@@ -216,17 +198,17 @@ def _print_goodput(found: PlanReport) -> None:
     energy, rent = (f"{thousands(cents / 100)} USD" for cents in (run.energy_cents, run.gpu_cents))
     between = "no failures expected" if math.isinf(good.mttf_s) else f"{good.mttf_s / HOUR_S:,.2f} h"
     facts = [
-        ("time between failures", between),
-        ("checkpoint every", f"{seconds(good.interval_s)}, stops the training for {seconds(good.write_s)}"),
+        ("MTBF of the job", between),
+        ("checkpoint every", f"{seconds(good.interval_s)}, blocking for {seconds(good.write_s)}"),
         ("restart after a failure", seconds(good.restart_s)),
         ("goodput (ETTR)", f"{good.share:.1%} (linear form {good.linear_share:.1%})"),
         ("spare nodes for 99.9 %", f"{good.spares:,}"),
-        ("throughput with no spares", f"{good.degraded_share:.1%}: a replica waits for its node"),
-        ("the run", f"{days(run.days)}; nine in ten take {days(run.days_low)} to {days(run.days_high)}"),
-        ("failures that stop it", significant(run.failures)),
+        ("throughput without spares", f"{good.degraded_share:.1%}: a replica waits for a node"),
+        ("run time", f"{days(run.days)}; 90 % interval {days(run.days_low)}-{days(run.days_high)}"),
+        ("job-stopping failures", significant(run.failures)),
         ("GPU-hours", thousands(run.gpu_hours)),
         ("energy at the meter", f"{thousands(run.energy_kwh)} kWh, {thousands(run.carbon_kg)} kg CO2"),
-        ("money", f"energy {energy}, GPU-hours {rent}"),
+        ("cost", f"energy {energy}, GPU-hours {rent}"),
     ]  # fmt: skip
     print_table("the run with this site's failures", ("what", "value"), facts, words=(0, 1))
     rows = [
@@ -235,8 +217,8 @@ def _print_goodput(found: PlanReport) -> None:
         for fault in good.faults
     ]  # fmt: skip
     print_table(
-        "what breaks",
-        ("fault", "a day", "stops the job", "GPUs in repair", "GPU-hours lost by one"),
+        "expected faults",
+        ("fault", "per day", "stops the job", "GPUs in repair", "GPU-hours lost each"),
         rows,
         words=(0, 2),
     )
@@ -248,50 +230,47 @@ def _print_power(found: PlanReport) -> None:
     facts = [
         ("mean", watts(power.mean_w)),
         ("peak", watts(power.peak_w)),
-        ("of a scale-up domain, mean", watts(rack)),
+        ("mean per scale-up domain", watts(rack)),
         ("swing within a second", watts(power.swing_w)),
         ("strongest oscillation", f"{power.strongest_hz:.2f} Hz"),
-        ("energy of a step", ENERGY.about(found.energy_j_per_step * 1000)),
-        ("breaks of the contract", ", ".join(power.broken) or "nothing"),
+        ("energy per step", ENERGY.about(found.energy_j_per_step * 1000)),
+        ("utility-contract violations", ", ".join(power.broken) or "none"),
     ]
     print_table("power at the meter", ("what", "value"), facts, words=(0, 1))
     rows = [
         (each.name, f"{each.energy:+.1%}", f"{each.slower:+.1%}", watts(each.verdict.swing_w),
-         ", ".join(each.verdict.broken) or "nothing")
+         ", ".join(each.verdict.broken) or "none")
         for each in found.mitigations
     ]  # fmt: skip
-    print_table("ways to smooth it", ("what", "energy", "step", "swing", "still breaks"), rows, words=(0, 4))
+    print_table("power mitigations", ("what", "energy", "step", "swing", "violations"), rows, words=(0, 4))
 
 
 def _print_places(found: PlanReport) -> None:
     rows = [(axis.name, f"{axis.size:,}", f"{axis.stride:,}", axis.tier) for axis in found.axes if axis.size > 1]
-    print_table("where the axes run", ("axis", "ranks", "stride in GPUs", "groups stay inside"), rows, words=(0, 3))
+    print_table(
+        "placement of the mesh axes", ("axis", "ranks", "stride in GPUs", "groups stay inside"), rows, words=(0, 3)
+    )
     costs = [
         (cost.part, f"{cost.bandwidth_lost:.1%}", "stops" if math.isinf(cost.slower) else f"{cost.slower:+.2%}",
          f"{cost.replicas_lost:,}", f"{cost.throughput_lost:.2%}")
         for cost in found.failures
     ]  # fmt: skip
     print_table(
-        "what a failure costs the step while it lasts",
-        ("failed", "bandwidth lost", "step", "replicas lost", "throughput lost without spare"),
+        "step time with a failed part",
+        ("failed", "bandwidth lost", "step", "replicas lost", "throughput lost, no spare"),
         costs,
     )
     serving = found.serving
     if serving is not None:
-        console().print(
-            f"served instead: {serving.tp} GPUs a replica, {serving.batch:,} sequences at once, prefill "
-            f"{seconds(serving.prefill_s)}, a token each {seconds(serving.decode_s)}, "
-            f"{significant(serving.tokens_per_s_per_gpu)} tokens/s a GPU",
-            markup=False,
+        say(
+            f"If served: {serving.tp} GPUs per replica, batch {serving.batch:,}, TTFT {seconds(serving.prefill_s)}, "
+            f"TPOT {seconds(serving.decode_s)}, {significant(serving.tokens_per_s_per_gpu)} tokens/s per GPU"
         )
 
 
 def thousands(value: float) -> str:
     """Return a large number for people: 28.5 M."""
-    for name, scale in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if value >= scale:
-            return f"{significant(value / scale)} {name}"
-    return significant(value)
+    return scaled(value, {"G": 1e9, "M": 1e6, "k": 1e3})
 
 
 def seconds(value: float) -> str:
@@ -316,12 +295,6 @@ def _pairs(texts: list[str]) -> dict[str, str]:
         if not equals or not value:
             raise UsageError(f"--fix {text!r} is not a choice; write it as tp=8")
         if name.strip() in found:
-            raise UsageError(f"--fix holds {name.strip()} twice; write it once")
+            raise UsageError(f"--fix {name.strip()} is given twice; write it once")
         found[name.strip()] = value.strip()
     return found
-
-
-def _draw(target: Path, found: PlanReport) -> None:
-    from weft.cli.plan_pictures import draw_plan
-
-    save_plot(target, lambda figure: draw_plan(figure, found), size=(13.0, 9.0))

@@ -6,19 +6,21 @@ import io
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 
 from weft import api
 from weft.cli.output import (
     PICTURE_STYLE,
+    JobArgument,
     JsonFlag,
     PlotFile,
-    console,
+    SiteArgument,
     print_json,
     print_table,
-    save_plot,
+    save_picture,
+    say,
     writing,
     written_to,
 )
@@ -36,33 +38,24 @@ _RUNS = Path("runs")
 
 
 def rehearse_job(
-    site: str,
-    job: str,
+    site: SiteArgument,
+    job: JobArgument,
     /,
     *,
-    folder: Annotated[Path, Parameter(name="--folder", help="Runs to take measured figures from.")] = _RUNS,
+    folder: Annotated[Path, Parameter(name="--folder", help="Folder of runs with measured figures.")] = _RUNS,
     begin: Annotated[str | None, Parameter(name="--start", help="First day of the run, as 2027-01-31.")] = None,
     simulate: Annotated[
-        bool, Parameter(negative="", help="Send the step's exchanges through the simulator too.")
+        bool, Parameter(negative="", help="Also simulate the step's communication packet by packet.")
     ] = False,
     page: Annotated[
         Path | None,
-        Parameter(name="--html", help="Write the page with its pictures to FILE."),
+        Parameter(name="--html", help="Write the page with its plots to FILE."),
         written_to("--html", ".html", ".htm"),
     ] = None,
     json: JsonFlag = False,
     plot: PlotFile = None,
 ) -> None:
-    """Say what JOB would do on SITE: plan, step, goodput, what breaks, power, money, days.
-
-    Parameters
-    ----------
-    site
-        Built-in name or path of a site file.
-    job
-        Built-in name or path of a job file.
-
-    """
+    """Predict what JOB would do on SITE: plan, step, goodput, failures, power, cost, days."""
     spec = load_job(job)
     report = api.plan(spec, site)
     record = _measured(folder, spec)
@@ -70,8 +63,7 @@ def rehearse_job(
     lines = [*rehearse(report, simulated=simulated, measured={} if record is None else figures(record, spec.steps))]
     if begin is not None:
         lines.append(_finish(report, begin))
-    if plot is not None:
-        save_plot(plot, lambda figure: _draw(figure, report), size=(13.0, 9.0))
+    save_picture(plot, "draw_plan", report, size=(13.0, 9.0))
     if page is not None:
         _write(page, report, lines)
     if json:
@@ -97,7 +89,7 @@ def _simulated(report: PlanReport) -> dict[str, float]:
 
 
 def _finish(report: PlanReport, begin: str) -> RehearsalLine:
-    """Return when a run that begins on a day ends, and the days between which nine in ten would."""
+    """Return when a run that begins on a day ends, with its 90 % interval."""
     try:
         first = datetime.date.fromisoformat(begin)
         run = report.run
@@ -105,7 +97,7 @@ def _finish(report: PlanReport, begin: str) -> RehearsalLine:
     except (ValueError, OverflowError):
         raise UsageError(f"--start {begin}: write a day as 2027-01-31; the run must end before 9999") from None
     section = "the run with this site's failures"
-    return RehearsalLine(section, "finish", "ends", "", f"{ends[0]}; nine in ten between {ends[1]} and {ends[2]}")
+    return RehearsalLine(section, "finish", "ends", "", f"{ends[0]}; 90 % interval {ends[1]} to {ends[2]}")
 
 
 def figures(record: RunRecord, steps_asked: int) -> dict[str, float]:
@@ -148,14 +140,14 @@ def _same(one: JobSpec, other: JobSpec) -> bool:
 
 
 def _print(report: PlanReport, lines: Sequence[RehearsalLine], record: RunRecord | None, *, simulated: bool) -> None:
-    console().print(f"{report.job.name} on {report.site.name}: {report.site.description}", markup=False, soft_wrap=True)
+    say(f"{report.job.name} on {report.site.name}: {report.site.description}")
     for section in dict.fromkeys(line.section for line in lines):
         own = [line for line in lines if line.section == section]
         rows = [(line.what, *cells(line)) for line in own]
         print_table(section, ("what", "predicted", "simulated", "measured"), rows)
-    source = "none finished yet; run `weft train`" if record is None else record.name
+    source = "no finished run; `weft train` makes one" if record is None else record.name
     beside = "permutations of a ring's step on a part of the fabric" if simulated else "add --simulate"
-    console().print(f"measured: {source}; simulated: {beside}", markup=False, soft_wrap=True)
+    say(f"measured: {source}; simulated: {beside}")
 
 
 def cells(line: RehearsalLine) -> tuple[str, str, str]:
@@ -187,12 +179,6 @@ _SHOWN: dict[str, Callable[[float], str]] = {
     "J": lambda value: ENERGY.about(value * 1000),
     "%": lambda value: f"{significant(value)} %",
 }
-
-
-def _draw(figure: Any, report: PlanReport) -> None:
-    from weft.cli.plan_pictures import draw_plan
-
-    draw_plan(figure, report)
 
 
 _STYLE = """
@@ -229,9 +215,11 @@ def _picture(report: PlanReport) -> str:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
+    from weft.cli.pictures import draw_plan
+
     with mpl.rc_context(PICTURE_STYLE):
         figure = Figure(figsize=(13.0, 9.0), layout="constrained")
-        _draw(figure, report)
+        draw_plan(figure, report)
         text = io.StringIO()
         figure.savefig(text, format="svg", metadata={"Date": None})
     document = text.getvalue()

@@ -1,13 +1,12 @@
 """`weft scale`: fit a scaling law to finished runs, predict larger ones, find the best use of a budget."""
 
-import contextlib
 import csv
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from weft.cli.output import JsonFlag, PlotFile, console, print_json, print_table, save_plot
+from weft.cli.output import JsonFlag, PlotFile, print_json, print_table, save_picture, say, scaled
 from weft.core.errors import UsageError
 from weft.core.provenance import provenance
 from weft.core.quantity import significant
@@ -15,18 +14,16 @@ from weft.core.seeds import Seed
 from weft.planning.scaling_laws import scaling
 from weft.planning.scaling_laws.scaling import Fit, Form, Points, Prediction
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 app = App(name="scale", help="Predict the loss of a large run from small ones.", help_format="plaintext")
 
 _COLUMNS = ("params", "tokens", "loss")
 _LARGEST_FILE_BYTES = 64 * 2**20
 _LISTED = 10
 
-SeedOption = Annotated[int, Parameter(help="Seed of the intervals.")]
-LawOption = Annotated[Form, Parameter(help="The law: terms that add up (hoffmann), or the greater counts (kaplan).")]
-DeltaOption = Annotated[float, Parameter(help="Log loss at which the Huber loss turns from squares to absolutes.")]
+PointsFile = Annotated[Path, Parameter(help="CSV file with columns params, tokens, loss: one finished run per row.")]
+SeedOption = Annotated[int, Parameter(help="Random seed of the intervals.")]
+LawOption = Annotated[Form, Parameter(help="Scaling law: additive (hoffmann, as Chinchilla) or max (kaplan).")]
+DeltaOption = Annotated[float, Parameter(help="Huber delta of the fit, in log loss.")]
 
 
 app.command(
@@ -36,19 +33,12 @@ app.command(
 
 @app.command
 def fit(
-    points: Path, /, *, law: LawOption = "hoffmann", delta: DeltaOption = scaling.DELTA, seed: SeedOption = 0,
+    points: PointsFile, /, *, law: LawOption = "hoffmann", delta: DeltaOption = scaling.DELTA, seed: SeedOption = 0,
     json: JsonFlag = False, plot: PlotFile = None,
 ) -> None:  # fmt: skip
-    """Fit L(N, D) = E + A / N^alpha + B / D^beta to finished runs, with intervals.
-
-    Parameters
-    ----------
-    points
-        CSV file with columns params, tokens, loss: one finished run in each row.
-
-    """
+    """Fit L(N, D) = E + A / N^alpha + B / D^beta to finished runs, with intervals."""
     found = fitted(points, law, delta, seed)
-    save_plot(plot, lambda figure: _draw(figure, found))
+    save_picture(plot, "draw_fit", found)
     if json:
         print_json(_document(found.as_json(), points, delta, seed))
         return
@@ -57,19 +47,12 @@ def fit(
 
 @app.command
 def predict(
-    points: Path, /, *,
+    points: PointsFile, /, *,
     params: Annotated[float, Parameter(help="Parameters of the run.")],
-    tokens: Annotated[float, Parameter(help="Tokens that it will see.")],
+    tokens: Annotated[float, Parameter(help="Tokens that it trains on.")],
     law: LawOption = "hoffmann", delta: DeltaOption = scaling.DELTA, seed: SeedOption = 0, json: JsonFlag = False,
 ) -> None:  # fmt: skip
-    """Predict the loss of a run from finished ones.
-
-    Parameters
-    ----------
-    points
-        CSV file with columns params, tokens, loss.
-
-    """
+    """Predict the loss of a run from finished ones."""
     found = fitted(points, law, delta, seed)
     prediction = scaling.predict(found, params, tokens, Seed(seed))
     if json:
@@ -80,18 +63,11 @@ def predict(
 
 @app.command
 def optimal(
-    points: Path, /, *,
-    flops: Annotated[float, Parameter(help="Operations that may be spent, as 1e21.")],
+    points: PointsFile, /, *,
+    flops: Annotated[float, Parameter(help="Compute budget in FLOPs, as 1e21.")],
     law: LawOption = "hoffmann", delta: DeltaOption = scaling.DELTA, seed: SeedOption = 0, json: JsonFlag = False,
 ) -> None:  # fmt: skip
-    """Find the parameters and tokens with the lowest loss for a number of operations.
-
-    Parameters
-    ----------
-    points
-        CSV file with columns params, tokens, loss.
-
-    """
+    """Find the compute-optimal parameters and tokens of a FLOP budget."""
     found = fitted(points, law, delta, seed)
     best = scaling.optimal(found, flops, Seed(seed))
     if json:
@@ -103,8 +79,8 @@ def optimal(
         ("tokens", counted(run.tokens), *(counted(value) for value in best.tokens)),
         ("loss", f"{run.loss:.4f}", f"{run.low:.4f}", f"{run.high:.4f}"),
     ]
-    print_table(f"the best use of {flops:.3g} operations", ("", "best", "low", "high"), rows)
-    console().print(f"{run.tokens / run.params:,.1f} tokens for each parameter")
+    print_table(f"compute-optimal for {flops:.3g} FLOPs", ("", "best", "low", "high"), rows)
+    say(f"{run.tokens / run.params:,.1f} tokens per parameter")
     print_warnings(run.warnings)
 
 
@@ -123,12 +99,12 @@ def read_points(path: Path) -> Points:
 
     try:
         if path.stat().st_size > _LARGEST_FILE_BYTES:
-            raise UsageError(f"{path} is larger than {_LARGEST_FILE_BYTES >> 20} MiB; that is no table of runs")
+            raise UsageError(f"{path} is larger than {_LARGEST_FILE_BYTES >> 20} MiB; that is not a table of runs")
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise UsageError(f"there is no file {path}") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} can not be read as a table: {error}") from None
+        raise UsageError(f"{path} cannot be read as a table: {error}") from None
     rows = csv.DictReader(text.splitlines())
     names = [name.strip() for name in rows.fieldnames or ()]
     missing = [name for name in _COLUMNS if name not in names]
@@ -144,7 +120,7 @@ def _number(path: Path, line: int, name: str, text: str | None) -> float:
     try:
         value = float(text or "")
     except ValueError:
-        raise UsageError(f"{path}:{line}  {name} = {text!r} is no number") from None
+        raise UsageError(f"{path}:{line}  {name} = {text!r} is not a number") from None
     if not 0 < value < float("inf"):
         raise UsageError(f"{path}:{line}  {name} = {text} is not a finite number above zero; correct or remove the row")
     return value
@@ -158,29 +134,25 @@ def _document(document: dict[str, Any], points: Path, delta: float, seed: int) -
 
 def counted(value: float) -> str:
     """Return a number of parameters or tokens as people say it: 70 B, 1.4 T."""
-    for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
-        if value >= size:
-            return f"{significant(value / size)} {unit}"
-    return significant(value)
+    return scaled(value, {"T": 1e12, "B": 1e9, "M": 1e6, "k": 1e3})
 
 
 def print_fit(found: Fit, name: str) -> None:
-    """Print the constants, what was left out, and what to be careful about."""
+    """Print the constants, outliers and warnings."""
     document = found.as_json()
     meanings = {
-        "E": "what no run gets below", "A": "few parameters: A / N^alpha", "alpha": "", "B": "few tokens: B / D^beta",
+        "E": "irreducible loss", "A": "A / N^alpha, limited parameters", "alpha": "", "B": "B / D^beta, limited tokens",
         "beta": "",
     }  # fmt: skip
     if found.law.form == "kaplan":
-        meanings |= {"A": "endless tokens: A / N^alpha", "B": "endless parameters: B / D^beta"}
+        meanings |= {"A": "A / N^alpha, unlimited tokens", "B": "B / D^beta, unlimited parameters"}
     rows = [
         (key, f"{document[key]:,.5g}", f"{document[f'{key}_low']:,.5g}", f"{document[f'{key}_high']:,.5g}", meaning)
         for key, meaning in meanings.items()
     ]
     title = f"{scaling.FORMULAS[found.law.form]}, fitted to {len(found.points):,} runs of {name}"
     print_table(title, ("", "fitted", "low", "high", ""), rows, words=(0, 4))
-    out = console()
-    out.print(f"single runs scatter by {found.scale:.2%}; intervals hold nineteen in twenty of resampled fits")
+    say(f"residual scatter of a run {found.scale:.2%}; low and high are 95 % intervals (bootstrap)")
     if found.outliers:
         rows = [
             (str(row + 1), counted(float(found.points.params[row])), counted(float(found.points.tokens[row])),
@@ -195,42 +167,15 @@ def print_fit(found: Fit, name: str) -> None:
 
 def print_prediction(prediction: Prediction) -> None:
     """Print what a run will reach, and how far that is from what was seen."""
-    console().print(
-        f"loss {prediction.loss:.4f}, nineteen in twenty between {prediction.low:.4f} and {prediction.high:.4f}:"
+    say(
+        f"loss {prediction.loss:.4f}, 95 % interval {prediction.low:.4f}-{prediction.high:.4f}:"
         f" {counted(prediction.params)} parameters, {counted(prediction.tokens)} tokens,"
-        f" {prediction.flops:.3g} operations, {significant(prediction.factor)} times the largest run seen",
-        soft_wrap=True,
+        f" {prediction.flops:.3g} FLOPs, {significant(prediction.factor)} times the largest run in the fit"
     )
     print_warnings(prediction.warnings)
 
 
 def print_warnings(warnings: tuple[str, ...]) -> None:
-    """Print what to be careful about."""
+    """Print warnings."""
     for warning in warnings:
-        console().print(f"careful: {warning}", markup=False, soft_wrap=True)
-
-
-def _draw(figure: "Figure", found: Fit) -> None:
-    import numpy as np
-
-    left, right = figure.subplots(1, 2)
-    points, out = found.points, list(found.outliers)
-    kept = np.delete(np.arange(len(points)), out)
-    predicted = found.law.loss(points.params, points.tokens)
-    span = (float(min(points.loss.min(), predicted.min())), float(max(points.loss.max(), predicted.max())))
-    left.plot(span, span, color="0.6", linewidth=1)
-    left.scatter(predicted[kept], points.loss[kept], s=12, label="runs")
-    left.scatter(predicted[out], points.loss[out], s=24, marker="x", color="tab:red", label="left out")
-    left.set(xlabel="loss by the law", ylabel="loss measured")
-    left.legend()
-    flops = np.geomspace(float(points.flops.min()), float(points.flops.max()) * 100, 80)
-    right.scatter(points.flops[kept], points.loss[kept], s=12, color="0.5", label="runs")
-    curves: list[Prediction] = []
-    with contextlib.suppress(UsageError):
-        curves = [scaling.optimal(found, float(value), Seed(0)).prediction for value in flops]
-    if curves:
-        right.plot(flops, [one.loss for one in curves], color="tab:orange", label="best use of the operations")
-        lows, highs = [one.low for one in curves], [one.high for one in curves]
-        right.fill_between(flops, lows, highs, color="tab:orange", alpha=0.2)
-    right.set(xscale="log", xlabel="operations (6 N D)", ylabel="loss")
-    right.legend()
+        say(f"warning: {warning}")

@@ -1,29 +1,26 @@
-"""`weft runs`: what trainings have left behind, listed, shown and compared.
+"""`weft runs`: training runs listed, shown and compared.
 
 Reads run folders only; torch is not loaded.
 """
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from weft.cli.output import JsonFlag, PlotFile, console, print_json, print_table, save_plot
+from weft.cli.output import JsonFlag, PlotFile, RunArgument, print_json, print_table, save_picture, say
 from weft.core import quantity
 from weft.core.errors import FailedError
 from weft.training.compare import Comparison, compare
 from weft.training.run_dir import RunRecord, find, from_bits, records
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-Folder = Annotated[Path, Parameter(name="--folder", help="The folder of runs.")]
+Folder = Annotated[Path, Parameter(name="--folder", help="Folder of runs.")]
 _RUNS = Path("runs")
 _BARS = "▁▂▃▄▅▆▇█"
 _SPARKS = 60
 
-app = App(name="runs", help="List, show and compare what trainings have left behind.", help_format="plaintext")
+app = App(name="runs", help="List, show and compare training runs.", help_format="plaintext")
 
 
 @app.default
@@ -34,7 +31,7 @@ def list_runs(*, folder: Folder = _RUNS, json: JsonFlag = False) -> None:
         print_json(rows)
         return
     if not rows:
-        console().print(f"no runs in {folder}", markup=False, soft_wrap=True)
+        say(f"no runs in {folder}")
         return
     print_table(
         f"runs in {folder}",
@@ -49,18 +46,11 @@ def list_runs(*, folder: Folder = _RUNS, json: JsonFlag = False) -> None:
 
 
 @app.command
-def show(run: str, /, *, folder: Folder = _RUNS, json: JsonFlag = False, plot: PlotFile = None) -> None:
-    """Show one run: where its time went, its loss, evaluations, energy and checkpoints.
-
-    Parameters
-    ----------
-    run
-        Name or path of a run.
-
-    """
+def show(run: RunArgument, /, *, folder: Folder = _RUNS, json: JsonFlag = False, plot: PlotFile = None) -> None:
+    """Show one run: where its time went, its loss, evaluations, energy and checkpoints."""
     record = find(folder, run)
     report = _report(record)
-    save_plot(plot, lambda figure: _draw(figure, record), size=(9.0, 7.0))
+    save_picture(plot, "draw_run", record, size=(9.0, 7.0))
     if json:
         print_json(report)
         return
@@ -74,17 +64,15 @@ def show(run: str, /, *, folder: Folder = _RUNS, json: JsonFlag = False, plot: P
 
 
 @app.command(name="compare")
-def compare_runs(left: str, right: str, /, *, folder: Folder = _RUNS, json: JsonFlag = False) -> None:
-    """Compare two runs bit by bit; status 0 where they are equal, 1 with the first difference where not.
-
-    Parameters
-    ----------
-    left
-        Name or path of a run.
-    right
-        Name or path of another.
-
-    """
+def compare_runs(
+    left: RunArgument,
+    right: Annotated[str, Parameter(help="Name or path of another.")],
+    /,
+    *,
+    folder: Folder = _RUNS,
+    json: JsonFlag = False,
+) -> None:
+    """Compare two runs bit by bit; status 0 where they are equal, 1 with the first difference where not."""
     one, other = find(folder, left), find(folder, right)
     found = compare(one, other)
     if json:
@@ -99,31 +87,22 @@ def compare_runs(left: str, right: str, /, *, folder: Folder = _RUNS, json: Json
     if not found.equal:
         raise FailedError(_difference(one.name, other.name, found))
     if not json:
-        console().print(
+        say(
             f"{one.name} and {other.name} are equal bit for bit: "
-            f"{found.steps_compared:,} steps, {found.tensors_compared:,} tensor digests",
-            markup=False,
-            soft_wrap=True,
+            f"{found.steps_compared:,} steps, {found.tensors_compared:,} tensor digests"
         )
 
 
 @app.command
-def incidents(run: str, /, *, folder: Folder = _RUNS, json: JsonFlag = False) -> None:
-    """Show what went wrong in a run: what was seen, who was blamed, what was done, what it cost.
-
-    Parameters
-    ----------
-    run
-        Name or path of a run.
-
-    """
+def incidents(run: RunArgument, /, *, folder: Folder = _RUNS, json: JsonFlag = False) -> None:
+    """Show what went wrong in a run: symptom, blamed rank, action, time lost."""
     record = find(folder, run)
     lines = record.incidents()
     if json:
         print_json({"run": record.name, "incidents": lines, "provenance": record.provenance()})
         return
     if not lines:
-        console().print(f"{record.name}: no incidents", markup=False, soft_wrap=True)
+        say(f"{record.name}: no incidents")
         return
     rows = [
         (str(line["incident"]), line["at"][11:19], f"{line['step']:,}", line["kind"], _who(line),
@@ -135,7 +114,7 @@ def incidents(run: str, /, *, folder: Folder = _RUNS, json: JsonFlag = False) ->
     print_table(f"incidents of {record.name}", head, rows, words=range(3, 8))
     for line in lines:
         for note in line["passed_over"]:
-            console().print(f"incident {line['incident']}: {note}", markup=False, soft_wrap=True)
+            say(f"incident {line['incident']}: {note}")
 
 
 def _who(line: Mapping[str, Any]) -> str:
@@ -191,7 +170,7 @@ def _print_head(report: Mapping[str, Any]) -> None:
         facts.append(f"{quantity.ENERGY.about(report['energy_j'] * 1000)}{how}")
     if report["weights_digest"] is not None:
         facts.append(f"weights {report['weights_digest']}")
-    console().print(", ".join(facts), markup=False, soft_wrap=True)
+    say(", ".join(facts))
 
 
 def _print_time(report: Mapping[str, Any]) -> None:
@@ -201,7 +180,7 @@ def _print_time(report: Mapping[str, Any]) -> None:
     spent = sorted(report["seconds"].items(), key=lambda entry: -entry[1])
     rows = [(kind.replace("_", " "), f"{seconds:,.3f}", f"{seconds / wall:.1%}") for kind, seconds in spent]
     rows.append(("wall time", f"{wall:,.3f}", "100.0%"))
-    print_table("seconds of the average rank", ("class", "seconds", "share"), rows)
+    print_table("time per rank, mean", ("class", "seconds", "share"), rows)
 
 
 def _print_losses(lines: Sequence[Mapping[str, Any]]) -> None:
@@ -209,7 +188,7 @@ def _print_losses(lines: Sequence[Mapping[str, Any]]) -> None:
         return
     losses = [from_bits(line["loss_bits"]) for line in lines]
     text = f"loss {_loss(losses[0])} {sparkline(losses)} {_loss(losses[-1])}"
-    console().print(text, markup=False)
+    say(text)
 
 
 def _print_evaluations(lines: Sequence[Mapping[str, Any]]) -> None:
@@ -255,26 +234,3 @@ def _loss(value: float | None) -> str:
 
 def _rate(value: float | None) -> str:
     return "-" if value is None else quantity.significant(value)
-
-
-def _draw(figure: "Figure", record: RunRecord) -> None:
-    """Draw the loss with its evaluations above, and the time of each step by class below."""
-    lines = record.steps()
-    steps = [line["step"] for line in lines]
-    upper, lower = figure.subplots(2, 1, sharex=True)
-    upper.plot(steps, [from_bits(line["loss_bits"]) for line in lines], label="loss", color="#1f4e79")
-    for line in record.evaluations():
-        for name, value in line.items():
-            if name.endswith("loss") and value is not None:
-                upper.plot(line["step"], value, "o", color="#c55a11", label=name.replace("_", " "))
-    known = dict(zip(*reversed(upper.get_legend_handles_labels()), strict=True))
-    upper.legend(known.values(), known.keys())
-    upper.set_ylabel("loss")
-    upper.set_title(record.name)
-    kinds = list(dict.fromkeys(kind for line in lines for kind in line["seconds"]))
-    if kinds:
-        series = [[line["seconds"].get(kind, 0.0) for line in lines] for kind in kinds]
-        lower.stackplot(steps, series, labels=[kind.replace("_", " ") for kind in kinds], step="mid")
-        lower.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize="small")
-    lower.set_ylabel("seconds in a step")
-    lower.set_xlabel("step")

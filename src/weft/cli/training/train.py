@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from weft.cli.output import JsonFlag, console, print_json, print_table
+from weft.cli.output import JobArgument, JsonFlag, console, print_json, print_table, say
 from weft.core import quantity
 from weft.core.errors import UsageError
 from weft.core.specfile import read_table, validate, with_values
@@ -28,24 +28,18 @@ _RUNS = Path("runs")
 
 
 def train(
-    job: str, /, *,
-    resume: Annotated[bool, Parameter(negative="", help="Go on with the newest run of this job.")] = False,
+    job: JobArgument, /, *,
+    resume: Annotated[bool, Parameter(negative="", help="Resume the newest run of this job.")] = False,
     set: Annotated[tuple[str, ...], Parameter(name="--set", negative="", help="Change a key: KEY=VALUE.")] = (),
-    folder: Annotated[Path, Parameter(name="--folder", help="The folder of runs.")] = _RUNS,
-    site: Annotated[str | None, Parameter(help="Site for which an open plan is chosen; this machine.")] = None,
-    faults: Annotated[str | None, Parameter(name="--faults", help="Break it on purpose as FILE says.")] = None,
+    folder: Annotated[Path, Parameter(name="--folder", help="Folder of runs.")] = _RUNS,
+    site: Annotated[str | None, Parameter(help="Site for which plan = auto is chosen; default: this machine.")] = None,
+    faults: Annotated[str | None, Parameter(name="--faults", help="Inject the faults described in FILE.")] = None,
     json: JsonFlag = False,
 ) -> None:  # fmt: skip
     """Train a job on this machine.
 
     Ranks that die, hang or go wrong are replaced and the run goes on; weft runs incidents shows what happened. Ctrl-C
     saves a checkpoint and ends; --resume goes on from the newest one, exactly.
-
-    Parameters
-    ----------
-    job
-        Built-in name or path of a job file.
-
     """
     spec = planned(changed(load_job(job), set, job), site)
     check_memory(spec, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
@@ -143,23 +137,19 @@ def _print_result(result: Mapping[str, Any], job: str) -> None:
     spent = sorted(seconds.items(), key=lambda entry: -entry[1])
     rows = [(kind.replace("_", " "), f"{value:,.2f}", f"{value / wall:.1%}") for kind, value in spent]
     rows.append(("wall time", f"{wall:,.2f}", ""))
-    print_table("where the time went, recoveries included", ("class", "seconds", "share"), rows)
+    print_table("wall time by class, recoveries included", ("class", "seconds", "share"), rows)
     loss = "-" if result["final_loss"] is None else f"{result['final_loss']:.4f}"
     how = "measured" if result["energy"]["measured"] else "estimated"
-    console().print(
+    say(
         f"{result['run']}: {result['state']} after {result['steps']:,} steps, loss {loss},"
         f" {quantity.significant(result['tokens_per_s'])} tokens/s, MFU {result['mfu']:.1%},"
-        f" {quantity.ENERGY.about(int(result['energy_j'] * 1000))} {how}, weights {result['weights_digest']}",
-        markup=False,
-        soft_wrap=True,
+        f" {quantity.ENERGY.about(int(result['energy_j'] * 1000))} {how}, weights {result['weights_digest']}"
     )
     if result["recoveries"]:
         seconds_lost = sum(one["seconds_lost"] for one in result["incidents"])
-        console().print(
+        say(
             f"{len(result['recoveries'])} recoveries, {seconds_lost:,.1f} s lost, goodput"
-            f" {result['goodput']['share']:.1%}; weft runs incidents {result['run']} shows them",
-            markup=False,
-            soft_wrap=True,
+            f" {result['goodput']['share']:.1%}; weft runs incidents {result['run']} lists them"
         )
     if result["state"] != "finished":
-        console().print(f"a checkpoint is saved; go on with: weft train {job} --resume", markup=False, soft_wrap=True)
+        say(f"checkpoint saved; resume with: weft train {job} --resume")
