@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.seeds import Seed
-from weft.netsim.simulate import run, set_up, set_up_files, transports_of
+from weft.netsim.run import run
+from weft.netsim.setup import set_up, set_up_files, transports_of
 from weft.specs import load_scenario, load_site
 
 LEAVES = {128: (8, 16), 1024: (32, 32), 8192: (128, 64)}

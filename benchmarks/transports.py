@@ -11,7 +11,8 @@ import json
 import subprocess
 import sys
 
-from weft.netsim.simulate import Setup, run, set_up, transports_of
+from weft.netsim.run import run
+from weft.netsim.setup import Setup, set_up, transports_of
 from weft.specs import load_site
 from weft.specs.scenario import ScenarioSpec
 

@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 from weft.core.units import BitsPerSecond, Picoseconds
 from weft.netsim.model.network import Network, network
 from weft.netsim.report import SimulationReport
-from weft.netsim.simulate import run, set_up, transports_of
+from weft.netsim.run import run
+from weft.netsim.setup import set_up, transports_of
 from weft.netsim.transports.mrc import Mrc
 from weft.specs import load_site
 from weft.specs.scenario import NetworkSpec, ScenarioSpec

@@ -9,7 +9,8 @@ from verification.rivals import PFC_ONLY, ROCE_LINE, bed, simulate
 from weft.fabric.theory.balls import busy_share, mean_max_load
 from weft.fabric.theory.extremes import any_bad
 from weft.fabric.theory.queues import md1_waiting
-from weft.netsim.simulate import prepare, set_up, transports_of
+from weft.netsim.run import prepare
+from weft.netsim.setup import set_up, transports_of
 from weft.specs.scenario import ScenarioSpec
 from weft.specs.site import SiteSpec
 

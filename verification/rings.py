@@ -12,7 +12,8 @@ from verification.findings import Experiment, Finding, site_of, within
 from verification.rivals import COLOURS, MRC_LINE, ROCE_LINE, as_published, bed, mean_of, order, shown, simulate
 from weft.collectives.algorithms import ring_all_reduce
 from weft.netsim.report import SimulationReport
-from weft.netsim.simulate import prepare_engine, set_up, transports_of
+from weft.netsim.run import prepare_engine
+from weft.netsim.setup import set_up, transports_of
 from weft.netsim.transports.roce import RoceEndpoints
 from weft.netsim.workload.posting import NCCL_RINGS, NCCL_SENDS
 from weft.specs import load_scenario

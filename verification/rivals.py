@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 
 from verification.findings import GBPS, US, Experiment, Finding, ends_us, scenario, site_of, within
 from weft.netsim.report import SimulationReport
-from weft.netsim.simulate import run, set_up, transports_of
+from weft.netsim.run import run
+from weft.netsim.setup import set_up, transports_of
 from weft.specs.scenario import ScenarioSpec
 from weft.specs.site import SiteSpec
 

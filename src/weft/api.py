@@ -19,8 +19,9 @@ from weft.specs import JobSpec, ScenarioSpec, SiteSpec, load_job, load_scenario,
 if TYPE_CHECKING:
     from weft.netsim.kernel.checkpoint import Keep
     from weft.netsim.report import SimulationReport
+    from weft.netsim.run import Watch
     from weft.netsim.series_file import SeriesFile
-    from weft.netsim.simulate import Files, Watch
+    from weft.netsim.setup import Files
     from weft.planning.report import PlanReport
 
 __all__ = ["compare", "design", "plan", "simulate"]
@@ -93,7 +94,8 @@ def simulate(
     the size of the traffic where absent). `keep` says where a long run is kept, to be taken up again; `series` is a
     file that grows by a line for each bin; `watch` is told of progress, `say` what takes long.
     """
-    from weft.netsim.simulate import run, set_up, set_up_files, set_up_traces, transports_of
+    from weft.netsim.run import Observers, run
+    from weft.netsim.setup import set_up, set_up_files, set_up_traces, transports_of
 
     spec = load_scenario(scenario) if isinstance(scenario, str) else scenario
     site = load_site(spec.site)
@@ -108,20 +110,9 @@ def simulate(
     chosen = transports_of(setup, tuple(transports))
     if keep is not None and len(chosen) > 1:
         raise UsageError(f"one run can be kept, not {len(chosen)}; name one transport")
+    observers = Observers(keep, series, watch, say)
     for transport in chosen:
-        reports.append(
-            run(
-                setup,
-                transport,
-                engine=engine,
-                threads=threads,
-                fast=fast,
-                keep=keep,
-                series=series,
-                watch=watch,
-                say=say,
-            )
-        )
+        reports.append(run(setup, transport, engine=engine, threads=threads, fast=fast, observers=observers))
         if reports[-1].interrupted:
             break
     return tuple(reports)

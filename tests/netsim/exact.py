@@ -11,7 +11,8 @@ import numpy as np
 
 from weft.core.units import transfer_ps
 from weft.mrc.columns import DATA, NEVER
-from weft.netsim.transports.base import EndpointOutcome, FlowEvent
+from weft.netsim.model.queue_pairs import FlowEvent
+from weft.netsim.transports.base import EndpointOutcome
 
 
 @dataclass(frozen=True)

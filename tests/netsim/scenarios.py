@@ -2,7 +2,8 @@
 
 from weft.core.units import BitsPerSecond, Picoseconds
 from weft.mrc.invariants import check_receiver, check_sender
-from weft.netsim.simulate import Setup, prepare, run, set_up, transports_of
+from weft.netsim.run import prepare, run
+from weft.netsim.setup import Setup, set_up, transports_of
 from weft.netsim.transports.sprayed import SprayedEndpoints
 from weft.specs import load_site
 from weft.specs.scenario import FaultSpec, FlowSpec, MeasureSpec, ScenarioSpec, TrafficSpec

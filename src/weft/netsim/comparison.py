@@ -15,7 +15,8 @@ from weft.core.errors import UsageError
 from weft.core.units import Bytes
 from weft.fabric.graph.shape import Shape, shape_of
 from weft.netsim.report import SimulationReport
-from weft.netsim.simulate import run, set_up, transports_of
+from weft.netsim.run import run
+from weft.netsim.setup import set_up, transports_of
 from weft.netsim.workload.posting import NCCL_RINGS, NCCL_SENDS
 from weft.specs.rivals import PostingSpec, TransportsSpec
 from weft.specs.scenario import FlowSpec, ScenarioSpec, TrafficSpec

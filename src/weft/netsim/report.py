@@ -4,13 +4,26 @@ Equal provenance gives equal reports, but for the two figures of time that the r
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from weft.core.provenance import Provenance
+from weft.core.provenance import Provenance, provenance
+from weft.netsim.model.ideal import ideal_ps
+from weft.netsim.model.records import Counts
+from weft.netsim.workload.posting import first_parts
+
+if TYPE_CHECKING:
+    from weft.netsim.kernel.compiled_simulator import CompiledSimulator
+    from weft.netsim.model.flow import Flow
+    from weft.netsim.model.flow_board import FlowProgress
+    from weft.netsim.model.network import Network
+    from weft.netsim.model.pause_trees import PauseRecord
+    from weft.netsim.reference.reference_simulator import ReferenceSimulator
+    from weft.netsim.setup import Setup
+    from weft.netsim.transports.base import Transport
 
 _PS_PER_US = 10**6
 _BITS_PER_BYTE = 8
@@ -277,6 +290,17 @@ class SimulationReport:
         }
 
 
+class RunTimes(NamedTuple):
+    """What a run itself took."""
+
+    wall_s: float
+    """Seconds."""
+    cpu_s: float
+    """Seconds of processor time."""
+    interrupted: bool
+    """Whether it was stopped before its end."""
+
+
 def _us(time_ps: int | None) -> float | None:
     return None if time_ps is None else round(time_ps / _PS_PER_US, _DIGITS)
 
@@ -330,3 +354,101 @@ def statistics(values: Any) -> dict[str, float | None]:
         "max": float(values[-1]),
     }
     return {name: round(value, _DIGITS) for name, value in found.items()}
+
+
+def provenance_of(setup: "Setup", transport: "Transport") -> Provenance:
+    """Return the name of a run."""
+    asked = {"scenario": setup.scenario.as_written(), "fabric": setup.fabric.as_written(), "transport": transport.name}
+    return provenance(asked, setup.seed.root)
+
+
+def report_of(
+    setup: "Setup",
+    network: "Network",
+    transport: "Transport",
+    simulator: "ReferenceSimulator | CompiledSimulator",
+    times: RunTimes,
+) -> SimulationReport:
+    """Return the report of a run that is over."""
+    board, records = simulator.board, simulator.records
+    progress = board.progress
+    first = first_parts(setup.flows, transport.queue_pairs, setup.scenario.transport.posting)
+    ways = [_flow_result(flow, progress[first[i] : first[i + 1]]) for i, flow in enumerate(setup.flows)]
+    faults = tuple(
+        FaultResult(
+            spec.kind, spec.target, spec.at, found.lost, found.data_lost, len(found.first_ps),
+            tuple(sorted(at - found.first_ps[pair] for pair, at in found.recovered_ps.items())), len(found.open),
+        )
+        for spec, found in zip(setup.scenario.faults, records.faults, strict=True)
+    )  # fmt: skip
+    return SimulationReport(
+        scenario=setup.scenario.name,
+        transport=transport.name,
+        hosts=network.shape.hosts,
+        planes=network.shape.planes,
+        slot_ps=simulator.slot_ps,
+        ideal_ps=ideal_ps(network, setup.flows),
+        flows=tuple(result for result in ways if result.size > 0),
+        pairs=tuple((pair.source, pair.destination) for pair in board.pairs),
+        counters=simulator.endpoints.counters(),
+        trimmed=records.trimmed,
+        marked=records.marked,
+        dropped=records.dropped,
+        lost=records.lost,
+        injected=records.injected,
+        delivered=records.delivered,
+        in_flight=simulator.in_flight,
+        packet_hops=records.hops,
+        faults=faults,
+        series=TimeSeries(
+            tuple(records.bin_ends_ps),
+            np.array(records.received).reshape(-1, len(board.pairs)),
+            np.array(records.queue_peaks).reshape(-1, records.stages),
+            np.array(records.lost_by, np.int64),
+            np.array(records.counts, np.int64).reshape(-1, len(Counts._fields)),
+        ),
+        trace=records.trace,
+        end_ps=simulator.slot * simulator.slot_ps,
+        provenance=provenance_of(setup, transport),
+        pausing=None if simulator.pauses is None else _pausing(network, simulator.pauses.record),
+        chained=any(flow.after for flow in setup.flows if flow.counted),
+        waits=tuple(result for result in ways if result.size == 0),
+        interrupted=times.interrupted,
+        wall_s=times.wall_s,
+        cpu_s=times.cpu_s,
+    )
+
+
+def _pausing(network: "Network", record: "PauseRecord") -> PauseResult:
+    """Return what pausing did, with the names of ports."""
+    by_stage = [0] * (2 * network.shape.tiers)
+    for port, slots in enumerate(record.paused_slots):
+        by_stage[int(network.stage[port])] += slots * int(network.slot_ps)
+    most = max(range(len(record.paused_slots)), key=lambda port: record.paused_slots[port])
+    slots, tree = record.paused_slots[most], record.largest
+    return PauseResult(
+        pauses=record.pauses,
+        paused_ps=tuple(by_stage),
+        paused_ports=sum(slots > 0 for slots in record.paused_slots),
+        longest_ps=slots * int(network.slot_ps),
+        longest=network.port_name(most) if slots else "",
+        trees=record.trees,
+        tree_root="" if tree is None else network.port_name(tree.root),
+        tree_ports=() if tree is None else tuple(network.port_name(port) for port in tree.ports),
+        tree_depth=0 if tree is None else tree.depth,
+        tree_innocent=0 if tree is None else tree.innocent,
+        tree_at_ps=-1 if tree is None else tree.at_ps,
+        deadlock=tuple(network.port_name(port) for port in record.deadlock),
+        deadlock_at_ps=record.deadlock_ps,
+    )
+
+
+def _flow_result(flow: "Flow", parts: "Sequence[FlowProgress]") -> FlowResult:
+    """Return how a flow went, which is over when the last of its parts is."""
+    ends = [[part.arrived_ps for part in parts], [part.acknowledged_ps for part in parts]]
+    arrived, acknowledged = (max(times) if min(times) >= 0 else -1 for times in ends)
+    failure = next((part.failure for part in parts if part.failure), "")
+    began = min(part.began_ps for part in parts)
+    return FlowResult(
+        flow.name, flow.source, flow.destination, flow.size, began, arrived, acknowledged, failure, flow.counted
+    )

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from weft.fabric.graph.shape import shape_of
 from weft.mrc.wire.overhead import payload_share
 from weft.netsim.report import SimulationReport
-from weft.netsim.simulate import run, set_up, transports_of
+from weft.netsim.run import run
+from weft.netsim.setup import set_up, transports_of
 from weft.planning.cost_model.machine import FabricTable
 from weft.specs.scenario import ScenarioSpec
 from weft.specs.site import SiteSpec

@@ -17,7 +17,8 @@ from weft.core.errors import UsageError
 from weft.core.processors import processors
 from weft.core.seeds import Seed
 from weft.fabric.graph.topology import build
-from weft.netsim.simulate import run, set_up, transports_of
+from weft.netsim.run import run
+from weft.netsim.setup import set_up, transports_of
 from weft.specs import ScenarioSpec, load_scenario, load_site
 from weft.specs.scenario import FaultSpec
 from weft.specs.sweep import SweepSpec

@@ -17,7 +17,7 @@ from weft.mrc.wire.overhead import (
     transport_bytes,
 )
 from weft.mrc.wire.packets import Packet, encode, headers_of
-from weft.netsim.transports.mrc import frames_of
+from weft.netsim.transports.sprayed import frames_of
 from weft.planning.cost_model.machine import USUAL_PAYLOAD_SHARE
 from weft.specs.transport import MrcSpec
 

@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.netsim.scenarios import US, fault, flows, scenario, simulate, small_site
 
-from weft.netsim.simulate import prepare, set_up, transports_of
-from weft.netsim.transports import transport_named
-from weft.netsim.transports.base import Pair
-from weft.netsim.transports.mrc import frames_of
+from weft.netsim.model.queue_pairs import Pair
+from weft.netsim.run import prepare
+from weft.netsim.setup import set_up, transports_of
+from weft.netsim.transports.registry import transport_named
 from weft.netsim.transports.routing import HASHED, routing, seen_as, way_of
-from weft.netsim.transports.sprayed import SprayedEndpoints
+from weft.netsim.transports.sprayed import SprayedEndpoints, frames_of
 from weft.specs.rivals import TransportsSpec
 
 SIZE = 2 * 10**6

@@ -7,7 +7,8 @@ from tests.netsim.scenarios import flows, scenario, small_site
 from weft.mrc.columns import NACK, SACK
 from weft.netsim.host.host_state import HEADER
 from weft.netsim.host.reverse_path import way_back
-from weft.netsim.simulate import prepare, set_up, transports_of
+from weft.netsim.run import prepare
+from weft.netsim.setup import set_up, transports_of
 from weft.netsim.transports.sprayed import SprayedEndpoints
 
 SIZE = 1_000_000

@@ -12,9 +12,10 @@ from weft.mrc.columns import NEVER
 from weft.netsim.host import roce_host
 from weft.netsim.host.host_state import DUE
 from weft.netsim.model.network import Network
-from weft.netsim.simulate import prepare, set_up, transports_of
-from weft.netsim.transports import transport_named
-from weft.netsim.transports.base import Pair
+from weft.netsim.model.queue_pairs import Pair
+from weft.netsim.run import prepare
+from weft.netsim.setup import set_up, transports_of
+from weft.netsim.transports.registry import transport_named
 from weft.netsim.transports.roce import RoceEndpoints, make_host_state
 from weft.specs.rivals import DcqcnSpec, RoceSpec, TransportsSpec
 from weft.specs.scenario import FlowSpec, NetworkSpec, TrafficSpec

@@ -13,7 +13,8 @@ from tests.netsim.scenarios import fault, scenario, small_site
 
 from weft.core.errors import UsageError
 from weft.netsim.kernel.checkpoint import Keep, _columns, load, save
-from weft.netsim.simulate import prepare_engine, set_up, transports_of
+from weft.netsim.run import prepare_engine
+from weft.netsim.setup import set_up, transports_of
 from weft.specs.scenario import TrafficSpec
 
 # The first one compiles, which takes minutes on a busy machine.

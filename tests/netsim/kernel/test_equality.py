@@ -6,7 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.netsim.scenarios import fault, flows, scenario, small_site
 
-from weft.netsim.simulate import run, set_up, transports_of
+from weft.netsim.run import run
+from weft.netsim.setup import set_up, transports_of
 from weft.specs.scenario import FlowSpec, TrafficSpec
 
 # The first one compiles, which takes minutes on a busy machine.

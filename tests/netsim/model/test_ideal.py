@@ -7,7 +7,7 @@ from weft.fabric.graph.topology import build
 from weft.netsim.model.flow import Flow
 from weft.netsim.model.ideal import ideal_ps
 from weft.netsim.model.network import Network
-from weft.netsim.simulate import set_up, transports_of
+from weft.netsim.setup import set_up, transports_of
 
 _NICS = 16
 

@@ -9,10 +9,11 @@ from weft.core.units import Bytes
 from weft.fabric.graph.topology import build
 from weft.netsim.model.flow_board import FlowBoard
 from weft.netsim.model.network import Network, pause_lags
+from weft.netsim.model.records import Timeline
 from weft.netsim.model.switching import Pause, Switching
 from weft.netsim.reference.port_pauses import Pauses
 from weft.netsim.reference.reference_simulator import ReferenceSimulator
-from weft.netsim.simulate import set_up, transports_of
+from weft.netsim.setup import set_up, transports_of
 from weft.specs.rivals import DcqcnSpec, PfcSpec, RoceSpec, TransportsSpec
 from weft.specs.scenario import TrafficSpec
 
@@ -41,7 +42,7 @@ def test_a_pause_takes_a_frame_a_cable_and_a_reaction():
 def test_pauses_are_asked_above_xoff_and_ended_at_xon_and_act_later():
     pause = Pause(xoff=3 * FRAME, xon=FRAME, headroom=2 * FRAME, reaction_ps=600_000)
     _, network = network_of(pause)
-    made = ReferenceSimulator(network, Script([], 1), FlowBoard((), 4096), Seed(0), bin_ps=10**9)
+    made = ReferenceSimulator(network, Script([], 1), FlowBoard((), 4096), Seed(0), Timeline(10**9))
     pauses = Pauses(network, pause)
     port = made.ports[0]
     for _ in range(3):
@@ -136,7 +137,7 @@ def test_ports_that_wait_for_each_other_in_a_circle_are_a_deadlock_with_names(pa
         for start in range(3) for lane in range(4) for n in range(60)
     ]  # fmt: skip
     script = Script(shots, slot_ps)
-    world = ReferenceSimulator(network, script, FlowBoard(setup.flows, 4096), Seed(0), bin_ps=10 * slot_ps)
+    world = ReferenceSimulator(network, script, FlowBoard(setup.flows, 4096), Seed(0), Timeline(10 * slot_ps))
     world.run()
     assert world.pauses is not None
     found = [network.port_name(port) for port in world.pauses.record.deadlock]

@@ -17,7 +17,8 @@ from weft.fabric.addressing.walk import Walker
 from weft.fabric.graph.topology import build
 from weft.netsim.model.network import order_keys
 from weft.netsim.reference.reference_simulator import ReferenceSimulator
-from weft.netsim.simulate import prepare, run, set_up, transports_of
+from weft.netsim.run import prepare, run
+from weft.netsim.setup import set_up, transports_of
 from weft.specs.scenario import TrafficSpec
 
 TRANSPORTS = ("mrc", "uet", "random")

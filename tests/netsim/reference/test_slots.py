@@ -11,8 +11,9 @@ from weft.core.seeds import Seed
 from weft.fabric.graph.topology import build
 from weft.netsim.model.flow_board import FlowBoard
 from weft.netsim.model.network import Network
+from weft.netsim.model.records import Timeline
 from weft.netsim.reference.reference_simulator import ReferenceSimulator
-from weft.netsim.simulate import set_up, transports_of
+from weft.netsim.setup import set_up, transports_of
 
 FRAME = 4262
 
@@ -26,7 +27,7 @@ def fabric(**more):
 
 def slotted_arrivals(setup, network, shots, seed: int = 0):
     script = Script(shots, int(network.slot_ps))
-    world = ReferenceSimulator(network, script, FlowBoard(setup.flows, 4096), Seed(seed), bin_ps=10**9)
+    world = ReferenceSimulator(network, script, FlowBoard(setup.flows, 4096), Seed(seed), Timeline(10**9))
     world.run()
     return script.arrived
 

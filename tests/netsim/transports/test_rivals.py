@@ -5,7 +5,8 @@ from tests.netsim.scenarios import GBPS, check_report, fault, scenario, small_si
 
 from weft.core.units import Bytes, Picoseconds
 from weft.netsim.host.compiling import can_compile
-from weft.netsim.simulate import run, set_up, transports_of
+from weft.netsim.run import run
+from weft.netsim.setup import set_up, transports_of
 from weft.specs.rivals import AdaptiveSpec, DcqcnSpec, PfcSpec, PostingSpec, RoceSpec, TransportsSpec
 from weft.specs.scenario import TrafficSpec
 

@@ -7,7 +7,7 @@ from tests.netsim.scenarios import GBPS, checked, scenario, small_site
 
 from weft.core.errors import UsageError
 from weft.core.units import Bytes
-from weft.netsim.simulate import set_up
+from weft.netsim.setup import set_up
 from weft.netsim.workload.all_to_all import LEAST_PART, exchange_flows, rounds
 from weft.specs import load_scenario, load_site
 from weft.specs.scenario import TrafficSpec

@@ -24,8 +24,8 @@ from weft.netsim.kernel.threads import Crew
 from weft.netsim.model.faults import LinkFaultChange, Reconvergence
 from weft.netsim.model.flow_board import FlowBoard
 from weft.netsim.model.network import Network
-from weft.netsim.model.records import Counts, FaultRecord, Miss, RunRecords
-from weft.netsim.transports.base import Numbers
+from weft.netsim.model.queue_pairs import Numbers
+from weft.netsim.model.records import Counts, Miss, RunRecords, Timeline
 from weft.netsim.transports.column_endpoints import ColumnEndpoints
 
 _MASK = 2**64 - 1
@@ -55,11 +55,8 @@ class CompiledSimulator:
         endpoints: ColumnEndpoints,
         board: FlowBoard,
         seed: Seed,
+        timeline: Timeline,
         *,
-        changes: Sequence[LinkFaultChange] = (),
-        faults: int = 0,
-        bin_ps: int,
-        until_ps: int | None = None,
         threads: int = 1,
     ) -> None:
         self.network, self.endpoints, self.board = network, endpoints, board
@@ -68,11 +65,10 @@ class CompiledSimulator:
         """What was asked for, by which a kept run is known again."""
         self.stop = 0
         """The slot before which nothing has to be done from outside, as far as that is known."""
-        self.bin_ps, self.until_ps = bin_ps, until_ps
+        self.bin_ps, self.until_ps = timeline.bin_ps, timeline.until_ps
         self.records = RunRecords(2 * network.shape.tiers)
-        first = {change.fault: change.at_ps for change in reversed(changes)}
-        self.records.faults = [FaultRecord(first.get(n, 0)) for n in range(faults)]
-        self._bin_end_ps = bin_ps
+        self.records.faults = timeline.fault_records()
+        self._bin_end_ps = self.bin_ps
         self.swap = _swap(network, endpoints.swap)
         self._crew = Crew(threads, self.swap)
         self._at_once = max(1, min(_MOST_SLOTS_AT_ONCE, _PORT_SLOTS_AT_ONCE // network.ports))
@@ -80,11 +76,11 @@ class CompiledSimulator:
         self._at_once = -(-self._at_once // self._round) * self._round
         self._misses: list[Miss] = []
         self._build(seed, 1 if threads == 1 else threads * _PARTS_PER_THREAD)
-        self._changes = tuple(changes)
+        self._changes = tuple(timeline.changes)
         self._changed = 0
         self._advance = Fixed(scheduler.advance, self.swap)
         self.pauses = None if network.switching.pause is None else PauseColumns(self)
-        self._news = Reconvergence(network.switching.reconvergence_ps, changes)
+        self._news = Reconvergence(network.switching.reconvergence_ps, timeline.changes)
         # What is compiled, or read from where that is kept, is no part of what a run takes.
         endpoints.post_many((), ())
         if len(self.desks) == 1:

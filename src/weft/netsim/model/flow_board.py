@@ -11,7 +11,7 @@ from weft.mrc.columns import NEVER
 from weft.netsim.host.host_state import ACKNOWLEDGED, ARRIVED
 from weft.netsim.model.flow import Flow
 from weft.netsim.model.network import Network
-from weft.netsim.transports.base import Carriers, Pair
+from weft.netsim.model.queue_pairs import Carriers, Pair
 
 _LARGEST_MESSAGE = 2**30
 """Longer flows are cut into messages of this many bytes; a message may have up to 2^32 - 1."""

@@ -14,7 +14,7 @@ from typing_extensions import override
 from weft.netsim.host.host_state import ACKNOWLEDGED, ARRIVED, FAILED
 from weft.netsim.model.flow import Flow
 from weft.netsim.model.flow_board import FlowBoard, FlowProgress, largest_message
-from weft.netsim.transports.base import Carriers
+from weft.netsim.model.queue_pairs import Carriers
 
 _BEGAN, _ARRIVED, _KNOWN = range(3)
 

@@ -1,7 +1,32 @@
 """What a run keeps: counters, what faults took, and everything over time in bins."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.netsim.model.faults import LinkFaultChange
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What a run is given besides its network and flows: bins, its end, and the faults that begin and end."""
+
+    bin_ps: int
+    """Length of a bin."""
+    until_ps: int | None = None
+    """When the run ends at the latest."""
+    changes: Sequence[LinkFaultChange] = ()
+    """Faults that begin and end, in order of time."""
+    faults: int = 0
+    """How many faults there are."""
+
+    def fault_records(self) -> "list[FaultRecord]":
+        """Return an empty record for every fault."""
+        first = {change.fault: change.at_ps for change in reversed(self.changes)}
+        return [FaultRecord(first.get(number, 0)) for number in range(self.faults)]
 
 
 @dataclass
@@ -86,7 +111,7 @@ class RunRecords:
     """What each fault took."""
     bin_ends_ps: list[int] = field(default_factory=list)
     """Ends of the bins."""
-    received: list[Any] = field(default_factory=list)
+    received: list[NDArray[np.int64]] = field(default_factory=list)
     """Bytes that each queue pair had received at the end of each bin."""
     queue_peaks: list[list[int]] = field(default_factory=list)
     """Deepest data queue of every stage in each bin, in bytes."""
@@ -101,7 +126,7 @@ class RunRecords:
         """Open the first bin."""
         self.peaks = [0] * self.stages
 
-    def close_bin(self, end_ps: int, received: Any, counts: Counts) -> None:
+    def close_bin(self, end_ps: int, received: NDArray[np.int64], counts: Counts) -> None:
         """Close a bin."""
         self.counts.append(counts)
         self.bin_ends_ps.append(end_ps)

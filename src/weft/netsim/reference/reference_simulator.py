@@ -4,7 +4,7 @@ Within a slot every switch queue, every NIC and every port acts for itself on wh
 order in which they are visited changes nothing.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,15 +13,16 @@ from weft.core.errors import LimitReachedError
 from weft.core.seeds import Seed, mix
 from weft.core.units import transfer_ps
 from weft.mrc.columns import DATA, NEVER
-from weft.netsim.model.faults import LinkFaultChange, Reconvergence
+from weft.netsim.model.faults import Reconvergence
 from weft.netsim.model.flow_board import FlowBoard
 from weft.netsim.model.network import Network, order_keys
-from weft.netsim.model.records import Counts, FaultRecord, Miss, RunRecords
+from weft.netsim.model.queue_pairs import FlowEvent
+from weft.netsim.model.records import Counts, Miss, RunRecords, Timeline
 from weft.netsim.reference.packets import SimPacket
 from weft.netsim.reference.port_pauses import Pauses
 from weft.netsim.reference.ports import DROPPED, QUEUED, Port
 from weft.netsim.reference.uplinks import Uplinks
-from weft.netsim.transports.base import EndpointOutcome, Endpoints, FlowEvent
+from weft.netsim.transports.base import EndpointOutcome, Endpoints
 
 _MASK = 2**64 - 1
 _UID_BITS = 36
@@ -38,15 +39,11 @@ class ReferenceSimulator:
         endpoints: Endpoints,
         board: FlowBoard,
         seed: Seed,
-        *,
-        changes: Sequence[LinkFaultChange] = (),
-        faults: int = 0,
-        bin_ps: int,
-        until_ps: int | None = None,
+        timeline: Timeline,
     ) -> None:
         self.network, self.endpoints, self.board = network, endpoints, board
         self.slot, self.slot_ps = 0, int(network.slot_ps)
-        self.bin_ps, self.until_ps = bin_ps, until_ps
+        self.bin_ps, self.until_ps = timeline.bin_ps, timeline.until_ps
         self.records = RunRecords(2 * network.shape.tiers)
         self.ports = _make_ports(network)
         self.busy: set[int] = set()
@@ -55,10 +52,9 @@ class ReferenceSimulator:
         """Slot to the packets that arrive in it."""
         self.in_flight = 0
         self._order_word, self._loss_word = seed.branch("order").word(), seed.branch("loss").word()
-        self._changes = list(changes)
+        self._changes = list(timeline.changes)
         self._changed = 0
-        first = {change.fault: change.at_ps for change in reversed(changes)}
-        self.records.faults = [FaultRecord(first.get(n, 0)) for n in range(faults)]
+        self.records.faults = timeline.fault_records()
         hosts = network.shape.hosts
         self._sent_by = [0] * hosts
         self._last_sent = np.full(hosts, -2, np.int64)
@@ -76,13 +72,13 @@ class ReferenceSimulator:
             2 * link: (int(network.topology.links.lower[link]), int(network.topology.links.plane[link]))
             for link in range(network.shape.links[0])
         }
-        self._marks_end = bin_ps
+        self._bin_end_ps = self.bin_ps
         self._trimming = network.trimming
         switching = network.switching
         self.pauses = None if switching.pause is None else Pauses(network, switching.pause)
         self.uplinks = Uplinks(network) if switching.adaptive else None
         self._ordered = switching.ordered
-        self._news = Reconvergence(switching.reconvergence_ps, changes)
+        self._news = Reconvergence(switching.reconvergence_ps, timeline.changes)
         self._peaks = self.records.peaks
 
     def run(self, watch: Callable[["ReferenceSimulator"], None] | None = None) -> None:
@@ -347,13 +343,13 @@ class ReferenceSimulator:
         return self._changes[self._changed].at_ps if self._changed < len(self._changes) else None
 
     def _close_bins(self, now_ps: int) -> None:
-        if self.pauses is not None and self._marks_end <= now_ps:
-            self.pauses.look(self.ports, self._marks_end)
-        while self._marks_end <= now_ps:
+        if self.pauses is not None and self._bin_end_ps <= now_ps:
+            self.pauses.look(self.ports, self._bin_end_ps)
+        while self._bin_end_ps <= now_ps:
             found = self.records
             counts = Counts(found.hops, found.trimmed, found.marked, found.dropped, found.lost)
-            found.close_bin(self._marks_end, self.endpoints.received(), counts)
-            self._marks_end += self.bin_ps
+            found.close_bin(self._bin_end_ps, self.endpoints.received(), counts)
+            self._bin_end_ps += self.bin_ps
             self._peaks = self.records.peaks
 
 

@@ -5,52 +5,20 @@ simulator gives them what arrived, takes what they send, and moves packets betwe
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.core.seeds import Seed
 from weft.netsim.model.network import Frames, Network
+from weft.netsim.model.queue_pairs import Carriers, FlowEvent, Pair
 from weft.netsim.model.switching import Switching
 
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """One direction of a queue pair: data from one NIC to another. Data of the other direction is a pair of its own."""
-
-    source: int
-    """NIC that sends."""
-    destination: int
-    """NIC that receives."""
-    lane: int = 0
-    """Number among the queue pairs of the same two NICs."""
-    uplinks: tuple[int, ...] = ()
-    """Paths that it may take; all where empty."""
-    posts: int = 2**16
-    """Messages that it will be given in all."""
-    packets: int = 2**31
-    """Packets that those have in all."""
-
-
-Numbers = Sequence[int] | NDArray[np.int64]
-"""Some pairs, or a number for each."""
 Sent = Sequence[int]
 """One packet that a NIC puts on the wire: where its header stands (given back on arrival or by `drop`), its queue pair,
 0 from source to destination or 1 back, what names its path (`Endpoints.route` tells which), bytes on the wire, kind
 (`weft.mrc.columns.DATA` for data), the NIC, and when it is handed to the port."""
-
-
-class FlowEvent(NamedTuple):
-    """Something that a flow waits for."""
-
-    time_ps: int
-    """When. Flows are told of events in the order of these three."""
-    pair: int
-    """The queue pair."""
-    kind: int
-    """`ARRIVED`, `ACKNOWLEDGED` or `FAILED` of `weft.netsim.host.mrc_host`."""
 
 
 Arrival = tuple[int, int, int, int]
@@ -69,30 +37,6 @@ class EndpointOutcome(NamedTuple):
     """For every arrival, 1 where it brought new data."""
 
 
-class Carriers(Protocol):
-    """What flows ask of the endpoints."""
-
-    def post(self, pair: int, length: int) -> bool:
-        """Give a pair a message; return whether it had room for it."""
-        ...
-
-    def post_many(self, pairs: Numbers, lengths: Numbers) -> Sequence[bool]:
-        """Give each of `pairs` a message; return which had room for it."""
-        ...
-
-    def set_goals(self, pairs: Numbers, arrived: Numbers, acknowledged: Numbers) -> None:
-        """Say after how many packets of each pair an `ARRIVED` and an `ACKNOWLEDGED` are wanted; `NEVER` for none."""
-        ...
-
-    def reached(self, pairs: Numbers) -> tuple[Sequence[int], Sequence[int]]:
-        """Return how many packets of each pair have arrived without a gap, and of how many the sender knows it."""
-        ...
-
-    def failed(self, pairs: Numbers) -> Mapping[int, str]:
-        """Return those of `pairs` that have ended in an error, with its name."""
-        ...
-
-
 class Endpoints(Carriers, Protocol):
     """All NICs of a run."""
 
@@ -100,7 +44,7 @@ class Endpoints(Carriers, Protocol):
         """Take in what arrived in one slot, in order."""
         ...
 
-    def send_out(self, start_ps: int, phase: Any, room: Any) -> EndpointOutcome:
+    def send_out(self, start_ps: int, phase: NDArray[np.int64], room: NDArray[np.int64]) -> EndpointOutcome:
         """Send what may go in the slot that begins at `start_ps`."""
         ...
 
@@ -137,11 +81,11 @@ class Endpoints(Carriers, Protocol):
         """Return how many messages a pair can hold at once."""
         ...
 
-    def received(self) -> Any:
+    def received(self) -> NDArray[np.int64]:
         """Return the bytes that each pair has received so far."""
         ...
 
-    def counters(self) -> Mapping[str, Any]:
+    def counters(self) -> Mapping[str, NDArray[np.int64]]:
         """Return every counter as a column over pairs."""
         ...
 

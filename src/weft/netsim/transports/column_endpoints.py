@@ -17,7 +17,8 @@ from weft.mrc.rules.sender import POSTED
 from weft.netsim.host import host_state, mrc_host
 from weft.netsim.host.compiling import Fixed
 from weft.netsim.model.network import Network
-from weft.netsim.transports.base import Arrival, EndpointOutcome, FlowEvent, Numbers, Pair
+from weft.netsim.model.queue_pairs import FlowEvent, Numbers, Pair
+from weft.netsim.transports.base import Arrival, EndpointOutcome
 from weft.netsim.transports.routing import Routing, seen_as
 
 _ROWS = 4096

@@ -4,54 +4,31 @@ NICs run MRC's acknowledgements, repair and NSCC, as UET's do here, and answer o
 the choice of entropies differs from UET, and no path is ever retired.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+
+from typing_extensions import override
 
 from weft.core.seeds import Seed
 from weft.netsim.host.host_state import REPS
-from weft.netsim.model.network import Frames, Network
-from weft.netsim.model.switching import PLAIN, Switching
-from weft.netsim.transports.base import Endpoints, Pair
-from weft.netsim.transports.mrc import frames_of
-from weft.netsim.transports.routing import HASHED
-from weft.netsim.transports.sprayed import Spray, SprayedEndpoints, fitted
-from weft.specs.rivals import Forwarding, RepsSpec
+from weft.netsim.model.network import Network
+from weft.netsim.transports.sprayed import Spray, SprayedTransport, hashed
+from weft.specs.rivals import RepsSpec
 from weft.specs.transport import EvSpec, MrcSpec
 
 
 @dataclass(frozen=True)
-class Reps:
+class Reps(SprayedTransport[RepsSpec]):
     """REPS with sender-based control."""
 
-    spec: RepsSpec
-    """Its parameters."""
-    fit: bool = True
-    """Whether its times are scaled to the fabric's round trip."""
     ecn_last_hop: bool = True
     """Whether the last hop marks: everywhere."""
-    forwarding: Forwarding = "srv6"
-    """Whether its frames are those of MRC over SRv6 or with structured EVs."""
     name: str = "reps"
     """Its name."""
-    queue_pairs: int = 1
-    """Queue pairs of a flow: spraying needs no more than one."""
 
-    @property
-    def trimming(self) -> bool:
-        """Return whether its switches trim."""
-        return self.spec.trimming
-
-    def switching(self, network: Network) -> Switching:  # noqa: ARG002  others need it
-        """Return what it wants of switches: nothing more."""
-        return PLAIN
-
-    def frames(self, payload: int) -> Frames:
-        """Return how large its packets are around `payload` bytes: MRC's, so that only the choice of paths differs."""
-        return frames_of(payload, self.forwarding)
-
-    def open(self, network: Network, pairs: Sequence[Pair], seed: Seed, *, fast: bool) -> Endpoints:
-        """Return the endpoints of `pairs`."""
-        base = MrcSpec(
+    @override
+    def protocol(self, network: Network) -> MrcSpec:
+        """Return MRC's recovery and NSCC, with no path blamed."""
+        return MrcSpec(
             ev=EvSpec(active=self.spec.evs, backup=0, min_active=1),
             loss=self.spec.loss,
             window=self.spec.window,
@@ -60,9 +37,9 @@ class Reps:
             retire=False,
             skip=False,
         )
-        spec = fitted(base, network) if self.fit else base
+
+    @override
+    def spray(self, network: Network, seed: Seed) -> Spray:
+        """Return hashed entropies, those that worked first."""
         spray = Spray(REPS, self.spec.ring, self.spec.freeze, echoes=True)
-        return SprayedEndpoints(
-            network, pairs, spec, seed, spray=spray, route_by=HASHED,
-            route_word=seed.branch("hash").word(), ev_paths=max(1, self.spec.evs // network.shape.planes), fast=fast,
-        )  # fmt: skip
+        return hashed(spray, self.spec.evs, network, seed)

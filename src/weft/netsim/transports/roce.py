@@ -20,8 +20,9 @@ from weft.mrc.wire.icrc import ICRC_BYTES
 from weft.mrc.wire.overhead import ETHERNET_BYTES, UDP_BYTES
 from weft.netsim.host import mrc_host, prefetch, roce_host
 from weft.netsim.model.network import Frames, Network, pause_lags
+from weft.netsim.model.queue_pairs import Pair
 from weft.netsim.model.switching import MARK_ONE, Marking, Pause, Switching
-from weft.netsim.transports.base import Endpoints, Pair
+from weft.netsim.transports.base import Endpoints
 from weft.netsim.transports.column_endpoints import ColumnEndpoints, make_packet_pool, tied_to_nics
 from weft.netsim.transports.routing import AS_GIVEN, routing
 from weft.specs.rivals import PfcSpec, RoceSpec

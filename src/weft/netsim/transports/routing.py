@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.core.compile.rules import rule
 from weft.mrc.rules.numbers import mix32
-from weft.netsim.transports.base import Pair
+from weft.netsim.model.queue_pairs import Pair
 
 AS_GIVEN, HASHED = 0, 1
 """How an EV becomes a path: it is the path's number, or switches hash it together with the queue pair."""

@@ -1,9 +1,9 @@
 """Endpoints that run MRC's rules: MRC itself, and what differs from it in how it sprays and what it reacts to."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from typing_extensions import override
@@ -12,15 +12,21 @@ from weft.core.compile.rules import Specialisation
 from weft.core.seeds import Seed
 from weft.core.units import Picoseconds
 from weft.mrc import columns
+from weft.mrc.columns import DATA, EV_PROBE, NACK, PORT_STATUS, PROBE, SACK
 from weft.mrc.rules import sender
 from weft.mrc.rules.receiver import has_packet
 from weft.mrc.rules.settings import TIMEOUT_UNIT_PS, settings, slots_mask
+from weft.mrc.wire import packets
+from weft.mrc.wire.overhead import frame_overhead
 from weft.netsim.host import host_state, mrc_host, open_pairs
+from weft.netsim.host.host_state import EV_ANSWER, PORT_ANSWER
 from weft.netsim.model.memory import check_memory, free_memory, planned_bytes
-from weft.netsim.model.network import Network
-from weft.netsim.transports.base import Pair
+from weft.netsim.model.network import Frames, Network
+from weft.netsim.model.queue_pairs import Pair
+from weft.netsim.model.switching import PLAIN, Switching
 from weft.netsim.transports.column_endpoints import ColumnEndpoints, make_packet_pool, tied_to_nics
-from weft.netsim.transports.routing import AS_GIVEN, routing, way_of
+from weft.netsim.transports.routing import AS_GIVEN, HASHED, routing, way_of
+from weft.specs.rivals import Forwarding
 from weft.specs.transport import MrcSpec
 
 _WORD_MASK = 2**63 - 1
@@ -28,6 +34,28 @@ _BACK_WINDOW = 32
 _LEAST_SLOTS = 128
 """A window's least room: twice what the bitmap of a SACK covers."""
 _LONGEST_TIMEOUT = 24
+_OPCODES = {
+    DATA: packets.MIDDLE,
+    SACK: packets.SACK,
+    NACK: packets.NACK,
+    PROBE: packets.PROBE,
+    **dict.fromkeys((EV_PROBE, PORT_STATUS), packets.ENDPOINT_REQUEST),
+    **dict.fromkeys((EV_ANSWER, PORT_ANSWER), packets.ENDPOINT_RESPONSE),
+}
+"""The opcode that stands for each kind: from it follow the headers, and from these the size."""
+CONTROL_KINDS = tuple(kind for kind in _OPCODES if kind != DATA)
+"""Every kind of control packet of these hosts."""
+
+
+def frames_of(payload: int, forwarding: Forwarding) -> Frames:
+    """Return how large MRC's packets are around `payload` bytes; SRv6 puts a second IPv6 header around each."""
+    ipv6_headers = 2 if forwarding == "srv6" else 1
+    sizes = {kind: frame_overhead(opcode, ipv6_headers=ipv6_headers) for kind, opcode in _OPCODES.items()}
+    return Frames(payload, sizes[DATA], sizes)
+
+
+SpecT = TypeVar("SpecT")
+"""The parameters of a transport."""
 
 
 def fitted(spec: MrcSpec, network: Network) -> MrcSpec:
@@ -75,7 +103,65 @@ class Spray:
     freeze_ps: int = 0
     """`REPS`: how long nothing new is tried after a silent loss."""
     echoes: bool = False
-    """Whether answers go back on the EVs of the packets that they answer, and nobody probes the way back."""
+    """Whether answers go back on the EVs of the packets that they answer, and nobody probes the reverse path."""
+    route_by: int = AS_GIVEN
+    """How an EV becomes a path: `AS_GIVEN` or `HASHED` of `weft.netsim.transports.routing`."""
+    route_word: int = 0
+    """`HASHED`: what switches hash it with."""
+    ev_paths: int | None = None
+    """EVs of a plane, where they are not its paths."""
+    denied: frozenset[int] = frozenset()
+    """Links that no EV may cross."""
+
+
+def hashed(spray: Spray, evs: int, network: Network, seed: Seed) -> Spray:
+    """Return `spray` over `evs` entropy values that switches hash to paths."""
+    each = max(1, evs // network.shape.planes)
+    return replace(spray, route_by=HASHED, route_word=seed.branch("hash").word(), ev_paths=each)
+
+
+@dataclass(frozen=True)
+class SprayedTransport(Generic[SpecT]):
+    """What transports on MRC's rules share; each says which parameters these have and how EVs are chosen."""
+
+    spec: SpecT
+    """Its parameters."""
+    fit: bool = True
+    """Whether its times are scaled to the fabric's round trip."""
+    forwarding: Forwarding = "srv6"
+    """Whether its frames are those of MRC over SRv6 or with structured EVs."""
+
+    @property
+    def queue_pairs(self) -> int:
+        """Return the queue pairs of a flow: spraying needs no more than one."""
+        return 1
+
+    @property
+    def trimming(self) -> bool:
+        """Return whether its switches trim: where its parameters say so."""
+        return bool(getattr(self.spec, "trimming", False))
+
+    def switching(self, network: Network) -> Switching:  # noqa: ARG002  others need it
+        """Return what it wants of switches: nothing more."""
+        return PLAIN
+
+    def frames(self, payload: int) -> Frames:
+        """Return how large its packets are around `payload` bytes: MRC's, so that only the choice of paths differs."""
+        return frames_of(payload, self.forwarding)
+
+    def protocol(self, network: Network) -> MrcSpec:
+        """Return the parameters of MRC's rules, before they are fitted to the fabric."""
+        raise NotImplementedError
+
+    def spray(self, network: Network, seed: Seed) -> Spray:
+        """Return how senders choose EVs."""
+        raise NotImplementedError
+
+    def open(self, network: Network, pairs: Sequence[Pair], seed: Seed, *, fast: bool) -> "SprayedEndpoints":
+        """Return the endpoints of `pairs`."""
+        spec = self.protocol(network)
+        spray = self.spray(network, seed)
+        return SprayedEndpoints(network, pairs, fitted(spec, network) if self.fit else spec, seed, spray, fast=fast)
 
 
 class SprayedEndpoints(ColumnEndpoints):
@@ -90,20 +176,15 @@ class SprayedEndpoints(ColumnEndpoints):
         pairs: Sequence[Pair],
         spec: MrcSpec,
         seed: Seed,
+        spray: Spray,
         *,
-        spray: int | Spray,
-        route_by: int = AS_GIVEN,
-        route_word: int = 0,
-        ev_paths: int | None = None,
-        denied: frozenset[int] = frozenset(),
         fast: bool,
     ) -> None:
-        """Start every pair; `ev_paths` is how many EVs a plane has where they are not paths."""
         self.network, self.pairs, self._fast = network, tuple(pairs), fast
         self._fixed = {}
         self._paths: dict[tuple[int, int, int], tuple[int, ...]] = {}
         shape = network.shape
-        self._stride = ev_paths or shape.paths
+        self._stride = spray.ev_paths or shape.paths
         """EVs of a plane: the value of an EV is plane x stride + path."""
         params = settings(spec, planes=shape.planes, rate_bps=network.fabric.nic_rate, payload=network.frames.payload)
         # Nothing is written with an immediate here; there is room for no more messages and packets than there will be.
@@ -113,13 +194,12 @@ class SprayedEndpoints(ColumnEndpoints):
         params["slot_mask"] = min(int(params["slot_mask"][0]), max(slots_mask(packets), _LEAST_SLOTS - 1))
         check_memory(*planned_bytes(params, len(self.pairs)), free_memory())
         self.params = params
-        self.routing = routing(self.pairs, route_by, self._stride, shape.paths, route_word)
+        self.routing = routing(self.pairs, spray.route_by, self._stride, shape.paths, spray.route_word)
         """How EVs become paths."""
-        chosen = Spray(spray) if isinstance(spray, int) else spray
-        self.halves = _make_host_state(network, self.pairs, params, chosen, self._stride)
+        self.halves = _make_host_state(network, self.pairs, params, spray, self._stride)
         self.sheet = make_packet_pool()
         self._start(seed)
-        for port in sorted(denied):
+        for port in sorted(spray.denied):
             self._deny(port)
 
     def _start(self, seed: Seed) -> None:
