@@ -29,7 +29,6 @@ from weft.core.quantity import RATE, SIZE, TIME, counted
 from weft.netsim.comparison import Posting
 from weft.netsim.kernel.checkpoint import Keep
 from weft.netsim.report import SimulationReport
-from weft.netsim.run import Watch
 from weft.netsim.series_file import SeriesFile
 from weft.specs import ScenarioSpec
 
