@@ -25,10 +25,11 @@ SMALL_TURNS = 100
 def _groups() -> dict[str, Any]:
     """Return the three groups by name."""
     from weft.transport import torch_backend
+    from weft.transport.endpoint import EndpointSettings
 
     groups: dict[str, Any] = {"gloo": dist.group.WORLD}
     for name, check in (("mrc", True), ("mrc without check", False)):
-        torch_backend.register(torch_backend.Wiring(check=check))
+        torch_backend.register(torch_backend.Wiring(endpoint=EndpointSettings(check=check)))
         groups[name] = dist.new_group(backend=torch_backend.BACKEND)
     return groups
 

@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from weft.transport.endpoint import Completion, Endpoint, QueuePair, Region
+from weft.transport.endpoint import Endpoint, EndpointSettings
+from weft.transport.queue_pair import Completion, QueuePair
+from weft.transport.regions import Region
 from weft.transport.underlay import Loopback, Underlay
 
 
@@ -37,5 +39,6 @@ class Two:
 @contextlib.contextmanager
 def two(size: int = 4 << 20, world: Underlay | None = None, **options: Any) -> Iterator[Two]:
     place = world or Loopback(planes=4)
-    with Endpoint(place, seed=1, **options) as here, Endpoint(place, seed=2, **options) as there:
+    here_settings, there_settings = (EndpointSettings(seed=seed, **options) for seed in (1, 2))
+    with Endpoint(place, here_settings) as here, Endpoint(place, there_settings) as there:
         yield Two(here, there, size)

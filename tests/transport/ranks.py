@@ -126,7 +126,7 @@ def widow(reporter: Any) -> str:
         time.sleep(0.2)
         links = links_of()
         assert links is not None
-        for plane in range(links.endpoint.world.planes):
+        for plane in range(links.endpoint.underlay.planes):
             links.endpoint.cut(plane)
         time.sleep(12)
         return "dead"
@@ -222,4 +222,4 @@ def ddp_somewhere(reporter: Any, steps: int) -> tuple[str, list[str]]:
     """Train with DDP and return over what, and the bits of every loss."""
     links = links_of()
     assert links is not None
-    return type(links.endpoint.world).__name__, ddp(reporter, steps, {})
+    return type(links.endpoint.underlay).__name__, ddp(reporter, steps, {})

@@ -4,7 +4,8 @@ import pytest
 from tests.transport.pairs import two
 
 from weft.core.errors import UsageError
-from weft.transport.endpoint import Endpoint, PeerGoneError
+from weft.transport.endpoint import Endpoint
+from weft.transport.queue_pair import PeerGoneError
 from weft.transport.underlay import Loopback
 
 _MIB = 1 << 20
@@ -22,7 +23,7 @@ def test_lost_packets_are_sent_again_on_other_paths(share) -> None:
             pair.here.lose(plane, share)
         for turn in range(3):
             pair.send(turn)
-        counted = pair.here.wire.s.qp[pair.out.index]
+        counted = pair.here.state.sender.qp[pair.out.index]
         assert counted["resent"] > 0
 
 
@@ -32,9 +33,9 @@ def test_all_planes_but_one_may_be_cut_while_it_runs() -> None:
         for plane in (0, 1, 3):
             pair.here.cut(plane)
             pair.send(plane)
-        states = pair.here.wire.s.evs[pair.out.index]
+        states = pair.here.state.sender.evs[pair.out.index]
         assert (states["state"][states["plane"] == 2] <= 1).any(), "the plane that is left is in use"
-        assert pair.here.wire.s.qp[pair.out.index]["retired"] > 0
+        assert pair.here.state.sender.qp[pair.out.index]["retired"] > 0
         for plane in (0, 1, 3):
             pair.here.cut(plane, cut=False)
         pair.send()
@@ -57,7 +58,7 @@ def test_a_wrong_key_or_place_changes_no_byte() -> None:
         with pytest.raises(PeerGoneError):
             pair.out.wait(10)
         assert not pair.taken.any()
-        assert pair.there.wire.hub[0]["wrong_key"] > 0
+        assert pair.there.state.hub[0]["wrong_key"] > 0
 
 
 def test_a_write_beyond_the_region_changes_no_byte() -> None:
@@ -66,7 +67,7 @@ def test_a_write_beyond_the_region_changes_no_byte() -> None:
         with pytest.raises(PeerGoneError):
             pair.out.wait(10)
         assert not pair.taken.any()
-        assert pair.there.wire.hub[0]["out_of_bounds"] > 0
+        assert pair.there.state.hub[0]["out_of_bounds"] > 0
 
 
 def test_a_port_in_use_is_one_clear_sentence() -> None:

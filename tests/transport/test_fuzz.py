@@ -12,7 +12,7 @@ from tests.transport.pairs import Two
 from weft.mrc.wire.headers import Bth, Neth
 from weft.mrc.wire.icrc import icrc
 from weft.mrc.wire.packets import NACK, PSN_OOR_WINDOW, Packet, encode
-from weft.transport.endpoint import Endpoint
+from weft.transport.endpoint import Endpoint, EndpointSettings
 from weft.transport.memory.layout import MALFORMED
 from weft.transport.underlay import Loopback
 
@@ -62,9 +62,9 @@ def _attack(count: int) -> None:
     chance = random.Random(11)
     world = Loopback(planes=4)
     with (
-        Endpoint(world, seed=1, capture_rows=4000, peers=4) as here,
-        Endpoint(world, seed=2, peers=4, capture_rows=4000) as there,
-        Endpoint(world, seed=3, peers=4) as friend,
+        Endpoint(world, EndpointSettings(seed=1, capture_rows=4000), peers=4) as here,
+        Endpoint(world, EndpointSettings(seed=2, capture_rows=4000), peers=4) as there,
+        Endpoint(world, EndpointSettings(seed=3), peers=4) as friend,
     ):
         whole = np.full(_SIZE + 2 * _GUARD, 0xA5, np.uint8)
         victim = Two(here, there, _SIZE)
@@ -76,14 +76,14 @@ def _attack(count: int) -> None:
             victim.back.wait(10)
         heard = [row for row in _captured(here) + _captured(there) if row]
         # Nothing was refused so far, so that nobody has said NACK: one that the victim would believe is made up.
-        heard += [_nack(there.wire.peers[victim.back.index]["number"])] * (len(heard) // 4)
+        heard += [_nack(there.state.peers[victim.back.index]["number"])] * (len(heard) // 4)
         good = Two(friend, there, 256 * 1024)
         good.send()
         _send(chance, heard, there, count)
-        assert there.wire.hub[0]["packets_in"] >= count
+        assert there.state.hub[0]["packets_in"] >= count
         assert (whole[:_GUARD] == 0xA5).all(), "bytes before the region were written"
         assert (whole[_GUARD + _SIZE :] == 0xA5).all(), "bytes behind the region were written"
-        counted = there.wire.hub[0]
+        counted = there.state.hub[0]
         for name in (*MALFORMED, "wrong_key", "out_of_bounds", "replayed", "no_queue_pair"):
             assert counted[name] > 0, f"nothing was dropped as {name}"
         for turn in range(3):
@@ -92,14 +92,14 @@ def _attack(count: int) -> None:
 
 def _captured(endpoint: Endpoint) -> list[bytes]:
     """Return the packets that an endpoint kept whole and that belong to its first queue pair."""
-    wire = endpoint.wire
+    wire = endpoint.state
     rows = wire.capture_rows[: int(wire.hub[0]["capture_at"])]
     found = [(row, data[: row[4]].tobytes()) for row, data in zip(rows, wire.capture, strict=False)]
     return [data for row, data in found if row[4] == row[5] and row[1] == 1]
 
 
 def _send(chance: random.Random, heard: list[bytes], there: Endpoint, count: int) -> None:
-    hub = there.wire.hub[0]
+    hub = there.state.hub[0]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
         out.connect(("127.0.0.1", there.port))
         while hub["packets_in"] < count:

@@ -29,12 +29,12 @@ def test_a_lossy_run_replayed_into_the_simulators_rules_decides_the_same() -> No
         assert again.difference is None, again.difference
         assert again.calls == len(record.rows) > 100
         for name in ("sent", "resent", "silent", "spurious", "timeouts", "probes", "retired", "readmitted", "draws"):
-            assert again.sender.qp[0][name] == end.wire.s.qp[0][name], name
+            assert again.sender.qp[0][name] == end.state.sender.qp[0][name], name
         for name in ("accepted", "duplicates", "sacks", "received_bytes"):
-            assert again.receiver.qp[0][name] == end.wire.r.qp[0][name], name
+            assert again.receiver.qp[0][name] == end.state.receiver.qp[0][name], name
         check_sender(again.sender, 0)
         check_receiver(again.receiver, 0)
-    assert ends[0].wire.s.qp[0]["resent"] > 0, "nothing was lost, so nothing was shown"
+    assert ends[0].state.sender.qp[0]["resent"] > 0, "nothing was lost, so nothing was shown"
 
 
 def test_a_record_survives_its_file(tmp_path) -> None:

@@ -1,4 +1,4 @@
-"""Wire = simulation: gives the calls that an endpoint's thread made into the protocol's rules to those rules again.
+"""Sockets against simulation: makes the calls of an endpoint's thread into the protocol's rules once more.
 
 A journal holds every call with its numbers and what was decided. Here the same calls go, in order, to fresh columns and
 the plain rules, those that the readable simulator runs; every decision must come out the same: which packet went next
@@ -8,7 +8,6 @@ and on which EV, what a SACK acknowledged, what was presumed lost, which SACK wa
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -30,11 +29,11 @@ class PairStart:
     """How a queue pair began."""
 
     word: int
-    """Chance of its sending half."""
+    """Random word of its sending side."""
     first: int
     """First sequence number that it sent."""
     back_word: int
-    """Chance of its receiving half."""
+    """Random word of its receiving side."""
     far_first: int
     """First sequence number that it received."""
 
@@ -95,126 +94,122 @@ class JournalReplay:
     difference: DecisionDifference | None
     """The first decision that came out otherwise."""
     sender: Sender
-    """The sending halves afterwards."""
+    """The sending sides afterwards."""
     receiver: Receiver
-    """The receiving halves afterwards."""
+    """The receiving sides afterwards."""
 
 
-class _World:
-    """Fresh columns and the rules of one journal."""
+Decision = tuple[list[int], list[int]]
+"""What a rule decides now, and what the journal says that it decided."""
+
+
+class _Rules:
+    """Fresh columns, and one method for each rule that a journal calls: (queue pair, time, numbers of the row)."""
 
     def __init__(self, record: RecordedCalls) -> None:
         pairs = max(record.starts, default=0) + 1
-        self.s, self.r = make_sender(record.params, pairs), make_receiver(record.params, pairs)
+        self.sender, self.receiver = make_sender(record.params, pairs), make_receiver(record.params, pairs)
         self.out, self.reply = np.zeros(1, SEND)[0], np.zeros(1, REPLY)[0]
         scratch = np.zeros(record.paths, np.int64)
-        for i, start in record.starts.items():
-            start_sender(self.s, i, start.word, start.first, record.paths, record.paths, scratch)
-            start_receiver(self.r, i, start.back_word, start.far_first)
+        for pair, start in record.starts.items():
+            start_sender(self.sender, pair, start.word, start.first, record.paths, record.paths, scratch)
+            start_receiver(self.receiver, pair, start.back_word, start.far_first)
 
-    def _fill(self, **values: int) -> Any:
+    def _fill(self, **values: int) -> np.void:
         for name in REPLY.names or ():
             self.reply[name] = values.get(name, 0)
         return self.reply
 
-    def post(self, i: int, _now: int, a: list[int]) -> tuple[list[int], list[int]]:
-        return [post(self.s, i, a[0], a[1], a[2], a[3])], a[4:5]
+    def post(self, pair: int, _now: int, row: list[int]) -> Decision:
+        return [post(self.sender, pair, *row[:4])], row[4:5]
 
-    def next_data(self, i: int, now: int, a: list[int]) -> tuple[list[int], list[int]]:
-        kind = next_data(self.s, i, now, -1, self.out)
-        if kind == NOTHING:
-            return [-1], a[:1]
+    def next_data(self, pair: int, now: int, row: list[int]) -> Decision:
+        if next_data(self.sender, pair, now, -1, self.out) == NOTHING:
+            return [-1], row[:1]
         names = ("seq", "ev", "value", "retransmission", "length")
-        return [int(self.out[name]) for name in names], a[:5]
+        return [int(self.out[name]) for name in names], row[:5]
 
-    def next_control(self, i: int, now: int, a: list[int]) -> tuple[list[int], list[int]]:
-        kind = next_control(self.s, i, now, -1, self.out)
-        return [kind] if kind == NOTHING else [kind, int(self.out["ev"]), int(self.out["id"])], (
-            a[:1] if a[0] == NOTHING else a[:3]
-        )
+    def next_control(self, pair: int, now: int, row: list[int]) -> Decision:
+        kind = next_control(self.sender, pair, now, -1, self.out)
+        decided = [kind] if kind == NOTHING else [kind, int(self.out["ev"]), int(self.out["id"])]
+        return decided, row[:1] if row[0] == NOTHING else row[:3]
 
-    def reverse_probe(self, i: int, now: int, a: list[int]) -> tuple[list[int], list[int]]:
-        kind = next_reverse_probe(self.s, i, self.r, i, now, -1, self.out)
-        return [kind, int(self.out["ev"]) if kind else 0, int(self.out["id"]) if kind else 0], a[:3]
+    def next_reverse_probe(self, pair: int, now: int, row: list[int]) -> Decision:
+        kind = next_reverse_probe(self.sender, pair, self.receiver, pair, now, -1, self.out)
+        return [kind, int(self.out["ev"]) if kind else 0, int(self.out["id"]) if kind else 0], row[:3]
 
-    def reverse_ev(self, i: int, _now: int, a: list[int]) -> tuple[list[int], list[int]]:
-        return [int(reverse_ev(self.s, i, self.r, i, -1))], a[:1]
+    def reverse_ev(self, pair: int, _now: int, row: list[int]) -> Decision:
+        return [int(reverse_ev(self.sender, pair, self.receiver, pair, -1))], row[:1]
 
-    def timer(self, i: int, now: int, a: list[int]) -> tuple[list[int], list[int]]:
-        on_timer(self.s, i, now)
-        return [int(self.s.qp[i]["error"]), int(self.s.qp[i]["timeouts"])], a[:2]
+    def on_timer(self, pair: int, now: int, row: list[int]) -> Decision:
+        on_timer(self.sender, pair, now)
+        return [int(self.sender.qp[pair]["error"]), int(self.sender.qp[pair]["timeouts"])], row[:2]
 
-    def on_sack(self, i: int, now: int, a: list[int]) -> tuple[list[int], list[int]]:
+    def on_sack(self, pair: int, now: int, row: list[int]) -> Decision:
         reply = self._fill(
-            cack_psn=a[0], ack_psn_offset=a[1], value=a[2], verdict=a[3] & _VERDICT_MASK,
-            probe_response=a[3] >> _PROBE_SHIFT, mpr=a[4], sack_offset=a[5], bitmap_low=a[6], bitmap_high=a[7],
-            penalty=a[8],
+            cack_psn=row[0], ack_psn_offset=row[1], value=row[2], verdict=row[3] & _VERDICT_MASK,
+            probe_response=row[3] >> _PROBE_SHIFT, mpr=row[4], sack_offset=row[5], bitmap_low=row[6],
+            bitmap_high=row[7], penalty=row[8],
         )  # fmt: skip
-        acked = on_sack(self.s, i, reply, now)
-        return [int(acked), int(self.s.qp[i]["una"]), int(self.s.qp[i]["waiting"])], a[9:12]
+        acked = on_sack(self.sender, pair, reply, now)
+        return [int(acked), int(self.sender.qp[pair]["una"]), int(self.sender.qp[pair]["waiting"])], row[9:12]
 
-    def on_nack(self, i: int, now: int, a: list[int]) -> tuple[list[int], list[int]]:
-        on_nack(self.s, i, self._fill(reason=a[0], psn=a[1], value=a[2]), now)
-        return [int(self.s.qp[i]["waiting"])], a[3:4]
+    def on_nack(self, pair: int, now: int, row: list[int]) -> Decision:
+        on_nack(self.sender, pair, self._fill(reason=row[0], psn=row[1], value=row[2]), now)
+        return [int(self.sender.qp[pair]["waiting"])], row[3:4]
 
-    def on_probe(self, i: int, now: int, a: list[int]) -> tuple[list[int], list[int]]:
-        on_probe(self.r, i, a[0], a[1], now)
+    def on_probe(self, pair: int, now: int, row: list[int]) -> Decision:
+        on_probe(self.receiver, pair, row[0], row[1], now)
         return [], []
 
-    def receive(self, i: int, now: int, a: list[int]) -> tuple[list[int], list[int]]:
-        return [receive(self.r, i, a[0], a[1], 0, a[2], a[3], a[4], a[5], now)], a[6:7]
+    def receive(self, pair: int, now: int, row: list[int]) -> Decision:
+        # An endpoint on sockets sees no marks: the fifth number is always 0 there.
+        return [receive(self.receiver, pair, row[0], row[1], 0, row[2], row[3], row[4], row[5], now)], row[6:7]
 
-    def take_sack(self, i: int, _now: int, a: list[int]) -> tuple[list[int], list[int]]:
-        take_sack(self.r, i, self.reply)
+    def take_sack(self, pair: int, _now: int, row: list[int]) -> Decision:
+        take_sack(self.receiver, pair, self.reply)
         names = ("cack_psn", "ack_psn_offset", "value", "verdict", "sack_offset", "bitmap_low", "bitmap_high")
-        return [int(self.reply[name]) for name in names], a[:7]
+        return [int(self.reply[name]) for name in names], row[:7]
 
-    def take_immediate(self, i: int, _now: int, a: list[int]) -> tuple[list[int], list[int]]:
-        return [int(take_immediate(self.r, i))], a[:1]
+    def take_immediate(self, pair: int, _now: int, row: list[int]) -> Decision:
+        return [int(take_immediate(self.receiver, pair))], row[:1]
 
-    def ev_answer(self, i: int, _now: int, a: list[int]) -> tuple[list[int], list[int]]:
-        on_ev_probe_answer(self.s, i, a[0], a[1])
+    def on_ev_probe_answer(self, pair: int, _now: int, row: list[int]) -> Decision:
+        on_ev_probe_answer(self.sender, pair, row[0], row[1])
         return [], []
 
-    def reverse_answer(self, i: int, _now: int, a: list[int]) -> tuple[list[int], list[int]]:
-        on_reverse_answer(self.s, i, self.r, i, a[0])
+    def on_reverse_answer(self, pair: int, _now: int, row: list[int]) -> Decision:
+        on_reverse_answer(self.sender, pair, self.receiver, pair, row[0])
         return [], []
 
-    def port_answer(self, i: int, _now: int, a: list[int]) -> tuple[list[int], list[int]]:
-        on_port_answer(self.s, i, a[0])
+    def on_port_answer(self, pair: int, _now: int, row: list[int]) -> Decision:
+        on_port_answer(self.sender, pair, row[0])
         return [], []
 
-    def port_status(self, i: int, _now: int, a: list[int]) -> tuple[list[int], list[int]]:
-        on_port_status(self.s, i, a[0])
+    def on_port_status(self, pair: int, _now: int, row: list[int]) -> Decision:
+        on_port_status(self.sender, pair, row[0])
         return [], []
 
-    def port_changed(self, i: int, now: int, a: list[int]) -> tuple[list[int], list[int]]:
-        port_changed(self.s, i, a[0], a[1], now)
+    def port_changed(self, pair: int, now: int, row: list[int]) -> Decision:
+        port_changed(self.sender, pair, row[0], row[1], now)
         return [], []
 
-    def deny(self, i: int, _now: int, a: list[int]) -> tuple[list[int], list[int]]:
-        deny(self.s, i, a[0], a[1])
+    def deny(self, pair: int, _now: int, row: list[int]) -> Decision:
+        deny(self.sender, pair, row[0], row[1])
         return [], []
 
 
 def replay(record: RecordedCalls) -> JournalReplay:
     """Make every call of a journal again and compare what is decided, up to the first difference."""
-    world = _World(record)
-    calls: dict[int, Callable[[int, int, list[int]], tuple[list[int], list[int]]]] = {
-        journal.POST: world.post, journal.NEXT_DATA: world.next_data, journal.NEXT_CONTROL: world.next_control,
-        journal.REVERSE_PROBE: world.reverse_probe, journal.REVERSE_EV: world.reverse_ev, journal.TIMER: world.timer,
-        journal.ON_SACK: world.on_sack, journal.ON_NACK: world.on_nack, journal.ON_PROBE: world.on_probe,
-        journal.RECEIVE: world.receive, journal.TAKE_SACK: world.take_sack,
-        journal.TAKE_IMMEDIATE: world.take_immediate, journal.EV_ANSWER: world.ev_answer,
-        journal.REVERSE_ANSWER: world.reverse_answer, journal.PORT_ANSWER: world.port_answer,
-        journal.PORT_STATUS: world.port_status, journal.PORT_CHANGED: world.port_changed, journal.DENY: world.deny,
-    }  # fmt: skip
+    rules = _Rules(record)
+    # Methods are called as the rules are, so that a journal's names lead to them.
+    calls: list[Callable[[int, int, list[int]], Decision]] = [getattr(rules, name) for name in journal.CALL_NAMES[1:]]
     counted: dict[str, int] = {}
     for number, row in enumerate(record.rows.tolist()):
         name = journal.CALL_NAMES[row[journal.CALL]]
-        now, then = calls[row[journal.CALL]](row[journal.PAIR], row[journal.TIME], row[journal.FIRST :])
+        now, then = calls[row[journal.CALL] - 1](row[journal.PAIR], row[journal.TIME], row[journal.FIRST :])
         counted[name] = counted.get(name, 0) + 1
         if now != then:
             difference = DecisionDifference(number, name, tuple(then), tuple(now))
-            return JournalReplay(number, counted, difference, world.s, world.r)
-    return JournalReplay(len(record.rows), counted, None, world.s, world.r)
+            return JournalReplay(number, counted, difference, rules.sender, rules.receiver)
+    return JournalReplay(len(record.rows), counted, None, rules.sender, rules.receiver)

@@ -25,22 +25,22 @@ def packed(family: int, address: tuple[Any, ...]) -> bytes:
     return head + bytes(4) + socket.inet_pton(family, address[0]) + int(address[3]).to_bytes(4, "little")
 
 
-def open_socket(world: Underlay, port: int) -> socket.socket:
+def open_socket(underlay: Underlay, port: int) -> socket.socket:
     """Return a bound socket with the largest buffers that the system gives, or say why there is none."""
-    with world.inside():
-        sock = socket.socket(world.family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    with underlay.inside():
+        sock = socket.socket(underlay.family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
         for option in (socket.SO_RCVBUF, socket.SO_SNDBUF, _SO_RCVBUFFORCE):
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.SOL_SOCKET, option, _BUFFER)
-        if world.family == socket.AF_INET6:
+        if underlay.family == socket.AF_INET6:
             # The ICRC covers more than UDP's sum, which would cost a pass over every byte.
             sock.setsockopt(socket.IPPROTO_UDP, _UDP_NO_CHECK6_TX, 1)
             sock.setsockopt(socket.IPPROTO_UDP, _UDP_NO_CHECK6_RX, 1)
             sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER, _DISCOVER_DO)
         else:
             sock.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _DISCOVER_DO)
-        world.bind(sock, port)
+        underlay.bind(sock, port)
     except OSError as error:
         sock.close()
         if error.errno == errno.EADDRINUSE:
@@ -56,12 +56,12 @@ def held(sock: socket.socket) -> int:
     return sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 3
 
 
-def refuse_small_mtu(world: Underlay, name: str, address: tuple[Any, ...]) -> None:
+def refuse_small_mtu(underlay: Underlay, name: str, address: tuple[Any, ...]) -> None:
     """Refuse a way that does not take full packets."""
-    needed = world.payload + PREFIX + _OVERHEAD_MOST
-    level, option = (socket.IPPROTO_IPV6, _IPV6_MTU) if world.family == socket.AF_INET6 else (0, _IP_MTU)
-    with world.inside():
-        probe = socket.socket(world.family, socket.SOCK_DGRAM)
+    needed = underlay.payload + PREFIX + _OVERHEAD_MOST
+    level, option = (socket.IPPROTO_IPV6, _IPV6_MTU) if underlay.family == socket.AF_INET6 else (0, _IP_MTU)
+    with underlay.inside():
+        probe = socket.socket(underlay.family, socket.SOCK_DGRAM)
     with probe:
         try:
             probe.connect(address)
@@ -71,6 +71,6 @@ def refuse_small_mtu(world: Underlay, name: str, address: tuple[Any, ...]) -> No
             return
     if mtu < needed:
         raise UsageError(
-            f"the way to {name} takes packets of {mtu} bytes, but a payload of {world.payload} needs {needed};"
+            f"the way to {name} takes packets of {mtu} bytes, but a payload of {underlay.payload} needs {needed};"
             f" raise the MTU or lower the payload to {max(1, mtu - PREFIX - _OVERHEAD_MOST)}"
         )

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from weft.mrc.columns import EV_STATE_NAMES
-from weft.transport.endpoint import Endpoint, error_name
+from weft.transport.endpoint import Endpoint
 from weft.transport.memory.layout import COUNTERS
+from weft.transport.queue_pair import QueuePair, error_name
 
 SENDER_COUNTERS = (
     *("sent", "resent", "trims", "marks", "silent", "spurious", "timeouts", "probes", "ev_probes"),
@@ -17,8 +18,8 @@ RECEIVER_COUNTERS = ("accepted", "duplicates", "outside", "sacks", "nacks", "rec
 
 def statistics(endpoint: Endpoint) -> dict[str, Any]:
     """Return everything that was counted, ready for JSON."""
-    wire = endpoint.wire
-    hub = wire.hub[0]
+    state = endpoint.state
+    hub = state.hub[0]
     return {
         "port": endpoint.port,
         "endpoint": {name: int(hub[name]) for name in COUNTERS},
@@ -26,29 +27,29 @@ def statistics(endpoint: Endpoint) -> dict[str, Any]:
     }
 
 
-def _pair(endpoint: Endpoint, pair: Any) -> dict[str, Any]:
-    wire, i = endpoint.wire, pair.index
-    sender, receiver = wire.s.qp[i], wire.r.qp[i]
+def _pair(endpoint: Endpoint, pair: QueuePair) -> dict[str, Any]:
+    state, index = endpoint.state, pair.index
+    sender, receiver = state.sender.qp[index], state.receiver.qp[index]
     counted = {name: int(sender[name]) for name in SENDER_COUNTERS}
     counted |= {name: int(receiver[name]) for name in RECEIVER_COUNTERS}
     return {
         "peer": pair.name,
         "failure": error_name(pair.failure) if pair.failure else "",
         "counters": counted,
-        "planes": [_plane(endpoint, i, plane) for plane in range(endpoint.world.planes)],
-        "evs": list(_evs(endpoint, i)),
+        "planes": [_plane(endpoint, index, plane) for plane in range(endpoint.underlay.planes)],
+        "evs": list(_evs(endpoint, index)),
     }
 
 
-def _plane(endpoint: Endpoint, i: int, plane: int) -> dict[str, int]:
-    evs, paths = endpoint.wire.s.evs[i], endpoint.wire.paths[i]
+def _plane(endpoint: Endpoint, index: int, plane: int) -> dict[str, int]:
+    evs, paths = endpoint.state.sender.evs[index], endpoint.state.paths[index]
     here = evs["plane"] == plane
-    found = {"plane": plane, "active": int(endpoint.wire.s.planes[i, plane]["active"])}
+    found = {"plane": plane, "active": int(endpoint.state.sender.planes[index, plane]["active"])}
     return found | {name: int(paths[name][here].sum()) for name in ("sent", "resent", "bytes")}
 
 
-def _evs(endpoint: Endpoint, i: int) -> Iterator[dict[str, Any]]:
-    for ev, path in zip(endpoint.wire.s.evs[i], endpoint.wire.paths[i], strict=True):
+def _evs(endpoint: Endpoint, index: int) -> Iterator[dict[str, Any]]:
+    for ev, path in zip(endpoint.state.sender.evs[index], endpoint.state.paths[index], strict=True):
         if ev["value"] >= 0:
             yield {
                 "ev": int(ev["value"]),

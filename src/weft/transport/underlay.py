@@ -1,14 +1,14 @@
-"""The worlds that an endpoint can live in: how an entropy value becomes a socket address, and what suits the place.
+"""The networks under an endpoint: how an entropy value becomes a socket address, and which parameters suit it.
 
-`Loopback` needs no rights: planes are addresses on `lo`. `Carriers` is for a fabric of SRv6 switches: the address of a
-packet is its path, and whoever built the fabric says which carrier belongs to an EV. Neither knows the protocol.
+`Loopback` needs no rights: planes are addresses on `lo`. `Srv6Underlay` is for a fabric of SRv6 switches: the address
+of a packet is its path, and whoever built the fabric says which carrier belongs to an EV. Neither knows the protocol.
 """
 
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from weft.specs.transport import MrcSpec
 
@@ -21,7 +21,7 @@ _MPR = 8
 
 
 class Underlay(Protocol):
-    """What an endpoint asks of the place it lives in."""
+    """What an endpoint asks of its network."""
 
     @property
     def family(self) -> int:
@@ -45,7 +45,7 @@ class Underlay(Protocol):
 
     @property
     def window(self) -> int:
-        """Return how many bytes a queue pair may have under way; 0 where congestion control decides alone."""
+        """Return how many bytes a queue pair may have in flight; 0 where congestion control decides alone."""
         ...
 
     @property
@@ -75,9 +75,18 @@ class Underlay(Protocol):
         ...
 
 
-def software_spec(
-    planes: int, *, paths: int, spread_us: int, probe_us: int, rtt_us: int, ack_bytes: int, fixed: bool
-) -> MrcSpec:
+class SoftwareClocks(NamedTuple):
+    """Times that suit threads instead of NICs, in microseconds."""
+
+    spread_us: int
+    """How much later a transmission must have been made that proves an earlier one lost."""
+    probe_us: int
+    """Silence after which a path is probed."""
+    rtt_us: int
+    """Round trip through empty queues."""
+
+
+def software_spec(planes: int, paths: int, clocks: SoftwareClocks, *, ack_bytes: int, fixed: bool) -> MrcSpec:
     """Return the protocol's parameters for threads instead of NICs: the same rules, slower clocks, no trimming.
 
     A thread that is not scheduled is silent for milliseconds on all paths at once, so that time alone proves little and
@@ -94,10 +103,10 @@ def software_spec(
                 "probe_timeout": "20 ms",
             },
             "loss": {
-                "spread": f"{spread_us} us",
-                "spread_max": f"{16 * spread_us} us",
+                "spread": f"{clocks.spread_us} us",
+                "spread_max": f"{16 * clocks.spread_us} us",
                 "spread_decay": "100 ms",
-                "probe_after": f"{probe_us} us",
+                "probe_after": f"{clocks.probe_us} us",
                 "timeout": 18,
             },
             "window": {
@@ -109,7 +118,7 @@ def software_spec(
             },
             "congestion": {
                 "algorithm": "fixed" if fixed else "nscc",
-                "base_rtt": f"{rtt_us} us",
+                "base_rtt": f"{clocks.rtt_us} us",
                 "target_delay": 1.0,
             },
             "trimming": False,
@@ -130,7 +139,7 @@ class Loopback:
     paths: int = 1
     """EVs in a plane: all of them would be the same way here, and a dead one is known sooner."""
     window: int = 1024 * 1024
-    """Bytes that a queue pair may have under way; an endpoint lowers it to what its receive buffer holds. On a busy
+    """Bytes that a queue pair may have in flight; an endpoint lowers it to what its receive buffer holds. On a busy
     machine sender and receiver run in turns, and this is what a turn carries."""
     family: int = socket.AF_INET
     """IPv4: `lo` owns all of 127.0.0.0/8, but a single IPv6 address."""
@@ -141,13 +150,7 @@ class Loopback:
     def spec(self) -> MrcSpec:
         """Return the protocol's parameters here."""
         return software_spec(
-            self.planes,
-            paths=self.paths,
-            spread_us=300,
-            probe_us=1_000,
-            rtt_us=40,
-            ack_bytes=2 * self.payload,
-            fixed=True,
+            self.planes, self.paths, SoftwareClocks(300, 1_000, 40), ack_bytes=2 * self.payload, fixed=True
         )
 
     def inside(self) -> AbstractContextManager[None]:
@@ -185,7 +188,7 @@ class Srv6Underlay:
     payload: int = 4096
     """Bytes in a full packet."""
     window: int = 0
-    """Bytes that a queue pair may have under way; 0 where congestion control decides alone."""
+    """Bytes that a queue pair may have in flight; 0 where congestion control decides alone."""
     spread_us: int = 4_000
     """How much later a transmission must have been made that proves an earlier one lost: more than paths differ by."""
     rtt_us: int = 1_000
@@ -198,15 +201,8 @@ class Srv6Underlay:
     @property
     def spec(self) -> MrcSpec:
         """Return the protocol's parameters here."""
-        return software_spec(
-            self.planes,
-            paths=self.paths,
-            spread_us=self.spread_us,
-            probe_us=2 * self.spread_us,
-            rtt_us=self.rtt_us,
-            ack_bytes=2 * self.payload,
-            fixed=self.window > 0,
-        )
+        clocks = SoftwareClocks(self.spread_us, 2 * self.spread_us, self.rtt_us)
+        return software_spec(self.planes, self.paths, clocks, ack_bytes=2 * self.payload, fixed=self.window > 0)
 
     def inside(self) -> AbstractContextManager[None]:
         """Return that sockets are made right here."""

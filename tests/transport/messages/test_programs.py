@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.transport.memory.arithmetic import kind_of
+from weft.transport.memory.tables import ADDS_SHIFT, COPY, INSTRUCTIONS, RECEIVE, REDUCE, SEND, WAIT
 from weft.transport.messages import programs
 from weft.transport.messages.programs import ADDING, BUFFER, OTHER, SCRATCH, CollectiveProgram, VectorShape
-from weft.transport.messages.tables import ADDS_SHIFT, COPY, INSTRUCTIONS, RECEIVE, REDUCE, SEND, WAIT
 
 _SUM = kind_of("sum", "int64")
 _DIVIDE = kind_of("divide", "float64")

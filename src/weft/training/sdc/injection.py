@@ -72,7 +72,7 @@ class Injector:
         links = links_of()
         assert links is not None, "a fault of planes without planes was not refused"
         self._tell(fault)
-        planes = links.endpoint.world.planes
+        planes = links.endpoint.underlay.planes
         plane = mix(fault.word, 5) % planes if fault.plane is None else fault.plane
         if fault.kind == "plane-down":
             links.endpoint.cut(plane, cut=not over)

@@ -6,13 +6,16 @@ is the order of calls, nothing else: an element is combined with exactly one oth
 addresses, which compiled rules, that know no references, can not turn into arrays.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
+from numba.core.base import BaseContext
+from numba.core.typing import BaseContext as TypingContext
+from numba.core.typing import Signature
 from numba.extending import intrinsic
 
 from weft.core.compile.rules import rule
@@ -49,52 +52,52 @@ def kind_of(operation: str, element: str) -> int:
     return OPERATIONS.index(operation) * len(ELEMENTS) + ELEMENTS.index(element)
 
 
-def _combined(builder: Any, operation: str, element: str, a: Any, b: Any) -> Any:
-    """Return the value that `operation` makes of `a` and `b`."""
+def _combined(builder: ir.IRBuilder, operation: str, element: str, held: ir.Value, given: ir.Value) -> ir.Value:
+    """Return the value that `operation` makes of what is held and what is given."""
     floating = element.startswith("float")
     plain: dict[str, Callable[[], Any]] = {
-        "sum": lambda: builder.fadd(a, b) if floating else builder.add(a, b),
-        "divide": lambda: builder.fdiv(a, b),
-        "product": lambda: builder.fmul(a, b) if floating else builder.mul(a, b),
-        "band": lambda: builder.and_(a, b),
-        "bor": lambda: builder.or_(a, b),
-        "bxor": lambda: builder.xor(a, b),
+        "sum": lambda: builder.fadd(held, given) if floating else builder.add(held, given),
+        "divide": lambda: builder.fdiv(held, given),
+        "product": lambda: builder.fmul(held, given) if floating else builder.mul(held, given),
+        "band": lambda: builder.and_(held, given),
+        "bor": lambda: builder.or_(held, given),
+        "bxor": lambda: builder.xor(held, given),
     }
     if operation in plain:
         return plain[operation]()
     sign = "<" if operation == "min" else ">"
     if floating:
         # A NaN on either side stays one, as in torch.
-        wins = builder.or_(builder.fcmp_ordered(sign, b, a), builder.fcmp_unordered("uno", b, b))
+        wins = builder.or_(builder.fcmp_ordered(sign, given, held), builder.fcmp_unordered("uno", given, given))
     elif element == "uint8":
-        wins = builder.icmp_unsigned(sign, b, a)
+        wins = builder.icmp_unsigned(sign, given, held)
     else:
-        wins = builder.icmp_signed(sign, b, a)
-    return builder.select(wins, b, a)
+        wins = builder.icmp_signed(sign, given, held)
+    return builder.select(wins, given, held)
 
 
-def _loop(builder: Any, operation: str, element: str, arguments: Any) -> None:
+def _loop(builder: ir.IRBuilder, operation: str, element: str, arguments: Sequence[ir.Value]) -> None:
     """Write the loop (to, from, count) for one operation on one type."""
     pointed = _TYPES[element].as_pointer()
-    a, b = (builder.inttoptr(one, pointed) for one in arguments[:2])
+    to, source = (builder.inttoptr(one, pointed) for one in arguments[:2])
     with cgutils.for_range(builder, arguments[2]) as loop:
-        target = builder.gep(a, [loop.index])
+        target = builder.gep(to, [loop.index])
         other = ir.Constant(loop.index.type, 0) if operation == "divide" else loop.index
-        given = builder.load(builder.gep(b, [other]))
+        given = builder.load(builder.gep(source, [other]))
         builder.store(_combined(builder, operation, element, builder.load(target), given), target)
 
 
 @_intrinsic
-def _reduce(typing: Any, kind: Any, to: Any, given: Any, count: Any) -> Any:
+def _reduce(typing: TypingContext, kind: types.Type, to: types.Type, given: types.Type, count: types.Type) -> Any:
     """Combine as `kind` says: one loop for each, behind a comparison."""
     del typing, kind, to, given, count
 
-    def code(context: Any, builder: Any, sign: Any, arguments: Any) -> Any:
+    def code(context: BaseContext, builder: ir.IRBuilder, sign: Signature, arguments: Sequence[ir.Value]) -> object:
         del sign
         loops = [(operation, element) for operation in OPERATIONS for element in ELEMENTS]
         loops += [*((one, "uint8") for one in BITWISE), *(("divide", one) for one in DIVIDED)]
         for number, (operation, element) in enumerate(loops):
-            wanted = ir.Constant(arguments[0].type, number)
+            wanted = ir.Constant(ir.IntType(64), number)
             with builder.if_then(builder.icmp_signed("==", arguments[0], wanted)):
                 _loop(builder, operation, element, arguments[1:])
         return context.get_dummy_value()

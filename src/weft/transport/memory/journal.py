@@ -4,10 +4,9 @@ Written by the compiled thread where that is asked for, a row a call, until its 
 `weft.transport.replay` gives the same calls to the rules as the simulators run them and compares.
 """
 
-from typing import Any
-
 from weft.core.compile.rules import rule
 from weft.transport.memory import native
+from weft.transport.memory.layout import EndpointState
 
 _apart = native.apart
 
@@ -25,42 +24,24 @@ CALL, PAIR, TIME, FIRST = 0, 1, 2, 3
 
 
 @rule
-def note(w: Any, call: int, i: int, now_ps: int, a: int, b: int, c: int, d: int) -> None:
-    """Write one row with up to four numbers, where the journal is on."""
-    if w.hub[0]["journal_on"]:
-        note_all(w, call, i, now_ps, a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0)
+def note(state: EndpointState, call: int, pair: int, now_ps: int, values: tuple[int, ...]) -> None:
+    """Write one row of up to 12 numbers, where the journal is on."""
+    # The test stands with the caller and the row apart: nearly always the journal is off, and then this is all.
+    if state.hub[0]["journal_on"]:
+        _write(state, call, pair, now_ps, values)
 
 
 @rule
-def note_all(
-    w: Any,
-    call: int,
-    i: int,
-    now_ps: int,
-    a: int,
-    b: int,
-    c: int,
-    d: int,
-    e: int,
-    f: int,
-    g: int,
-    h: int,
-    j: int,
-    k: int,
-    m: int,
-    n: int,
-) -> None:
-    """Write one row, where the journal is on and has room."""
+def _write(state: EndpointState, call: int, pair: int, now_ps: int, values: tuple[int, ...]) -> None:
+    """Write one row, where there is room."""
     _apart()
-    hub = w.hub[0]
-    if hub["journal_on"] == 0:
-        return
-    if hub["journal_at"] >= w.journal.shape[0]:
+    hub = state.hub[0]
+    if hub["journal_at"] >= state.journal.shape[0]:
         hub["journal_lost"] += 1
         return
-    row = w.journal[hub["journal_at"]]
+    row = state.journal[hub["journal_at"]]
     hub["journal_at"] += 1
-    row[0], row[1], row[2] = call, i, now_ps
-    row[3], row[4], row[5], row[6] = a, b, c, d
-    row[7], row[8], row[9], row[10] = e, f, g, h
-    row[11], row[12], row[13], row[14] = j, k, m, n
+    row[CALL], row[PAIR], row[TIME] = call, pair, now_ps
+    # A row is written once, so what is not given stays zero. The numbers must be of one type for compiled code.
+    for place in range(len(values)):
+        row[FIRST + place] = values[place]

@@ -1,18 +1,19 @@
 """The state of an endpoint as columns: what its compiled thread and the Python around it share.
 
 Rules of sharing, because plain loads and stores are all there is: a row of `commands` belongs to Python until `posted`
-counts it, and to the thread afterwards; a row of `events` the other way round with `told`. Everything else is the
-thread's alone while it runs, except switches in `HUB` that Python sets and counters that it reads. Neither side ever
-waits by watching memory: Python writes to an eventfd, the thread returns from its call.
+counts it, and to the thread afterwards; a row of `events` the other way round with `events_head`. Everything else is
+the thread's alone while it runs, except switches in `HUB` that Python sets and counters that it reads. Neither side
+ever waits by watching memory: Python writes to an eventfd, the thread returns from its call.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from weft.mrc.columns import NEVER, REPLY, SEND, make_receiver, make_sender
+from weft.mrc.columns import NEVER, REPLY, SEND, Receiver, Sender, make_receiver, make_sender
 from weft.mrc.wire.inplace import VIEW
 from weft.transport.memory.native import CRC_SCRATCH
+from weft.transport.memory.tables import Transfers
 
 PREFIX = 4
 """Bytes in front of the base transport header: the EV, which the specification carries in port and flow label."""
@@ -33,10 +34,10 @@ POST, BEGIN, PORT, DENY_EV, CLOSE, OPEN = 1, 2, 3, 4, 5, 6
 GONE = 100
 """The error of a queue pair whose peer was silent for too long; the others are the protocol's."""
 
-_MALFORMED = ("too_short", "unknown_opcode", "wrong_version", "wrong_check", "wrong_length", "wrong_reason")
-_COUNTERS = (
+MALFORMED = ("too_short", "unknown_opcode", "wrong_version", "wrong_check", "wrong_length", "wrong_reason")
+COUNTERS = (
     *("packets_in", "packets_out", "bytes_in", "bytes_out", "batches_in", "batches_out", "wakes"),
-    *_MALFORMED,
+    *MALFORMED,
     *("wrong_key", "out_of_bounds", "replayed", "no_queue_pair", "wrong_ev", "refused"),
     *("shim_out", "shim_in", "send_errors", "last_errno", "sends_blocked"),
 )
@@ -46,37 +47,34 @@ HUB = np.dtype(
         for name in (
             *("socket", "eventfd", "base_ns", "stride", "check", "slot_bytes", "queue_pairs", "stop"),
             *("first", "staged", "blocked", "turn", "asleep", "spin_ns", "crowded_ns"),
-            *("taken", "posted", "told", "heard_of"),
+            *("taken", "posted", "events_head", "events_tail"),
             *("cut", "shim_word", "shim_draws", "shim_on"),
             *("journal_on", "journal_at", "journal_lost", "capture_on", "capture_at", "capture_lost"),
             *("liveness_ps", "programs"),
-            *_COUNTERS,
+            *COUNTERS,
         )
     ]
 )
 """The one row of an endpoint: what it is set to, where its rings stand, and what it has counted."""
-COUNTERS = _COUNTERS
-MALFORMED = _MALFORMED
 
 PEER = np.dtype(
     [
         (name, "i8")
         for name in (
+            *("open", "number", "remote", "engine", "watched", "waiting"),
+            *("heard_ps", "asked_ps", "asks", "deadline_ps"),
+            *("reverse_ps", "dirty", "failed", "sent_reported", "closing", "bye"),
+            # Eager messages: written, given back by the peer; taken here, credited to the peer.
             *(
-                "open",
-                "number",
-                "remote",
-                "engine",
-                "watched",
-                "waiting",
-                "heard_ps",
-                "asked_ps",
-                "asks",
-                "deadline_ps",
+                "eager_sent",
+                "eager_back",
+                "eager_taken",
+                "eager_reported",
+                "bounce_at",
+                "inbox_at",
+                "far_inbox",
+                "far_key",
             ),
-            *("reverse_ps", "dirty", "failed", "told_sent", "closing", "bye"),
-            # Messages of the engine: written, given back by the peer; taken here, told to the peer.
-            *("eager_sent", "eager_back", "eager_taken", "eager_told", "bounce_at", "inbox_at", "far_inbox", "far_key"),
             *("rank",),
         )
     ]
@@ -97,51 +95,51 @@ CAPTURE_BYTES = 128
 class EndpointState(NamedTuple):
     """Everything that the compiled thread of an endpoint works on."""
 
-    hub: Any
-    s: Any
-    """Sending halves."""
-    r: Any
-    """Receiving halves."""
-    peers: Any
-    paths: Any
+    hub: np.ndarray
+    sender: Sender
+    """Sending sides of the queue pairs."""
+    receiver: Receiver
+    """Receiving sides."""
+    peers: np.ndarray
+    paths: np.ndarray
     """Traffic of every EV."""
-    source: Any
+    source: np.ndarray
     """Where the bytes of every message lie here."""
-    tags: Any
+    tags: np.ndarray
     """What the owner of every message calls it; -1 where nobody wants to know."""
-    names: Any
+    names: np.ndarray
     """Socket address of every EV."""
-    name_bytes: Any
-    regions: Any
-    shim: Any
+    name_bytes: np.ndarray
+    regions: np.ndarray
+    shim: np.ndarray
     """Share of packets to be lost on each plane, in millionths."""
-    heard_on: Any
+    heard_on: np.ndarray
     """When something last came on each plane."""
-    gaps: Any
+    gaps: np.ndarray
     """How long peers took to be heard of, in powers of two."""
-    heads: Any
-    tx_iov: Any
-    tx_msg: Any
-    tx_at: Any
+    heads: np.ndarray
+    tx_iov: np.ndarray
+    tx_msg: np.ndarray
+    tx_at: np.ndarray
     """Where the rings lie: heads, iovecs, messages, names, poll set, time."""
-    rx: Any
-    rx_iov: Any
-    rx_msg: Any
-    rx_at: Any
-    scratch: Any
-    clock: Any
-    polls: Any
-    out: Any
-    reply: Any
-    seen: Any
+    rx: np.ndarray
+    rx_iov: np.ndarray
+    rx_msg: np.ndarray
+    rx_at: np.ndarray
+    scratch: np.ndarray
+    clock: np.ndarray
+    polls: np.ndarray
+    out: np.ndarray
+    reply: np.ndarray
+    seen: np.ndarray
     """What the packet at hand says."""
-    commands: Any
-    events: Any
-    journal: Any
-    capture: Any
-    capture_rows: Any
-    t: Any
-    """Tables of the engine (`weft.transport.messages.transfers`)."""
+    commands: np.ndarray
+    events: np.ndarray
+    journal: np.ndarray
+    capture: np.ndarray
+    capture_rows: np.ndarray
+    transfers: Transfers
+    """Messages and programs."""
 
 
 def address_of(array: np.ndarray) -> int:
@@ -150,7 +148,7 @@ def address_of(array: np.ndarray) -> int:
 
 
 def make_state(
-    params: np.ndarray, *, queue_pairs: int, transfers: Any, journal_rows: int, capture_rows: int
+    params: np.ndarray, *, queue_pairs: int, transfers: Transfers, journal_rows: int, capture_rows: int
 ) -> EndpointState:
     """Return the columns of an endpoint with room for `queue_pairs`, all zero, its rings wired up."""
     row = params[0]
@@ -175,7 +173,7 @@ def make_state(
     hub = np.zeros(1, HUB)
     hub["slot_bytes"], hub["queue_pairs"], hub["shim_word"] = slot, queue_pairs, 1
     return EndpointState(
-        hub=hub, s=make_sender(params, queue_pairs), r=make_receiver(params, queue_pairs),
+        hub=hub, sender=make_sender(params, queue_pairs), receiver=make_receiver(params, queue_pairs),
         peers=np.zeros(queue_pairs, PEER), paths=np.zeros((queue_pairs, evs), PATH),
         source=np.zeros((queue_pairs, messages), np.int64), tags=np.full((queue_pairs, messages), -1, np.int64),
         names=names, name_bytes=np.zeros(queue_pairs, np.int64), regions=np.zeros(REGIONS, REGION),
@@ -188,5 +186,5 @@ def make_state(
         commands=np.zeros((COMMANDS, 8), np.int64), events=np.zeros((EVENTS, 5), np.int64),
         journal=np.zeros((journal_rows, 16), np.int64),
         capture=np.zeros((capture_rows, CAPTURE_BYTES), np.uint8), capture_rows=np.zeros((capture_rows, 6), np.int64),
-        t=transfers,
+        transfers=transfers,
     )  # fmt: skip

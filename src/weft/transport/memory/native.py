@@ -6,11 +6,16 @@ a compiler.
 """
 
 import ctypes
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from llvmlite import binding, ir
 from numba import njit, types
 from numba.core import cgutils
+from numba.core.base import BaseContext
+from numba.core.typing import BaseContext as TypingContext
+from numba.core.typing import Signature
 from numba.extending import intrinsic, models, overload, register_model
 
 from weft.core.compile.rules import compiled
@@ -20,6 +25,8 @@ from weft.mrc.wire.icrc import crc_over
 # Its types describe what makes an intrinsic, not what one is called with.
 _intrinsic: Any = intrinsic
 _overload: Any = overload
+Code = Callable[[BaseContext, ir.IRBuilder, Signature, Sequence[ir.Value]], object]
+"""Writes the instructions of an intrinsic: given values in, LLVM's value out."""
 _I32, _U32, _WORD = types.int32, types.uint32, types.intp
 
 
@@ -41,7 +48,7 @@ class _External(types.ExternalFunction):
 register_model(_External)(models.OpaqueModel)
 
 
-def _external(name: str, returns: Any, *arguments: Any) -> Any:
+def _external(name: str, returns: types.Type, *arguments: types.Type) -> Any:
     return _External(name, returns(*arguments))
 
 
@@ -54,10 +61,10 @@ def apart() -> None:
 
 
 @_intrinsic
-def _stay(typing: Any) -> Any:
+def _stay(typing: TypingContext) -> Any:
     del typing
 
-    def code(context: Any, builder: Any, sign: Any, arguments: Any) -> Any:
+    def code(context: BaseContext, builder: ir.IRBuilder, sign: Signature, arguments: Sequence[ir.Value]) -> object:
         del sign, arguments
         # A rule that is put into others wherever it is called must not ask for that any more.
         builder.function.attributes.discard("alwaysinline")
@@ -89,10 +96,10 @@ def fence() -> None:
 
 
 @_intrinsic
-def _fenced(typing: Any) -> Any:
+def _fenced(typing: TypingContext) -> Any:
     del typing
 
-    def code(context: Any, builder: Any, sign: Any, arguments: Any) -> Any:
+    def code(context: BaseContext, builder: ir.IRBuilder, sign: Signature, arguments: Sequence[ir.Value]) -> object:
         del sign, arguments
         builder.fence("seq_cst")
         return context.get_dummy_value()
@@ -106,11 +113,11 @@ def _fence() -> Any:
 
 
 @_intrinsic
-def load32(typing: Any, address: Any) -> Any:
+def load32(typing: TypingContext, address: types.Type) -> Any:
     """Read a 32-bit number at an address."""
     del typing
 
-    def code(context: Any, builder: Any, sign: Any, arguments: Any) -> Any:
+    def code(context: BaseContext, builder: ir.IRBuilder, sign: Signature, arguments: Sequence[ir.Value]) -> object:
         del context, sign
         return builder.load(builder.inttoptr(arguments[0], ir.IntType(32).as_pointer()))
 
@@ -133,7 +140,7 @@ def _compiled_errno() -> Any:
 
 
 @njit(nogil=True)
-def now_ns(scratch: Any) -> int:
+def now_ns(scratch: np.ndarray) -> int:
     """Return the monotonic time; `scratch` has room for two numbers."""
     _clock(CLOCK_MONOTONIC, scratch.ctypes.data)
     return scratch[0] * 1_000_000_000 + scratch[1]
@@ -168,12 +175,12 @@ def _folding(step: int, name: str) -> Any:
     register = ir.VectorType(word, size // 8)
     keys = [_power(8 * step + 32), _power(8 * step - 32)] * (size // 16)
 
-    def fold(typing: Any, address: Any, blocks: Any, start: Any, out: Any) -> Any:
+    def fold(typing: TypingContext, address: types.Type, blocks: types.Type, start: types.Type, out: types.Type) -> Any:
         del typing
         if not all(isinstance(one, types.Integer) for one in (address, blocks, start, out)):
             return None
 
-        def code(context: Any, builder: Any, sign: Any, arguments: Any) -> Any:
+        def code(context: BaseContext, builder: ir.IRBuilder, sign: Signature, arguments: Sequence[ir.Value]) -> object:
             del sign
             multiply = cgutils.get_or_insert_function(
                 builder.module, ir.FunctionType(register, [register, register, ir.IntType(8)]), name
@@ -181,7 +188,7 @@ def _folding(step: int, name: str) -> Any:
             key = ir.Constant(register, keys)
             given, count, begin, target = arguments
 
-            def at(base: Any, offset: int) -> Any:
+            def at(base: ir.Value, offset: int) -> ir.Value:
                 return builder.inttoptr(builder.add(base, ir.Constant(word, offset)), register.as_pointer())
 
             held = [cgutils.alloca_once(builder, register) for _ in range(4)]
@@ -219,7 +226,7 @@ CRC_SCRATCH = WIDE_FOLD + FOLD
 
 
 @njit(nogil=True)
-def crc_at(address: int, size: int, crc: int, scratch: Any) -> int:
+def crc_at(address: int, size: int, crc: int, scratch: np.ndarray) -> int:
     """Return `crc` carried on over `size` bytes at `address`; `scratch` has room for `CRC_SCRATCH` bytes."""
     apart()
     done = 0

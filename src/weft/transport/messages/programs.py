@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from weft.collectives.algorithms import chain_broadcast, ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from weft.collectives.schedule import Schedule
-from weft.transport.messages.tables import (
+from weft.transport.memory.tables import (
     ADDS_SHIFT,
     COLUMNS,
     COPY,

@@ -6,17 +6,18 @@ time (`messages.programs` makes it). A program ends when its last instruction is
 been acknowledged or copied away.
 """
 
-from typing import Any
+import numpy as np
 
 from weft.core.compile.rules import rule
 from weft.mrc.columns import NEVER
 from weft.transport.memory import native
 from weft.transport.memory.arithmetic import reduce_at
-from weft.transport.memory.layout import EVENTS, PROGRAM_DONE
-from weft.transport.messages.tables import (
+from weft.transport.memory.layout import EVENTS, PROGRAM_DONE, EndpointState
+from weft.transport.memory.tables import (
     BASES,
     COPY,
     FREE,
+    IN_FLIGHT,
     N_RECEIVES,
     N_SENDS,
     NOBODY,
@@ -27,10 +28,9 @@ from weft.transport.messages.tables import (
     REDUCE,
     SEND,
     SENDS,
-    UNDER_WAY,
     WAIT,
 )
-from weft.transport.messages.transfers import begin_receive, begin_send, fail_program, waited
+from weft.transport.messages.transfers import Transfer, begin_receive, begin_send, fail_program, waited
 
 _apart, _move = native.apart, native.move
 _AT_ONCE = 16
@@ -38,88 +38,92 @@ _AT_ONCE = 16
 
 
 @rule
-def _instruction(w: Any, number: int, code: Any, now_ps: int) -> bool:
+def _instruction(state: EndpointState, number: int, code: np.ndarray, now_ps: int) -> bool:
     """Carry out one instruction; return whether the program may go on."""
     _apart()
-    program = w.t.programs[number]
-    bases = w.t.bases[number]
+    program = state.transfers.programs[number]
+    bases = state.transfers.bases[number]
     kind = code[0]
-    a, b = bases[code[6]] + code[2], bases[code[7]] + code[3]
+    # Both addresses are worked out for every kind: that is cheaper than asking which it is first.
+    to, given = bases[code[6]] + code[2], bases[code[7]] + code[3]
     if kind <= WAIT:
-        i, tag = w.t.seats[program["group"], code[1]], program["tag"] + code[4]
+        pair, tag = state.transfers.seats[program["group"], code[1]], program["tag"] + code[4]
         if kind == SEND:
-            return begin_send(w, number, i, tag, a, code[3], now_ps)
+            return begin_send(state, Transfer(number, pair, tag, to, code[3]), now_ps)
         if kind == RECEIVE:
-            return begin_receive(w, number, i, tag, a, code[3], code[5] + bases[BASES + code[8]])
-        return waited(w, number, i, tag)
+            return begin_receive(state, Transfer(number, pair, tag, to, code[3]), code[5] + bases[BASES + code[8]])
+        return waited(state, number, pair, tag)
     if kind == REDUCE:
-        reduce_at(code[1], a, b, code[4])
+        reduce_at(code[1], to, given, code[4])
     elif kind == COPY:
-        _move(a, b, code[4])
+        _move(to, given, code[4])
     return True
 
 
 @rule
-def run_programs(w: Any, now_ps: int) -> int:
+def run_programs(state: EndpointState, now_ps: int) -> int:
     """Let every program go on as far as it can; return how many instructions were done."""
     _apart()
     done = 0
-    left = w.hub[0]["programs"]
+    left = state.hub[0]["programs"]
     for number in range(PROGRAMS):
         if left <= 0:
             break
-        program = w.t.programs[number]
+        program = state.transfers.programs[number]
         if program["state"] == FREE:
             continue
         left -= 1
+        # What cannot be done yet is tried again in the next turn: a program never blocks the thread.
         for _ in range(_AT_ONCE):
             if program["error"] != 0 or program["at"] >= program["end"]:
                 break
-            if not _instruction(w, number, w.t.code[number, program["at"]], now_ps):
+            if not _instruction(state, number, state.transfers.code[number, program["at"]], now_ps):
                 break
             program["at"] += 1
             done += 1
-        if program["error"] != 0 or (program["at"] >= program["end"] and program["under_way"] == 0):
-            _end_program(w, number)
+        if program["error"] != 0 or (program["at"] >= program["end"] and program["in_flight"] == 0):
+            _end_program(state, number)
             done += 1
     return done
 
 
 @rule
-def _end_program(w: Any, number: int) -> None:
-    """Forget a program and leave word of its end."""
+def _end_program(state: EndpointState, number: int) -> None:
+    """Forget a program and report its end."""
     _apart()
-    program = w.t.programs[number]
-    hub = w.hub[0]
+    program = state.transfers.programs[number]
+    hub = state.hub[0]
     if program["error"] != 0:
-        for k in range(SENDS):
-            row = w.t.sends[k]
-            if row["state"] == UNDER_WAY and row["program"] == number:
+        for place in range(SENDS):
+            row = state.transfers.sends[place]
+            if row["state"] == IN_FLIGHT and row["program"] == number:
                 # It is the protocol's now; its end concerns nobody any more.
                 row["program"] = NOBODY
             elif row["state"] != FREE and row["program"] == number:
                 row["state"] = FREE
-                w.t.at[N_SENDS] -= 1
-        for k in range(RECEIVES):
-            row = w.t.receives[k]
+                state.transfers.at[N_SENDS] -= 1
+        for place in range(RECEIVES):
+            row = state.transfers.receives[place]
             if row["state"] != FREE and row["program"] == number:
                 row["state"] = FREE
-                w.t.at[N_RECEIVES] -= 1
+                state.transfers.at[N_RECEIVES] -= 1
+    # Freed before the event is counted: Python may fill the row again as soon as it reads of the end.
     program["state"] = FREE
     hub["programs"] -= 1
-    row = w.events[hub["told"] % EVENTS]
+    row = state.events[hub["events_head"] % EVENTS]
     row[0], row[1], row[2], row[3], row[4] = PROGRAM_DONE, program["culprit"], number, program["error"], 0
-    hub["told"] += 1
+    hub["events_head"] += 1
 
 
 @rule
-def begin_program(w: Any, number: int, count: int, tag: int, group: int) -> None:
+def begin_program(state: EndpointState, number: int, count: int, tag: int, group: int) -> None:
     """Start the program whose instructions stand in row `number`."""
     _apart()
-    program = w.t.programs[number]
+    program = state.transfers.programs[number]
     program["state"], program["at"], program["end"], program["tag"] = READY, 0, count, tag
-    program["group"], program["under_way"], program["error"], program["culprit"] = group, 0, 0, NOBODY
-    w.hub[0]["programs"] += 1
-    for i in range(w.hub[0]["queue_pairs"]):
-        if w.t.members[group, i] and w.peers[i]["failed"] != 0:
-            fail_program(w, number, w.peers[i]["failed"] % NEVER, i)
+    program["group"], program["in_flight"], program["error"], program["culprit"] = group, 0, 0, NOBODY
+    state.hub[0]["programs"] += 1
+    for pair in range(state.hub[0]["queue_pairs"]):
+        if state.transfers.members[group, pair] and state.peers[pair]["failed"] != 0:
+            # A queue pair that was reported before keeps its reason above `NEVER`.
+            fail_program(state, number, state.peers[pair]["failed"] % NEVER, pair)

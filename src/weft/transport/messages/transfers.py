@@ -5,18 +5,22 @@ the peer's inbox, which was agreed when the queue pair was made, and is copied o
 the receiver's *grant*, address and key of the memory that it is for, and is then written straight into it. Both
 sides name a message by a 64-bit tag that is used once, so that nothing depends on the order of calls.
 
-Who sends and receives are programs (`weft.transport.messages.running`).
+Who sends and receives are programs (`messages.running`).
 """
 
-from typing import Any
+from typing import NamedTuple
+
+import numpy as np
 
 from weft.core.compile.rules import rule
 from weft.mrc.rules.sender import POSTED, post
 from weft.transport.memory import native
 from weft.transport.memory.arithmetic import reduce_at, width_of
-from weft.transport.memory.journal import POST, note_all
-from weft.transport.messages.tables import (
+from weft.transport.memory.journal import POST, note
+from weft.transport.memory.layout import EndpointState
+from weft.transport.memory.tables import (
     ADDS_SHIFT,
+    CREDIT_EVERY,
     DATA_MESSAGE,
     DONE,
     EAGER,
@@ -24,6 +28,7 @@ from weft.transport.messages.tables import (
     GRANT_MESSAGE,
     GRANTS,
     HEAD,
+    IN_FLIGHT,
     KEY_MASK,
     N_GRANTS,
     N_POOLED,
@@ -37,13 +42,11 @@ from weft.transport.messages.tables import (
     PROGRAMS,
     READY,
     RECEIVES,
+    REPORTED_GONE,
     RESERVED,
     SENDS,
     SLOT,
     SLOTS,
-    TELL_AFTER,
-    TOLD,
-    UNDER_WAY,
     WAITING,
     WORD_ABORT,
     WORD_BYE,
@@ -58,142 +61,180 @@ from weft.transport.messages.tables import (
 _apart, _move = native.apart, native.move
 
 
+class Write(NamedTuple):
+    """A write to a peer's memory."""
+
+    local: int
+    """Where the bytes lie here."""
+    far: int
+    """Where they go there."""
+    key: int
+    """What opens the memory there."""
+    length: int
+    """Bytes."""
+    immediate: int
+    """What the peer reads once everything before it has landed; -1 for none."""
+    tag: int
+    """What the owner calls it; -1 where nobody wants to know of its end."""
+
+
+class Grant(NamedTuple):
+    """Where a long message is to go, in the receiver's words."""
+
+    length: int
+    far: int
+    key: int
+    row: int
+    """The receiver's row, which the immediate of the message names."""
+
+
+class Transfer(NamedTuple):
+    """One message of a program, seen from one side."""
+
+    program: int
+    pair: int
+    tag: int
+    address: int
+    length: int
+
+
 @rule
-def post_write(
-    w: Any, i: int, local: int, far: int, key: int, length: int, immediate: int, tag: int, now_ps: int
-) -> int:
-    """Post a write whose bytes lie at `local`; return what the protocol says."""
+def post_write(state: EndpointState, pair: int, write: Write, now_ps: int) -> int:
+    """Post a write; return the protocol's answer."""
     _apart()
-    answer = post(w.s, i, far, key, length, immediate)
-    note_all(w, POST, i, now_ps, far, key, length, immediate, answer, 0, 0, 0, 0, 0, 0, 0)
+    answer = post(state.sender, pair, write.far, write.key, write.length, write.immediate)
+    note(state, POST, pair, now_ps, (write.far, write.key, write.length, write.immediate, answer))
     if answer == POSTED:
-        index = (w.s.qp[i]["msg_end"] - 1) & w.s.params[0]["message_mask"]
-        w.source[i, index] = local
-        w.tags[i, index] = tag
-        w.peers[i]["dirty"] = 1
+        # The protocol counts messages without end; its table holds a power of two of them.
+        index = (state.sender.qp[pair]["msg_end"] - 1) & state.sender.params[0]["message_mask"]
+        state.source[pair, index] = write.local
+        state.tags[pair, index] = write.tag
+        state.peers[pair]["dirty"] = 1
     return answer
 
 
 @rule
-def _eager(
-    w: Any, i: int, kind: int, tag: int, address: int, length: int, far: int, key: int, row: int, now: int
-) -> bool:
+def _send_eager(state: EndpointState, pair: int, kind: int, transfer: Transfer, grant: Grant, now_ps: int) -> bool:
     """Write a short message or a grant into the peer's inbox; return whether there was room."""
     _apart()
-    peer = w.peers[i]
-    under_way = peer["eager_sent"] - peer["eager_back"]
-    if under_way >= SLOTS or (kind == DATA_MESSAGE and under_way >= SLOTS - RESERVED):
+    peer = state.peers[pair]
+    in_flight = peer["eager_sent"] - peer["eager_back"]
+    # Grants have slots that data may not take: else two ends full of data would wait for each other's grants.
+    if in_flight >= SLOTS or (kind == DATA_MESSAGE and in_flight >= SLOTS - RESERVED):
         return False
     slot = peer["eager_sent"] % SLOTS
-    place = (i * SLOTS + slot) * SLOT
-    words = w.t.bounce_words
+    place = (pair * SLOTS + slot) * SLOT
+    words = state.transfers.bounce_words
     at = place >> 3
-    words[at], words[at + 1], words[at + 2] = kind, tag, length
-    words[at + 3], words[at + 4], words[at + 5], words[at + 6] = far, key, row, peer["eager_taken"]
+    words[at], words[at + 1], words[at + 2] = kind, transfer.tag, transfer.length
+    # Credit for the peer's own messages rides along, so that bare credits are rare.
+    words[at + 3], words[at + 4], words[at + 5], words[at + 6] = grant.far, grant.key, grant.row, peer["eager_taken"]
     size = HEAD
     if kind == DATA_MESSAGE:
-        _move(w.t.at[2] + place + HEAD, address, length)
-        size += length
+        # Copied away: the program may go on and change its memory before the write is acknowledged.
+        _move(state.transfers.at[2] + place + HEAD, transfer.address, transfer.length)
+        size += transfer.length
     word = WORD_EAGER << WORD_SHIFT | slot
-    if (
-        post_write(w, i, w.t.at[2] + place, peer["far_inbox"] + slot * SLOT, peer["far_key"], size, word, -1, now)
-        != POSTED
-    ):
+    far = peer["far_inbox"] + slot * SLOT
+    write = Write(state.transfers.at[2] + place, far, peer["far_key"], size, word, -1)
+    if post_write(state, pair, write, now_ps) != POSTED:
         return False
     peer["eager_sent"] += 1
-    peer["eager_told"] = peer["eager_taken"]
+    peer["eager_reported"] = peer["eager_taken"]
     return True
 
 
 @rule
-def take_word(w: Any, i: int, word: int, now_ps: int) -> None:
+def take_word(state: EndpointState, pair: int, word: int, now_ps: int) -> None:
     """Take in the immediate of a message that has landed."""
     _apart()
-    peer = w.peers[i]
+    peer = state.peers[pair]
     kind, value = word >> WORD_SHIFT, word & WORD_MASK
     if kind == WORD_EAGER and value < SLOTS:
-        _take_eager(w, i, value)
+        _take_eager(state, pair, value)
         peer["eager_taken"] += 1
-        if peer["eager_taken"] - peer["eager_told"] >= TELL_AFTER:
-            give_back(w, i, now_ps)
+        if peer["eager_taken"] - peer["eager_reported"] >= CREDIT_EVERY:
+            give_credit(state, pair, now_ps)
     elif kind == WORD_DATA and value < RECEIVES:
-        row = w.t.receives[value]
-        if row["state"] == POSTED_HERE and row["qp"] == i:
+        row = state.transfers.receives[value]
+        if row["state"] == POSTED_HERE and row["qp"] == pair:
             row["state"] = DONE
     elif kind == WORD_CREDIT:
+        # Only the low 24 bits of the count travel; it never goes back, so the difference is what is new.
         back = peer["eager_back"]
         peer["eager_back"] = back + ((value - back) & WORD_MASK)
     elif kind == WORD_BYE:
         peer["bye"] = 1
     elif kind == WORD_ABORT:
-        _told_of_death(w, value)
+        _reported_gone(state, value)
 
 
 @rule
-def _told_of_death(w: Any, rank: int) -> None:
+def _reported_gone(state: EndpointState, rank: int) -> None:
     """Take a rank for gone because a peer says so."""
-    for j in range(w.hub[0]["queue_pairs"]):
-        peer = w.peers[j]
+    for other in range(state.hub[0]["queue_pairs"]):
+        peer = state.peers[other]
         if peer["open"] and peer["rank"] == rank and peer["engine"] and peer["failed"] == 0:
-            peer["failed"] = TOLD
+            peer["failed"] = REPORTED_GONE
 
 
 @rule
-def give_back(w: Any, i: int, now_ps: int) -> None:
+def say(state: EndpointState, pair: int, word: int, now_ps: int) -> int:
+    """Send a bare word; return the protocol's answer."""
+    peer = state.peers[pair]
+    local = state.transfers.at[2] + pair * SLOTS * SLOT
+    # A write has at least one byte. These eight land in the unused end of the first slot's head: only the word matters.
+    write = Write(local, peer["far_inbox"] + HEAD - 8, peer["far_key"], 8, word, -1)
+    return post_write(state, pair, write, now_ps)
+
+
+@rule
+def give_credit(state: EndpointState, pair: int, now_ps: int) -> None:
     """Tell the peer how many of its messages have been taken."""
-    peer = w.peers[i]
-    word = WORD_CREDIT << WORD_SHIFT | (peer["eager_taken"] & WORD_MASK)
-    at = w.t.at[2] + i * SLOTS * SLOT
-    # Its eight bytes land in the unused end of the first slot's head: only the word matters.
-    if post_write(w, i, at, peer["far_inbox"] + HEAD - 8, peer["far_key"], 8, word, -1, now_ps) == POSTED:
-        peer["eager_told"] = peer["eager_taken"]
+    peer = state.peers[pair]
+    if say(state, pair, WORD_CREDIT << WORD_SHIFT | (peer["eager_taken"] & WORD_MASK), now_ps) == POSTED:
+        peer["eager_reported"] = peer["eager_taken"]
 
 
 @rule
-def say(w: Any, i: int, word: int, now_ps: int) -> int:
-    """Send a bare word; returns what the protocol says."""
-    peer = w.peers[i]
-    at = w.t.at[2] + i * SLOTS * SLOT
-    return post_write(w, i, at, peer["far_inbox"] + HEAD - 8, peer["far_key"], 8, word, -1, now_ps)
-
-
-@rule
-def _take_eager(w: Any, i: int, slot: int) -> None:
+def _take_eager(state: EndpointState, pair: int, slot: int) -> None:
     """Take a message out of a slot of the inbox."""
     _apart()
-    peer = w.peers[i]
-    place = (i * SLOTS + slot) * SLOT
-    words = w.t.inbox_words
+    peer = state.peers[pair]
+    place = (pair * SLOTS + slot) * SLOT
+    words = state.transfers.inbox_words
     at = place >> 3
     kind, tag, length = words[at], words[at + 1], words[at + 2]
+    # Slots may be read out of order, and a peer may lie: credit only grows, and never beyond what was sent.
     peer["eager_back"] = max(peer["eager_back"], min(words[at + 6], peer["eager_sent"]))
     if kind == GRANT_MESSAGE:
-        _take_grant(w, i, tag, length, words[at + 3], words[at + 4], words[at + 5])
+        _take_grant(state, pair, tag, Grant(length, words[at + 3], words[at + 4], words[at + 5]))
         return
     if kind != DATA_MESSAGE or length < 0 or length > EAGER:
         return
-    source = w.t.at[1] + place + HEAD
-    k = _find_receive(w, i, tag)
-    if k >= 0:
-        row = w.t.receives[k]
+    source = state.transfers.at[1] + place + HEAD
+    found = _find_receive(state, pair, tag, False)
+    if found >= 0:
+        row = state.transfers.receives[found]
         if row["length"] != length:
-            fail_program(w, row["program"], WRONG_SIZE, i)
+            fail_program(state, row["program"], WRONG_SIZE, pair)
             return
         _land(row, source, length)
         row["state"] = DONE
         return
-    for k in range(POOL):
-        if w.t.pool[k]["state"] == FREE:
-            row = w.t.pool[k]
-            row["state"], row["qp"], row["tag"], row["length"] = READY, i, tag, length
-            _move(w.t.at[0] + k * EAGER, source, length)
-            w.t.at[N_POOLED] += 1
+    # Nobody waits for it yet. It is copied away, so that its slot is free for the peer whatever the program does.
+    for index in range(POOL):
+        row = state.transfers.pool[index]
+        if row["state"] == FREE:
+            row["state"], row["qp"], row["tag"], row["length"] = READY, pair, tag, length
+            _move(state.transfers.at[0] + index * EAGER, source, length)
+            state.transfers.at[N_POOLED] += 1
             return
     peer["failed"] = OVERFULL
 
 
 @rule
-def _land(row: Any, source: int, length: int) -> None:
+def _land(row: np.void, source: int, length: int) -> None:
     """Bring a short message to where a receive wants it, or combine it with what is there."""
     adds = row["adds"]
     if adds > 0:
@@ -203,221 +244,229 @@ def _land(row: Any, source: int, length: int) -> None:
 
 
 @rule
-def _take_grant(w: Any, i: int, tag: int, length: int, far: int, key: int, row_there: int) -> None:
-    """Take in the peer's word on where a long message is to go."""
+def _take_grant(state: EndpointState, pair: int, tag: int, grant: Grant) -> None:
+    """Take in the peer's grant: where a long message is to go."""
     _apart()
-    for k in range(SENDS if w.t.at[N_SENDS] else 0):
-        row = w.t.sends[k]
-        if row["state"] == WAITING and row["qp"] == i and row["tag"] == tag:
-            _granted(w, row, length, far, key, row_there)
+    for index in range(SENDS if state.transfers.at[N_SENDS] else 0):
+        row = state.transfers.sends[index]
+        if row["state"] == WAITING and row["qp"] == pair and row["tag"] == tag:
+            _granted(state, row, grant)
             return
-    for k in range(GRANTS):
-        grant = w.t.grants[k]
-        if grant["state"] == FREE:
-            grant["state"], grant["qp"], grant["tag"], grant["length"] = READY, i, tag, length
-            grant["far"], grant["key"], grant["row"] = far, key, row_there
-            w.t.at[N_GRANTS] += 1
+    for index in range(GRANTS):
+        row = state.transfers.grants[index]
+        if row["state"] == FREE:
+            row["state"], row["qp"], row["tag"], row["length"] = READY, pair, tag, grant.length
+            row["far"], row["key"], row["row"] = grant.far, grant.key, grant.row
+            state.transfers.at[N_GRANTS] += 1
             return
-    w.peers[i]["failed"] = OVERFULL
+    state.peers[pair]["failed"] = OVERFULL
 
 
 @rule
-def _granted(w: Any, row: Any, length: int, far: int, key: int, row_there: int) -> None:
+def _granted(state: EndpointState, row: np.void, grant: Grant) -> None:
     """Let a send go to where the grant says."""
-    if length != row["length"]:
-        fail_program(w, row["program"], WRONG_SIZE, row["qp"])
+    if grant.length != row["length"]:
+        fail_program(state, row["program"], WRONG_SIZE, row["qp"])
         return
-    row["far"], row["key"], row["row"] = far, key, row_there
+    row["far"], row["key"], row["row"] = grant.far, grant.key, grant.row
     row["state"] = READY
 
 
 @rule
-def _find_receive(w: Any, i: int, tag: int) -> int:
-    """Return the row of a receive that waits for a message, or -1."""
-    left = w.t.at[N_RECEIVES]
-    for k in range(RECEIVES):
+def _find_receive(state: EndpointState, pair: int, tag: int, done: bool) -> int:
+    """Return the row of the receive of a message, one that is done or one that is not; -1 where there is none."""
+    # Rows in use are counted, so that a search ends behind the last of them instead of at the end of the table.
+    left = state.transfers.at[N_RECEIVES]
+    for index in range(RECEIVES):
         if left <= 0:
             break
-        row = w.t.receives[k]
+        row = state.transfers.receives[index]
         if row["state"] != FREE:
             left -= 1
-            if row["tag"] == tag and row["qp"] == i and row["state"] != DONE:
-                return k
+            if row["tag"] == tag and row["qp"] == pair and (row["state"] == DONE) == done:
+                return index
     return -1
 
 
 @rule
-def begin_send(w: Any, program: int, i: int, tag: int, address: int, length: int, now_ps: int) -> bool:
+def begin_send(state: EndpointState, transfer: Transfer, now_ps: int) -> bool:
     """Begin a send; return whether there was room for it."""
     _apart()
-    if length <= EAGER:
-        return _eager(w, i, DATA_MESSAGE, tag, address, length, 0, 0, 0, now_ps)
-    for k in range(SENDS):
-        row = w.t.sends[k]
+    pair, tag = transfer.pair, transfer.tag
+    if transfer.length <= EAGER:
+        return _send_eager(state, pair, DATA_MESSAGE, transfer, Grant(0, 0, 0, 0), now_ps)
+    for index in range(SENDS):
+        row = state.transfers.sends[index]
         if row["state"] == FREE:
-            row["state"], row["qp"], row["tag"], row["address"], row["length"] = WAITING, i, tag, address, length
-            row["program"] = program
-            w.t.at[N_SENDS] += 1
-            w.t.programs[program]["under_way"] += 1
-            for g in range(GRANTS if w.t.at[N_GRANTS] else 0):
-                grant = w.t.grants[g]
-                if grant["state"] == READY and grant["qp"] == i and grant["tag"] == tag:
-                    grant["state"] = FREE
-                    w.t.at[N_GRANTS] -= 1
-                    _granted(w, row, grant["length"], grant["far"], grant["key"], grant["row"])
+            row["state"], row["qp"], row["tag"], row["program"] = WAITING, pair, tag, transfer.program
+            row["address"], row["length"] = transfer.address, transfer.length
+            state.transfers.at[N_SENDS] += 1
+            state.transfers.programs[transfer.program]["in_flight"] += 1
+            # The grant may have come first: the receiver does not wait for anybody to ask.
+            for place in range(GRANTS if state.transfers.at[N_GRANTS] else 0):
+                early = state.transfers.grants[place]
+                if early["state"] == READY and early["qp"] == pair and early["tag"] == tag:
+                    early["state"] = FREE
+                    state.transfers.at[N_GRANTS] -= 1
+                    _granted(state, row, Grant(early["length"], early["far"], early["key"], early["row"]))
                     break
             return True
     return False
 
 
 @rule
-def begin_receive(w: Any, program: int, i: int, tag: int, address: int, length: int, key: int) -> bool:
+def begin_receive(state: EndpointState, transfer: Transfer, key: int) -> bool:
     """Begin a receive; return whether there was room for it."""
     _apart()
-    for k in range(RECEIVES):
-        row = w.t.receives[k]
+    for index in range(RECEIVES):
+        row = state.transfers.receives[index]
         if row["state"] != FREE:
             continue
-        w.t.at[N_RECEIVES] += 1
-        row["qp"], row["tag"], row["address"], row["length"] = i, tag, address, length
-        row["program"], row["key"], row["adds"] = program, key & KEY_MASK, key >> ADDS_SHIFT
-        row["state"] = POSTED_HERE
-        if length > EAGER:
+        state.transfers.at[N_RECEIVES] += 1
+        row["qp"], row["tag"], row["program"] = transfer.pair, transfer.tag, transfer.program
+        row["address"], row["length"] = transfer.address, transfer.length
+        row["key"], row["adds"] = key & KEY_MASK, key >> ADDS_SHIFT
+        if transfer.length > EAGER:
+            # It waits for a slot in the peer's inbox to send its grant.
             row["state"] = WAITING
             return True
-        for p in range(POOL if w.t.at[N_POOLED] else 0):
-            kept = w.t.pool[p]
-            if kept["state"] == READY and kept["qp"] == i and kept["tag"] == tag:
-                kept["state"] = FREE
-                w.t.at[N_POOLED] -= 1
-                if kept["length"] != length:
-                    fail_program(w, program, WRONG_SIZE, i)
-                    return True
-                _land(row, w.t.at[0] + p * EAGER, length)
-                row["state"] = DONE
-                break
+        row["state"] = POSTED_HERE
+        _land_pooled(state, transfer, row)
         return True
     return False
 
 
 @rule
-def waited(w: Any, program: int, i: int, tag: int) -> bool:
-    """Return whether a receive is done, and forget it if so."""
-    left = w.t.at[N_RECEIVES]
-    for k in range(RECEIVES):
-        if left <= 0:
-            break
-        row = w.t.receives[k]
-        left -= 1 if row["state"] != FREE else 0
-        if row["state"] == DONE and row["tag"] == tag and row["qp"] == i and row["program"] == program:
-            row["state"] = FREE
-            w.t.at[N_RECEIVES] -= 1
-            return True
-    return False
+def _land_pooled(state: EndpointState, transfer: Transfer, row: np.void) -> None:
+    """Give a new receive its short message, where that came before it was asked for."""
+    for place in range(POOL if state.transfers.at[N_POOLED] else 0):
+        kept = state.transfers.pool[place]
+        if kept["state"] == READY and kept["qp"] == transfer.pair and kept["tag"] == transfer.tag:
+            kept["state"] = FREE
+            state.transfers.at[N_POOLED] -= 1
+            if kept["length"] != transfer.length:
+                fail_program(state, transfer.program, WRONG_SIZE, transfer.pair)
+                return
+            _land(row, state.transfers.at[0] + place * EAGER, transfer.length)
+            row["state"] = DONE
+            return
 
 
 @rule
-def fail_program(w: Any, number: int, error: int, i: int) -> None:
+def waited(state: EndpointState, program: int, pair: int, tag: int) -> bool:
+    """Return whether a receive is done, and forget it if so."""
+    found = _find_receive(state, pair, tag, True)
+    if found < 0 or state.transfers.receives[found]["program"] != program:
+        return False
+    state.transfers.receives[found]["state"] = FREE
+    state.transfers.at[N_RECEIVES] -= 1
+    return True
+
+
+@rule
+def fail_program(state: EndpointState, number: int, error: int, pair: int) -> None:
     """End a program with an error that names a queue pair."""
     _apart()
-    program = w.t.programs[number]
+    program = state.transfers.programs[number]
+    # The first error is the cause; what follows from it must not hide it.
     if program["error"] == 0:
         program["error"] = error
-        program["culprit"] = i
+        program["culprit"] = pair
 
 
 @rule
-def fail_members(w: Any, i: int, error: int) -> None:
-    """End every program of every group that queue pair `i` belongs to."""
+def fail_members(state: EndpointState, pair: int, error: int) -> None:
+    """End every program of every group that a queue pair belongs to."""
     _apart()
     for number in range(PROGRAMS):
-        program = w.t.programs[number]
-        if program["state"] != FREE and w.t.members[program["group"], i]:
-            fail_program(w, number, error, i)
-    for k in range(SENDS):
-        row = w.t.sends[k]
-        if row["state"] == UNDER_WAY and row["qp"] == i:
+        program = state.transfers.programs[number]
+        if program["state"] != FREE and state.transfers.members[program["group"], pair]:
+            fail_program(state, number, error, pair)
+    for index in range(SENDS):
+        row = state.transfers.sends[index]
+        if row["state"] == IN_FLIGHT and row["qp"] == pair:
             row["state"] = FREE
-            w.t.at[N_SENDS] -= 1
+            state.transfers.at[N_SENDS] -= 1
 
 
 @rule
-def run_transfers(w: Any, now_ps: int) -> int:
+def run_transfers(state: EndpointState, now_ps: int) -> int:
     """Send grants and long messages that can go now; return how many went."""
-    return _send_grants(w, now_ps) + _send_granted(w, now_ps)
+    return _send_grants(state, now_ps) + _send_granted(state, now_ps)
 
 
 @rule
-def _send_grants(w: Any, now_ps: int) -> int:
+def _send_grants(state: EndpointState, now_ps: int) -> int:
     """Tell the peers of long receives where their messages go; return how many were told."""
     _apart()
     went = 0
-    left = w.t.at[N_RECEIVES]
-    for k in range(RECEIVES):
+    left = state.transfers.at[N_RECEIVES]
+    for index in range(RECEIVES):
         if left <= 0:
             break
-        row = w.t.receives[k]
+        row = state.transfers.receives[index]
         left -= 1 if row["state"] != FREE else 0
-        if row["state"] == WAITING and w.peers[row["qp"]]["failed"] == 0:
-            i = row["qp"]
-            if _eager(w, i, GRANT_MESSAGE, row["tag"], 0, row["length"], row["address"], row["key"], k, now_ps):
+        if row["state"] == WAITING and state.peers[row["qp"]]["failed"] == 0:
+            transfer = Transfer(row["program"], row["qp"], row["tag"], 0, row["length"])
+            grant = Grant(row["length"], row["address"], row["key"], index)
+            if _send_eager(state, row["qp"], GRANT_MESSAGE, transfer, grant, now_ps):
                 row["state"] = POSTED_HERE
                 went += 1
     return went
 
 
 @rule
-def _send_granted(w: Any, now_ps: int) -> int:
+def _send_granted(state: EndpointState, now_ps: int) -> int:
     """Post the long messages whose grants have come; return how many were."""
     _apart()
     went = 0
-    left = w.t.at[N_SENDS]
-    for k in range(SENDS):
+    left = state.transfers.at[N_SENDS]
+    for index in range(SENDS):
         if left <= 0:
             break
-        row = w.t.sends[k]
+        row = state.transfers.sends[index]
         left -= 1 if row["state"] != FREE else 0
-        if row["state"] == READY and w.peers[row["qp"]]["failed"] == 0:
+        if row["state"] == READY and state.peers[row["qp"]]["failed"] == 0:
             word = WORD_DATA << WORD_SHIFT | row["row"]
-            i = row["qp"]
-            mine = OF_ENGINE | k
-            if post_write(w, i, row["address"], row["far"], row["key"], row["length"], word, mine, now_ps) == POSTED:
-                row["state"] = UNDER_WAY
+            # The tag of a program's own write has a bit that no tag of a user has.
+            write = Write(row["address"], row["far"], row["key"], row["length"], word, OF_ENGINE | index)
+            if post_write(state, row["qp"], write, now_ps) == POSTED:
+                row["state"] = IN_FLIGHT
                 went += 1
     return went
 
 
 @rule
-def sent(w: Any, tag: int) -> None:
+def sent(state: EndpointState, tag: int) -> None:
     """Note that a long message has been acknowledged."""
-    row = w.t.sends[tag & ~OF_ENGINE]
-    if row["state"] == UNDER_WAY:
+    row = state.transfers.sends[tag & ~OF_ENGINE]
+    if row["state"] == IN_FLIGHT:
         row["state"] = FREE
-        w.t.at[N_SENDS] -= 1
+        state.transfers.at[N_SENDS] -= 1
         if row["program"] != NOBODY:
-            w.t.programs[row["program"]]["under_way"] -= 1
+            state.transfers.programs[row["program"]]["in_flight"] -= 1
 
 
 @rule
-def expects(w: Any, i: int) -> bool:
-    """Return whether anything is awaited from the peer of queue pair `i`."""
+def expects(state: EndpointState, pair: int) -> bool:
+    """Return whether anything is awaited from the peer of a queue pair."""
     _apart()
-    left = w.t.at[N_RECEIVES]
-    for k in range(RECEIVES):
+    left = state.transfers.at[N_RECEIVES]
+    for index in range(RECEIVES):
         if left <= 0:
             break
-        row = w.t.receives[k]
+        row = state.transfers.receives[index]
         if row["state"] != FREE:
             left -= 1
-            if row["qp"] == i and row["state"] != DONE:
+            if row["qp"] == pair and row["state"] != DONE:
                 return True
-    left = w.t.at[N_SENDS]
-    for k in range(SENDS):
+    left = state.transfers.at[N_SENDS]
+    for index in range(SENDS):
         if left <= 0:
             break
-        row = w.t.sends[k]
+        row = state.transfers.sends[index]
         if row["state"] != FREE:
             left -= 1
-            if row["qp"] == i:
+            if row["qp"] == pair:
                 return True
     return False

@@ -4,11 +4,20 @@ import fcntl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Protocol
 
 from weft.core.compile.cache import cache_under, can_compile, digest_of, home_of, is_cached
 from weft.core.compile.rules import compiled
 from weft.core.errors import UsageError
+from weft.transport.memory.layout import EndpointState
+
+
+class Pump(Protocol):
+    """The loop of the thread, plain or compiled."""
+
+    def __call__(self, state: EndpointState, rounds: int, wait_ns: int) -> int:
+        """Drive the endpoint for at most `rounds` turns; return the turns taken."""
+        ...
 
 
 @cache
@@ -29,7 +38,7 @@ def one_at_a_time() -> Iterator[None]:
 
 
 @cache
-def compiled_pump(say: Callable[[str], None] | None = None) -> Any:
+def compiled_pump(say: Callable[[str], None] | None = None) -> Pump:
     """Return the compiled form of `weft.transport.packets.pump.pump`, kept on disk where that can be written."""
     if not can_compile():
         raise UsageError("MRC on sockets needs numba; install weft[sim]")

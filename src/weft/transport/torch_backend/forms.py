@@ -4,10 +4,9 @@ The engine adds float32, float64, int32, int64 and uint8. Sixteen-bit floats are
 the end; short integers as int32; bool as uint8; complex numbers as pairs. Nothing here talks to anybody.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -40,7 +39,7 @@ class Reduction:
     """Whether the sum is divided by the number of ranks."""
 
 
-def reduction_of(wanted: Any) -> Reduction:
+def reduction_of(wanted: dist.ReduceOp | dist.ReduceOp.RedOpType) -> Reduction:
     """Return the reduction that torch asks for."""
     for name, ours in _NAMES.items():
         if wanted == getattr(dist.ReduceOp, name):
@@ -67,7 +66,7 @@ def _copy(target: torch.Tensor, given: torch.Tensor) -> None:
     target.copy_(given)
 
 
-def refuse_others(tensors: Any) -> None:
+def refuse_others(tensors: Iterable[torch.Tensor]) -> None:
     """Refuse what is not dense and on the CPU."""
     for tensor in tensors:
         if tensor.device.type != "cpu":
@@ -95,7 +94,7 @@ def widened(tensor: torch.Tensor) -> Form:
         return Form(given.view(torch.uint8), None)
     wider = _WIDER.get(given.dtype, torch.uint8 if given.dtype is torch.bool else given.dtype)
     if str(wider).removeprefix("torch.") not in ELEMENTS:
-        raise UsageError(f"mrc can not reduce {given.dtype}; convert the tensor to float32 first")
+        raise UsageError(f"mrc cannot reduce {given.dtype}; convert the tensor to float32 first")
     if wider is given.dtype and given.is_contiguous():
         return Form(given, None)
     whole = given.to(wider).contiguous() if wider is not given.dtype else given.contiguous()

@@ -9,6 +9,15 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import (
+    AllreduceCoalescedOptions,
+    AllreduceOptions,
+    BroadcastOptions,
+    GatherOptions,
+    ReduceOptions,
+    ReduceScatterOptions,
+    ScatterOptions,
+)
 
 from weft.transport.memory import layout
 from weft.transport.messages import programs
@@ -32,6 +41,8 @@ _ProcessGroup: Any = dist.ProcessGroup
 _roots: list[RankLinks] = []
 
 Tensors = Sequence[torch.Tensor]
+Pieces = Sequence[tuple[int, int, int]]
+"""Rank, offset and bytes of pieces of a tensor."""
 
 
 class MrcGroup(_ProcessGroup):
@@ -42,7 +53,7 @@ class MrcGroup(_ProcessGroup):
         return f"rank {self._place} in group {self._name!r}"
 
     def __init__(
-        self, links: RankLinks, members: Sequence[int], name: str, store: Any, *, limit_s: float, owns: bool
+        self, links: RankLinks, members: Sequence[int], name: str, store: dist.Store, *, limit_s: float, owns: bool
     ) -> None:
         """Be the group `name` of `members`, counted as the endpoint counts ranks; `owns` where it closes them."""
         place = list(members).index(links.rank)
@@ -98,22 +109,25 @@ class MrcGroup(_ProcessGroup):
         """Leave the group at once."""
         self.shutdown()
 
-    def _run(
-        self, what: str, program: CollectiveProgram, outputs: Tensors, *, memory: Sequence[tuple[int, int]], kept: Any,
-        finish: Callable[[], None] | None = None, tag: int | None = None,
-    ) -> MrcWork:  # fmt: skip
-        """Start a program and return the wait for it."""
+    def _work(self, what: str, outputs: Tensors, kept: object, finish: Callable[[], None] | None = None) -> MrcWork:
+        """Return a wait for a collective that fills `outputs`, keeps `kept` alive and does `finish` at its end."""
         work = MrcWork(what, self, outputs, self._limit_s)
         work.kept, work.finish = kept, finish
+        return work
+
+    def _run(
+        self, work: MrcWork, program: CollectiveProgram, memory: Sequence[tuple[int, int]], tag: int | None = None
+    ) -> MrcWork:
+        """Start a program and return the wait for it; `tag` names a transfer, collectives are counted."""
         if tag is None:
             tag = self._number << _SUB_BITS
             self._number += 1
         self.links.begin(program, work, row=self._row, tag=self._base | tag, memory=memory)
         return work
 
-    def allreduce(self, tensors: Any, opts: Any = None) -> Any:
+    def allreduce(self, tensors: Tensors | torch.Tensor, opts: AllreduceOptions | None = None) -> Any:
         """Sum, or otherwise reduce, a tensor over all ranks."""
-        opts = opts or _c10d.AllreduceOptions()
+        opts = opts or AllreduceOptions()
         given = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         refuse_others(given)
         operation = reduction_of(opts.reduceOp)
@@ -129,23 +143,23 @@ class MrcGroup(_ProcessGroup):
             known = programs.all_reduce(self._count, self._place, shape), (divisor, 0)
             if len(self._known) < _KNOWN:
                 self._known[tensor.dtype, form.flat.numel(), operation] = known
-        return self._run("all_reduce", known[0], [tensor], memory=(form.memory, known[1]), kept=form, finish=form.back)
+        return self._run(self._work("all_reduce", [tensor], form, form.back), known[0], (form.memory, known[1]))
 
-    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
+    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: AllreduceOptions | None = None) -> Any:
         """Reduce several tensors over all ranks."""
-        return self.allreduce(tensors, opts or _c10d.AllreduceCoalescedOptions())
+        return self.allreduce(tensors, opts or AllreduceCoalescedOptions())
 
-    def reduce(self, tensors: Any, opts: Any = None) -> Any:
+    def reduce(self, tensors: Tensors | torch.Tensor, opts: ReduceOptions | None = None) -> Any:
         """Reduce a tensor on the root; the others keep theirs."""
-        opts = opts or _c10d.ReduceOptions()
+        opts = opts or ReduceOptions()
         (tensor,) = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         refuse_others([tensor])
         mine = tensor if self._place == opts.rootRank else tensor.detach().clone()
         return self._all_reduce(mine, reduction_of(opts.reduceOp))
 
-    def broadcast(self, tensors: Any, opts: Any = None) -> Any:
+    def broadcast(self, tensors: Tensors | torch.Tensor, opts: BroadcastOptions | None = None) -> Any:
         """Give everybody the root's tensor."""
-        opts = opts or _c10d.BroadcastOptions()
+        opts = opts or BroadcastOptions()
         given = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         refuse_others(given)
         works: list[Any] = []
@@ -153,10 +167,10 @@ class MrcGroup(_ProcessGroup):
             form = plain(tensor)
             program = programs.broadcast(self._count, self._place, int(opts.rootRank), form.memory[1])
             back = form.back if self._place != opts.rootRank else None
-            works.append(self._run("broadcast", program, [tensor], memory=[form.memory], kept=form, finish=back))
+            works.append(self._run(self._work("broadcast", [tensor], form, back), program, [form.memory]))
         return works[0] if len(works) == 1 else Several(works)
 
-    def all_gather_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> Any:
+    def all_gather_single(self, output: torch.Tensor, given: torch.Tensor, opts: object = None) -> Any:
         """Give everybody everybody's tensor, in one piece of memory."""
         del opts
         refuse_others([output, given])
@@ -170,9 +184,9 @@ class MrcGroup(_ProcessGroup):
         mine = whole.flat.view(-1)[self._place * given.numel() : (self._place + 1) * given.numel()]
         mine.copy_(given.detach().reshape(-1))
         program = programs.ring("all-gather", self._count, self._place, VectorShape(self._count * size, 1, 0, -1))
-        return self._run("all_gather", program, outputs, memory=[whole.memory], kept=whole, finish=finish)
+        return self._run(self._work("all_gather", outputs, whole, finish), program, [whole.memory])
 
-    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+    def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: object = None) -> Any:
         """Give everybody everybody's tensor."""
         del opts
         works: list[Any] = []
@@ -182,13 +196,15 @@ class MrcGroup(_ProcessGroup):
             works.append(self._gathered(Form(whole, None), given, parts, partial(_hand_out, whole, parts)))
         return works[0] if len(works) == 1 else Several(works)
 
-    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
+    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: object = None) -> Any:
         """Gather several tensors at once."""
         return Several([self.all_gather_single(*both, opts) for both in zip(outputs, inputs, strict=True)])
 
-    def reduce_scatter_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> Any:
+    def reduce_scatter_single(
+        self, output: torch.Tensor, given: torch.Tensor, opts: ReduceScatterOptions | None = None
+    ) -> Any:
         """Reduce, and give everybody a part, in one piece of memory."""
-        opts = opts or _c10d.ReduceScatterOptions()
+        opts = opts or ReduceScatterOptions()
         refuse_others([output, given])
         return self._scattered(output, given, reduction_of(opts.reduceOp))
 
@@ -208,13 +224,14 @@ class MrcGroup(_ProcessGroup):
             target.copy_(mine.view(target.shape))
 
         program = programs.ring("reduce-scatter", self._count, self._place, shape)
-        return self._run(
-            "reduce_scatter", program, [output], memory=[form.memory, (divisor, 0)], kept=form, finish=finish
-        )
+        work = self._work("reduce_scatter", [output], form, finish)
+        return self._run(work, program, [form.memory, (divisor, 0)])
 
-    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+    def reduce_scatter(
+        self, outputs: Tensors, inputs: Sequence[Tensors], opts: ReduceScatterOptions | None = None
+    ) -> Any:
         """Reduce, and give everybody a part."""
-        opts = opts or _c10d.ReduceScatterOptions()
+        opts = opts or ReduceScatterOptions()
         works: list[Any] = []
         for output, parts in zip(outputs, inputs, strict=True):
             refuse_others([output, *parts])
@@ -222,19 +239,21 @@ class MrcGroup(_ProcessGroup):
             works.append(self._scattered(output, whole, reduction_of(opts.reduceOp)))
         return works[0] if len(works) == 1 else Several(works)
 
-    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
+    def reduce_scatter_single_coalesced(
+        self, outputs: Tensors, inputs: Tensors, opts: ReduceScatterOptions | None = None
+    ) -> Any:
         """Reduce and scatter several tensors at once."""
         return Several([self.reduce_scatter_single(*both, opts) for both in zip(outputs, inputs, strict=True)])
 
-    def _exchanged(self, what: str, outputs: Tensors, given: Form, taken: Form, sends: Any, receives: Any) -> Any:
+    def _exchanged(self, what: str, outputs: Tensors, given: Form, taken: Form, sends: Pieces, receives: Pieces) -> Any:
         """Start an exchange of pieces of `given` for pieces of `taken`."""
         program = programs.exchange(self._place, sends, receives)
-        memory = [given.memory, taken.memory]
-        return self._run(what, program, outputs, memory=memory, kept=(given, taken), finish=taken.back)
+        work = self._work(what, outputs, (given, taken), taken.back)
+        return self._run(work, program, [given.memory, taken.memory])
 
     def all_to_all_single(
         self, output: torch.Tensor, given: torch.Tensor, output_sizes: list[int], input_sizes: list[int],
-        opts: Any = None,
+        opts: object = None,
     ) -> Any:  # fmt: skip
         """Give every rank its part of this rank's tensor."""
         del opts
@@ -244,7 +263,7 @@ class MrcGroup(_ProcessGroup):
         receives = _places(output, output_sizes, self._count)
         return self._exchanged("all_to_all", [output], source, target, sends, receives)
 
-    def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> Any:
+    def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: object = None) -> Any:
         """Give every rank one of this rank's tensors."""
         del opts
         refuse_others([*outputs, *inputs])
@@ -260,9 +279,9 @@ class MrcGroup(_ProcessGroup):
         taken = Form(target, partial(_hand_out, target, outputs))
         return self._exchanged(what, outputs, Form(source, None), taken, sends, _runs(sizes))
 
-    def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+    def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: GatherOptions | None = None) -> Any:
         """Give the root everybody's tensor."""
-        opts = opts or _c10d.GatherOptions()
+        opts = opts or GatherOptions()
         (given,) = inputs
         parts = list(outputs[0]) if outputs else []
         refuse_others([given, *parts])
@@ -270,9 +289,9 @@ class MrcGroup(_ProcessGroup):
         to = [given if place == opts.rootRank else none for place in range(self._count)]
         return self._lists("gather", parts or [none] * self._count, to)
 
-    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+    def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: ScatterOptions | None = None) -> Any:
         """Give everybody a part of what the root has."""
-        opts = opts or _c10d.ScatterOptions()
+        opts = opts or ScatterOptions()
         (output,) = outputs
         parts = list(inputs[0]) if inputs else []
         refuse_others([output, *parts])
@@ -280,7 +299,7 @@ class MrcGroup(_ProcessGroup):
         to = [output if place == opts.rootRank else none for place in range(self._count)]
         return self._lists("scatter", to, parts or [none] * self._count)
 
-    def barrier(self, opts: Any = None) -> Any:
+    def barrier(self, opts: object = None) -> Any:
         """Wait until everybody is here."""
         del opts
         return self._all_reduce(torch.zeros(1, dtype=torch.uint8), Reduction("max", average=False))
@@ -298,10 +317,8 @@ class MrcGroup(_ProcessGroup):
         turn = self._transfers[peer, tag, sends]
         self._transfers[peer, tag, sends] += 1
         name = _P2P | (tag & _TAG_MASK) << _TAG_SHIFT | turn
-        return self._run(
-            "send" if sends else "recv", writer.program(), [tensor], memory=[form.memory], kept=form,
-            finish=None if sends else form.back, tag=name,
-        )  # fmt: skip
+        work = self._work("send" if sends else "recv", [tensor], form, None if sends else form.back)
+        return self._run(work, writer.program(), [form.memory], name)
 
     def send(self, tensors: list[torch.Tensor], peer: int, tag: int) -> Any:
         """Send a tensor to one rank."""
@@ -352,7 +369,7 @@ def register(wiring: Wiring | None = None) -> str:
     """Register the backend with torch, wired as `wiring` says, and return its name."""
     settings = wiring or Wiring()
 
-    def make(options: Any, _: Any) -> MrcGroup:
+    def make(options: Any, _: object) -> MrcGroup:
         limit_s = options.timeout.total_seconds()
         if dist.is_initialized() and _roots:
             ranks = list(options.global_ranks_in_group or range(options.group_size))
@@ -369,7 +386,7 @@ def register(wiring: Wiring | None = None) -> str:
     return BACKEND
 
 
-def links_of(group: Any = None) -> RankLinks | None:
+def links_of(group: object = None) -> RankLinks | None:
     """Return the links that carry `group`, or the group of all ranks; none where that is not ours."""
     found: Any = group or dist.group.WORLD
     while found is not None and not isinstance(found, MrcGroup):

@@ -10,15 +10,19 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, field
+from typing import cast
+
+import torch.distributed as dist
 
 from weft.core.errors import LimitReachedError, UsageError
 from weft.core.plugins import entry_point
-from weft.transport.endpoint import LIVENESS_S, Endpoint, QueuePair, Region, error_name
+from weft.transport.endpoint import Endpoint, EndpointSettings
 from weft.transport.memory import layout
+from weft.transport.memory.tables import GROUPS, PROGRAMS, SCRATCH_BYTES, WRONG_SIZE
 from weft.transport.messages.programs import CollectiveProgram
-from weft.transport.messages.tables import GROUPS, PROGRAMS, SCRATCH_BYTES, WRONG_SIZE
+from weft.transport.queue_pair import QueuePair, error_name
+from weft.transport.regions import Region
 from weft.transport.torch_backend.work import MrcWork
 from weft.transport.underlay import Loopback, Underlay
 
@@ -34,22 +38,14 @@ class Wiring:
     """How ranks are wired; the same for all of them."""
 
     planes: int = 4
-    """Planes on loopback, where no world is given."""
-    check: bool = True
-    """Whether every packet carries an ICRC."""
-    liveness_s: float = LIVENESS_S
-    """Silence after which a peer counts as gone, at least."""
-    world: Underlay | None = None
+    """Planes on loopback, where no underlay is given."""
+    underlay: Underlay | None = None
     """Where packets go; the lab that WEFT_LAB names, or loopback, where none is given."""
-    journal_rows: int = 0
-    """Calls into the protocol that are kept."""
-    capture_rows: int = 0
-    """Packets that are kept."""
-    fast: bool = True
-    """Whether the thread is compiled."""
+    endpoint: EndpointSettings = field(default_factory=EndpointSettings)
+    """How each rank's endpoint runs."""
 
 
-def _world(wiring: Wiring, rank: int, ranks: int) -> Underlay:
+def _underlay(wiring: Wiring, rank: int, ranks: int) -> Underlay:
     """Return the lab that the environment names, or loopback."""
     name = os.environ.get(LAB_VARIABLE)
     if not name:
@@ -63,26 +59,23 @@ def _world(wiring: Wiring, rank: int, ranks: int) -> Underlay:
 class RankLinks:
     """See the module."""
 
-    def __init__(self, wiring: Wiring, store: Any, rank: int, ranks: int) -> None:
+    def __init__(self, wiring: Wiring, store: dist.Store, rank: int, ranks: int) -> None:
         """Meet the other ranks in `store` and connect to all of them."""
         self.rank, self.ranks, self.wiring, self.store = rank, ranks, wiring, store
-        self.endpoint = Endpoint(
-            wiring.world or _world(wiring, rank, ranks), peers=max(1, ranks - 1), check=wiring.check,
-            liveness_s=wiring.liveness_s, journal_rows=wiring.journal_rows, capture_rows=wiring.capture_rows,
-            fast=wiring.fast,
-        )  # fmt: skip
+        underlay = wiring.underlay or _underlay(wiring, rank, ranks)
+        self.endpoint = Endpoint(underlay, wiring.endpoint, peers=max(1, ranks - 1))
         self.endpoint.on_program = self._ended
         self.pairs: dict[int, QueuePair] = {}
         self._free: deque[int] = deque(range(PROGRAMS))
         self._running: dict[int, tuple[MrcWork, tuple[Region | None, ...]]] = {}
         self._room = threading.Condition(self.endpoint.lock)
         self._rows: list[int] = list(range(GROUPS))
-        self._scratch_at = layout.address_of(self.endpoint.wire.t.scratch)
+        self._scratch_at = layout.address_of(self.endpoint.state.transfers.scratch)
         # A script that ends without destroying its group still owes its peers what was not acknowledged.
         atexit.register(self.close)
         self._connect(store)
 
-    def _connect(self, store: Any) -> None:
+    def _connect(self, store: dist.Store) -> None:
         others = [other for other in range(self.ranks) if other != self.rank]
         for other in others:
             self.pairs[other] = self.endpoint.offer(f"rank {other}", rank=other, engine=True)
@@ -92,18 +85,18 @@ class RankLinks:
             theirs = json.loads(store.get(f"mrc/card/{other}"))
             self.pairs[other].connect(theirs[str(self.rank)])
 
-    def take_group(self, members: Sequence[int], name: str, store: Any) -> tuple[int, int]:
+    def take_group(self, members: Sequence[int], name: str, store: dist.Store) -> tuple[int, int]:
         """Return a row of the engine's table for a group of ranks, and the number that its tags begin with."""
         with self.endpoint.lock:
             if not self._rows:
                 raise LimitReachedError(f"all {GROUPS} groups are in use; destroy some")
             row = self._rows.pop()
-            self.endpoint.wire.t.members[row] = 0
+            self.endpoint.state.transfers.members[row] = 0
             for place, member in enumerate(members):
                 if member != self.rank:
                     index = self.pairs[member].index
-                    self.endpoint.wire.t.members[row, index] = 1
-                    self.endpoint.wire.t.seats[row, place] = index
+                    self.endpoint.state.transfers.members[row, index] = 1
+                    self.endpoint.state.transfers.seats[row, place] = index
         if self.rank == members[0]:
             store.set(f"mrc/group/{name}", str(self.store.add("mrc/groups", 1)))
         number = int(store.get(f"mrc/group/{name}"))
@@ -131,7 +124,7 @@ class RankLinks:
                 if not self._room.wait(_WAIT_S):
                     raise LimitReachedError(f"{PROGRAMS} collectives are under way and none ends")
             number = self._free.popleft()
-            tables = self.endpoint.wire.t
+            tables = self.endpoint.state.transfers
             scratch = self._scratch_at + number * SCRATCH_BYTES
             tables.bases[number] = (0, first[0], scratch, second[0], first[0], 0, keys[0], 0, keys[1], keys[2])
             tables.code[number, : len(program.code)] = program.code

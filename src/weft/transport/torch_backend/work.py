@@ -48,7 +48,7 @@ class MrcWork(_Work):
         if future is not None:
             self._fill(future)
 
-    def _fill(self, future: Any) -> None:
+    def _fill(self, future: torch.futures.Future[Any]) -> None:
         if self._error is None:
             future.set_result(self._outputs)
         else:
@@ -93,7 +93,7 @@ class MrcWork(_Work):
         return True
 
 
-def _values(done: Any) -> list[torch.Tensor]:
+def _values(done: torch.futures.Future[Any]) -> list[torch.Tensor]:
     """Return the results of several futures in one list."""
     return [tensor for one in done.value() for tensor in one.value()]
 

@@ -15,7 +15,9 @@ import numpy as np
 
 from weft.core.errors import WeftError
 from weft.mrc.columns import GOOD, SKIP
-from weft.transport.endpoint import Completion, Endpoint, QueuePair, Region
+from weft.transport.endpoint import Endpoint
+from weft.transport.queue_pair import Completion, QueuePair
+from weft.transport.regions import Region
 from weft.transport.underlay import Place
 from weft_lab.agents.channel import SAMPLE_S, AgentChannel
 from weft_lab.agents.port_watch import PortWatch
@@ -158,9 +160,9 @@ def echo(meeting: MrcAgent) -> None:
 
 def statistics(meeting: MrcAgent) -> dict[str, Any]:
     """Return what the endpoint has counted, by plane."""
-    wire, paths = meeting.endpoint.wire, meeting.world.paths
+    wire, paths = meeting.endpoint.state, meeting.world.paths
     own = wire.paths[meeting.pair.index]
-    evs = wire.s.evs[meeting.pair.index]
+    evs = wire.sender.evs[meeting.pair.index]
     planes: list[dict[str, int]] = [
         {"sent": 0, "resent": 0, "bytes": 0, "good": 0} for _ in range(meeting.world.planes)
     ]
@@ -171,7 +173,7 @@ def statistics(meeting: MrcAgent) -> dict[str, Any]:
             row["resent"] += int(own[place]["resent"])
             row["bytes"] += int(own[place]["bytes"])
             row["good"] += int(evs[place]["state"] in (GOOD, SKIP))
-    pair = wire.s.qp[meeting.pair.index]
+    pair = wire.sender.qp[meeting.pair.index]
     counted = ("sent", "resent", "silent", "spurious", "retired", "readmitted", "refused")
     return {
         "planes": planes,

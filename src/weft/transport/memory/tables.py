@@ -1,6 +1,6 @@
-"""The tables of the engine: messages under way, memory for short ones, programs; and the numbers that name things."""
+"""The tables of the engine: messages in flight, memory for short ones, programs; and the numbers that name things."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,8 +11,8 @@ SLOT = EAGER + HEAD
 SLOTS = 64
 RESERVED = 16
 """Slots of the inbox that only grants may use, so that they always get through."""
-TELL_AFTER = 16
-"""Messages taken after which the peer is told that their slots are free."""
+CREDIT_EVERY = 16
+"""Messages taken after which the peer gets credit for their slots."""
 SENDS, RECEIVES, GRANTS, POOL, PROGRAMS, INSTRUCTIONS, GROUPS = 512, 2048, 2048, 512, 256, 2048, 256
 
 SEND, RECEIVE, WAIT, REDUCE, COPY = 1, 2, 3, 4, 5
@@ -27,8 +27,8 @@ SCRATCH_BYTES = 1 << 16
 WORD_EAGER, WORD_DATA, WORD_CREDIT, WORD_BYE, WORD_ABORT = 1, 2, 3, 4, 5
 WORD_SHIFT, WORD_MASK = 24, 0xFFFFFF
 DATA_MESSAGE, GRANT_MESSAGE = 1, 2
-FREE, WAITING, READY, UNDER_WAY, POSTED_HERE, DONE = 0, 1, 2, 3, 4, 5
-OVERFULL, WRONG_SIZE, TOLD = 101, 102, 103
+FREE, WAITING, READY, IN_FLIGHT, POSTED_HERE, DONE = 0, 1, 2, 3, 4, 5
+OVERFULL, WRONG_SIZE, REPORTED_GONE = 101, 102, 103
 """Errors of the engine: more short messages came than anybody asked for; a message has another length than expected;
 another peer says that this one is gone."""
 OF_ENGINE = 1 << 62
@@ -42,26 +42,26 @@ def _rows(*names: str) -> np.dtype:
 class Transfers(NamedTuple):
     """The tables of the engine."""
 
-    sends: Any
-    receives: Any
-    grants: Any
-    pool: Any
-    pool_bytes: Any
-    programs: Any
-    code: Any
-    bases: Any
+    sends: np.ndarray
+    receives: np.ndarray
+    grants: np.ndarray
+    pool: np.ndarray
+    pool_bytes: np.ndarray
+    programs: np.ndarray
+    code: np.ndarray
+    bases: np.ndarray
     """For every program the addresses, then the keys, that its instructions count from."""
-    members: Any
+    members: np.ndarray
     """Which queue pairs belong to a group."""
-    seats: Any
+    seats: np.ndarray
     """Queue pair of every rank of a group."""
-    scratch: Any
+    scratch: np.ndarray
     """Memory of the programs."""
-    inbox: Any
-    bounce: Any
-    inbox_words: Any
-    bounce_words: Any
-    at: Any
+    inbox: np.ndarray
+    bounce: np.ndarray
+    inbox_words: np.ndarray
+    bounce_words: np.ndarray
+    at: np.ndarray
     """Where pool, inbox and bounce lie, and how many sends, receives, grants and pooled messages there are."""
 
 
@@ -81,7 +81,7 @@ def make_transfers(queue_pairs: int) -> Transfers:
         grants=np.zeros(GRANTS, _rows("state", "qp", "tag", "length", "far", "key", "row")),
         pool=np.zeros(POOL, _rows("state", "qp", "tag", "length")),
         pool_bytes=pool,
-        programs=np.zeros(PROGRAMS, _rows("state", "at", "end", "tag", "group", "under_way", "error", "culprit")),
+        programs=np.zeros(PROGRAMS, _rows("state", "at", "end", "tag", "group", "in_flight", "error", "culprit")),
         code=np.zeros((PROGRAMS, INSTRUCTIONS, COLUMNS), np.int64),
         bases=np.zeros((PROGRAMS, 2 * BASES), np.int64),
         members=np.zeros((GROUPS, queue_pairs), np.uint8),
