@@ -56,8 +56,8 @@ _QUIET_S = 0.05
 _WINDOW_LEAST = 1 << 20
 """Bytes that a fixed window has where there is room, though all peers at once might then fill the receive buffer."""
 _HEAR_S = 0.01
-_CHECK_EVERY = 64
-"""Calls of the thread after which one queue pair is held to the invariants: about a thousandth of its time."""
+_CHECK_EVERY_NS = 1_000_000_000
+"""How often one queue pair is held to the invariants: that takes a millisecond, so a thousandth of the thread."""
 
 
 @dataclass(frozen=True)
@@ -143,13 +143,14 @@ class Endpoint:
 
     def _run(self) -> None:
         hub = self.state.hub[0]
-        turns = 0
+        turn, check_ns = 0, time.monotonic_ns() + _CHECK_EVERY_NS
         while not hub["stop"]:
             self._pump(self.state, _ROUNDS, _WAIT_NS)
-            # Between two calls nothing moves, so the columns can be looked at; once in a while, because it takes long.
-            turns += 1
-            if turns % _CHECK_EVERY == 0 and not self._check_one(turns // _CHECK_EVERY):
-                return
+            # Between two calls nothing moves, so the columns can be looked at.
+            if time.monotonic_ns() >= check_ns:
+                turn, check_ns = turn + 1, time.monotonic_ns() + _CHECK_EVERY_NS
+                if not self._check_one(turn):
+                    return
             # Whoever holds the lock may wait for this thread to take commands: go on, and hear later.
             if hub["events_head"] > hub["events_tail"] and self.lock.acquire(timeout=_HEAR_S):
                 try:
