@@ -1,8 +1,12 @@
-"""Policies by name, to be replayed side by side: weft's own, what others do, and weft's with one rule left out."""
+"""Policies by name, to be replayed side by side: weft's own, what others do, and weft's with one rule left out.
+
+Rules of other distributions (`cluster.scheduling.rules`) are policies too: weft's numbers, their order and placement.
+"""
 
 from dataclasses import replace
 
 from weft.cluster.records.snapshot import SchedulingPolicy
+from weft.cluster.scheduling.rules import rule_names
 from weft.core.errors import UsageError
 
 LANE_SHARE = 0.01
@@ -31,6 +35,9 @@ def policy_of(name: str, nodes: int) -> SchedulingPolicy:
         "no-lane": replace(full, lane_nodes=0),
         "no-power": replace(full, power=False),
     }
-    if name not in table:
-        raise UsageError(f"there is no policy {name!r}; there are: {', '.join(table)}")
-    return table[name]
+    if name in table:
+        return table[name]
+    if name in rule_names():
+        return replace(full, rules=name)
+    known = dict.fromkeys((*table, *rule_names()))
+    raise UsageError(f"there is no policy {name!r}; there are: {', '.join(known)}")

@@ -13,6 +13,7 @@ from weft.campaign.failures import Failures
 from weft.campaign.measures import Measures
 from weft.campaign.trace import TraceJob
 from weft.cluster.health.quarantine import repaired, report
+from weft.cluster.invariants import InvariantSampler
 from weft.cluster.plan import decide
 from weft.cluster.records.actions import Action, Bind, Preempt, Replace, Resize, RunTest, Stop, Ticket, Wait
 from weft.cluster.records.effects import checkpointed, ended, stopped, witnessed
@@ -63,6 +64,7 @@ class TraceReplay:
         self.pass_ms = pass_ms
         self.measures = Measures(self.cluster, lines)
         self.failures = failures
+        self._invariants = InvariantSampler()
         self._failed = 0
         self.passes = 0
         self._left_ms: dict[str, int] = {}
@@ -96,6 +98,7 @@ class TraceReplay:
             self._happen(self.now_ms)
             actions = decide(self.cluster, self.now_ms)
             self.passes += 1
+            self._invariants.demand(self.cluster)
             last_ms = self.now_ms
             for action in actions:
                 self._carry_out(action)

@@ -1,6 +1,6 @@
-"""What must hold of every snapshot, and of every pass: functions that tests run, and engines may before they act.
+"""What must hold of every snapshot, and of every pass: tests look at each, engines and replays at a sample.
 
-Each returns what is broken, in words; nothing where all is well.
+Each function returns what is broken, in words; nothing where all is well.
 """
 
 from collections import Counter, defaultdict
@@ -10,6 +10,37 @@ from weft.cluster.records.actions import Action, Bind, Replace, Resize
 from weft.cluster.records.job import Job
 from weft.cluster.records.node import NodeState
 from weft.cluster.records.snapshot import Snapshot
+from weft.cluster.scheduling.state import ClusterState
+
+SAMPLED = 256
+"""One pass in so many is looked at in the product: a look costs about as much as a pass over a fresh state."""
+
+
+class InvariantError(AssertionError):
+    """A state breaks what must hold of every state."""
+
+
+class InvariantSampler:
+    """Looks at a cluster's state on the first pass after a restore, and on one in `SAMPLED` from then on."""
+
+    def __init__(self, every: int = SAMPLED) -> None:
+        """Look at one pass in `every`."""
+        self._every, self._passes = every, 0
+        self._known: set[str] = set()
+
+    def after_pass(self, cluster: ClusterState) -> list[str]:
+        """Count a pass; return what is newly broken if it is one to look at."""
+        self._passes += 1
+        if (self._passes - 1) % self._every:
+            return []
+        found = [text for text in broken(cluster.snapshot()) if text not in self._known]
+        self._known.update(found)
+        return found
+
+    def demand(self, cluster: ClusterState) -> None:
+        """Count a pass; raise where it is one to look at and something is broken."""
+        if found := self.after_pass(cluster):
+            raise InvariantError("; ".join(found))
 
 
 def broken(snapshot: Snapshot) -> list[str]:

@@ -31,9 +31,9 @@ _WITNESSES = 2
 _REPAIRED = "repaired"
 
 
-def report(program: str, at_ms: int, *, passed: bool, text: str = "", gpu: int | None = None) -> NodeEvidence:
+def report(program: str, at_ms: int, *, passed: bool, text: str = "", repair: str = "") -> NodeEvidence:
     """Return the report of an active test, in the form in which a node's evidence holds it."""
-    return NodeEvidence(f"test:{program}", at_ms, "note" if passed else "fatal", text, gpu=gpu)
+    return NodeEvidence(f"test:{program}", at_ms, "note" if passed else "fatal", text, repair=repair)
 
 
 def repaired(at_ms: int, text: str = "") -> NodeEvidence:

@@ -32,32 +32,31 @@ REPAIRS: dict[str, Repair] = {
     "silent": Repair("power-cycle, then look at the console", (), 10, 30),
     "xid": Repair("reset the GPU; swap the tray if it comes again", ("GPU tray",), 60, 240),
     "ecc": Repair("reset to remap rows; swap the tray if rows run out", ("GPU tray",), 60, 240),
-    "throttle": Repair("clean and reseat the cooling of the tray", ("thermal pads",), 45, 120),
+    "throttling": Repair("clean and reseat the cooling of the tray", ("thermal pads",), 45, 120),
     "link": Repair("clean or swap the optic, then the cable", ("optic", "fibre"), 20, 60),
     "memory": Repair("swap the tray: its memory fails patterns", ("GPU tray",), 60, 240),
     "matmul": Repair("swap the tray: it computes wrongly", ("GPU tray",), 60, 240),
     "lemon": Repair("swap the tray and send it to the vendor", ("GPU tray",), 60, 240),
     "": Repair("reseat, power-cycle, run the long test", (), 30, 120),
 }
-"""By the check that saw the fault; the last is for everything else."""
+"""By name, which is that of the check unless its evidence names another; the last is for everything else.
+
+A health check names its repair in the registry (`engines.health.registry`)."""
 
 
 def repair_for(node: Node, finding: str, now_ms: int) -> Ticket:
     """Return the ticket for a node with a finding."""
-    check = _check(node.evidence, finding)
-    repair = REPAIRS[check]
+    repair = REPAIRS[_repair_name(node.evidence, finding)]
     out_ms = repair.out_min * _MINUTE_MS + (now_ms - node.out_ms if node.out_ms is not None else 0)
     return Ticket(
         node.number, finding, repair.action, repair.parts, repair.technician_min, node.gpus * out_ms, node.evidence
     )
 
 
-def _check(evidence: tuple[NodeEvidence, ...], finding: str) -> str:
+def _repair_name(evidence: tuple[NodeEvidence, ...], finding: str) -> str:
+    """Return the repair that the newest evidence with a known one calls for."""
     if "lemon" in finding:
         return "lemon"
-    names = [each.check.removeprefix("test:") for each in evidence if each.severity != "note"]
-    for name in reversed(names):
-        for known in REPAIRS:
-            if known and known in name:
-                return known
-    return ""
+    seen = (each for each in reversed(evidence) if each.severity != "note")
+    named = (each.repair or each.check.removeprefix("test:") for each in seen)
+    return next((name for name in named if name in REPAIRS), "")

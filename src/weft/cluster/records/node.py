@@ -71,6 +71,8 @@ class NodeEvidence:
     """The job that was hit, where there was one."""
     gpu: int | None = None
     """The GPU of the node that it is about, where it is about one."""
+    repair: str = ""
+    """The repair that it calls for (`health.tickets.REPAIRS`), where that is not the one of its check's name."""
 
 
 @dataclass(frozen=True, slots=True)

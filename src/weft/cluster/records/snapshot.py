@@ -45,8 +45,10 @@ class Power:
 
 @dataclass(frozen=True, slots=True)
 class SchedulingPolicy:
-    """Rules and their numbers."""
+    """Which rules hold, and their numbers."""
 
+    rules: str = "weft"
+    """The order of the queue and the placement of gangs, by name (`scheduling.rules`)."""
     backfill: bool = True
     """Whether later jobs may start before a blocked one where that does not delay it."""
     preempt: bool = True

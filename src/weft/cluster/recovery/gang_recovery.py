@@ -9,7 +9,7 @@ import numpy as np
 from weft.cluster.records.actions import Action, Preempt, Replace, Resize
 from weft.cluster.records.job import Job, JobState, Placement
 from weft.cluster.records.node import NodeState
-from weft.cluster.scheduling.placement import compact
+from weft.cluster.scheduling.rules import Placing
 from weft.cluster.scheduling.state import ClusterState
 
 
@@ -79,7 +79,7 @@ def _mended(cluster: ClusterState, job: Job, lost: set[int], now_ms: int) -> Rep
         found = cluster.pool.candidates(job.placement.gpus_per_node, degraded=job.takes_degraded)
         whole = found[cluster.pool.usable[found] == job.placement.gpus_per_node]
         if len(whole) >= len(gone):
-            spares = compact(whole, len(gone), cluster.pool.levels)
+            spares = cluster.rules.place(Placing(whole, len(gone)), cluster.pool)
             return Replace(job.id, gone, tuple(spares.tolist()))
         if job.gang.elastic and rest >= job.gang.fewest:
             rest = job.gang.fewest + (rest - job.gang.fewest) // job.gang.step * job.gang.step

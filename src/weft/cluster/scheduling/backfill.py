@@ -15,8 +15,9 @@ from weft.cluster.records.job import Job, Placement
 from weft.cluster.records.snapshot import FAR_MS, Reservation
 from weft.cluster.records.wait_reasons import TEXTS, Reason
 from weft.cluster.scheduling import power_budget
-from weft.cluster.scheduling.placement import Column, Flags, apart, compact
+from weft.cluster.scheduling.placement import Column, Flags
 from weft.cluster.scheduling.preemption import Want, horizon_ms, make_room
+from weft.cluster.scheduling.rules import Placing
 from weft.cluster.scheduling.state import ClusterState
 
 _NAMED = 3
@@ -62,7 +63,7 @@ class SchedulingCycle:
     def __init__(self, cluster: ClusterState, now_ms: int) -> None:
         self.cluster, self.now_ms, self.policy = cluster, now_ms, cluster.policy
         queue = cluster.queue
-        self.rows, self.aged = queue.order(now_ms, cluster.shares)
+        self.rows, self.aged = cluster.rules.order(queue, cluster.shares, now_ms)
         pick = queue.table[:, self.rows]
         self.need, self.gpus, self.total, self.watts, self.team, self.limit_ms, self.array = pick[:7]
         self.last_wait, self.degraded = pick[7:9]
@@ -249,8 +250,7 @@ class SchedulingCycle:
             self._pass_over(at, Reason.POWER)
             return
         count = self._width(job, at, len(found)) if gang.elastic else gang.nodes
-        service = job.kind == "service"
-        ranked = pool.ranked(apart(found, count, pool.t0) if service else compact(found, count, pool.levels))
+        ranked = pool.ranked(cluster.rules.place(Placing(found, count, spread=job.kind == "service"), pool))
         whole = bool((pool.usable[ranked] == gang.gpus_per_node).all())
         devices = () if whole else pool.devices(ranked.tolist(), gang.gpus_per_node)
         team = int(self.team[at])

@@ -7,8 +7,8 @@ import numpy as np
 
 from weft.cluster.records.actions import Resize
 from weft.cluster.records.job import Job, JobState, Placement
-from weft.cluster.scheduling.placement import compact
 from weft.cluster.scheduling.power_budget import site_left_w
+from weft.cluster.scheduling.rules import Placing
 from weft.cluster.scheduling.state import ClusterState
 
 
@@ -46,5 +46,5 @@ def _grown(cluster: ClusterState, job: Job) -> Resize | None:
     more = room // gang.step * gang.step
     if more <= 0 or job.placement.devices:
         return None
-    nodes = np.concatenate([cluster.nodes_of[job.id], compact(free, more, pool.levels)])
+    nodes = np.concatenate([cluster.nodes_of[job.id], cluster.rules.place(Placing(free, more), pool)])
     return Resize(job.id, Placement(tuple(pool.ranked(nodes).tolist()), gang.gpus_per_node), "grow")

@@ -21,6 +21,7 @@ from weft.cluster.scheduling.placement import Column
 from weft.cluster.scheduling.pool import Pool
 from weft.cluster.scheduling.power_budget import Ramp
 from weft.cluster.scheduling.queue import LAST_WAIT, Queue, is_fast
+from weft.cluster.scheduling.rules import rules_of
 from weft.cluster.scheduling.running_jobs import RunningJobs, back_ms
 
 
@@ -31,6 +32,7 @@ class ClusterState:
         """Open a state at `snapshot`."""
         assert all(node.number == at for at, node in enumerate(snapshot.nodes)), "node n stands at position n"
         self.policy = snapshot.policy
+        self.rules = rules_of(self.policy.rules)
         self.power: Power = snapshot.power
         self.ramp = Ramp(snapshot.power, self.policy)
         self.pool = Pool(snapshot.nodes)

@@ -1,4 +1,4 @@
-"""The words of health programs: a program, what it is told, what it finds."""
+"""Health checks as data: a check, its settings, its findings."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -24,7 +24,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class CheckSetting:
-    """What a program is told."""
+    """What a check works with."""
 
     seconds: float = 1.0
     """How long each active test works."""
@@ -48,7 +48,7 @@ class CheckSetting:
 
 @dataclass(frozen=True, slots=True)
 class HealthReport:
-    """What a program has found."""
+    """What a check has found."""
 
     program: str
     """Which."""
@@ -76,17 +76,19 @@ class HealthReport:
 
 @dataclass(frozen=True, slots=True)
 class HealthCheck:
-    """A health program."""
+    """A health check."""
 
     name: str
     """What it is called."""
     kind: Literal["passive", "active"]
     """Whether it only reads."""
     catches: str
-    """What it can catch."""
+    """What it detects."""
     threshold: str
-    """From when on it speaks."""
+    """From which value on it reports."""
     takes: str
     """How long it takes."""
     run: Callable[[CheckSetting], HealthReport]
     """What it does."""
+    repair: str = ""
+    """What is done about a node that fails it: a name in `cluster.health.tickets.REPAIRS`; the general one if empty."""

@@ -1,19 +1,27 @@
-"""What NVIDIA's management library says of GPUs, where it is installed: errors, remapped rows, heat, throttling.
+"""What NVIDIA's management library says of GPUs, where there is one: errors, remapped rows, heat, throttling.
 
-Spoken to directly (ctypes); no package is needed, and without the library the report says so.
+Where there is no library or no driver the report says so, and nothing else of weft minds.
 """
 
-import ctypes
 import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import pynvml
 
 from weft.engines.health.checks import CheckSetting, Finding, HealthReport
 
 HOT_C = 90
 """Degrees Celsius: GPUs slow themselves down from about here on."""
-_UNCORRECTED, _VOLATILE = 1, 0
-_TEMPERATURE_OF_GPU = 0
-_HARDWARE_SLOWDOWN = 0x8 | 0x40 | 0x80
-"""Clocks held down by hardware: slowdown, thermal, power brake (nvml.h, nvmlClocksEventReason*)."""
+_HARDWARE_SLOWDOWN = (
+    pynvml.nvmlClocksThrottleReasonHwSlowdown
+    | pynvml.nvmlClocksThrottleReasonHwThermalSlowdown
+    | pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown
+)
+"""Clocks held down by hardware, not by a limit that somebody has set."""
+
+_NO_DRIVER = "the NVIDIA management library finds no driver"
+_Found = TypeVar("_Found")
 
 
 def gpus(setting: CheckSetting) -> HealthReport:
@@ -21,48 +29,44 @@ def gpus(setting: CheckSetting) -> HealthReport:
     del setting
     began = time.monotonic()
     try:
-        library = ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError:
-        return HealthReport("gpus", (), note="there is no NVIDIA management library here")
-    if library.nvmlInit_v2() != 0:
-        return HealthReport("gpus", (), note="the NVIDIA management library finds no driver")
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        missing = error == pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+        note = "there is no NVIDIA management library here" if missing else _NO_DRIVER
+        return HealthReport("gpus", (), note=note)
     try:
-        count = ctypes.c_uint()
-        library.nvmlDeviceGetCount_v2(ctypes.byref(count))
-        found = [one for number in range(count.value) for one in _judge(library, number)]
+        count = _asked(pynvml.nvmlDeviceGetCount) or 0
+        found = [one for number in range(count) for one in _judge(number)]
     finally:
-        library.nvmlShutdown()
-    return HealthReport("gpus", tuple(found), {"gpus": float(count.value)}, time.monotonic() - began)
+        pynvml.nvmlShutdown()
+    return HealthReport("gpus", tuple(found), {"gpus": float(count)}, time.monotonic() - began)
 
 
-def _judge(library: ctypes.CDLL, number: int) -> list[Finding]:
-    handle = ctypes.c_void_p()
-    if library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(number), ctypes.byref(handle)) != 0:
+def _asked(question: Callable[..., _Found], *about: object) -> _Found | None:
+    """Return the library's answer; nothing where a GPU does not know, as small ones do not of ECC."""
+    try:
+        return question(*about)
+    except pynvml.NVMLError:
+        return None
+
+
+def _judge(number: int) -> list[Finding]:
+    handle = _asked(pynvml.nvmlDeviceGetHandleByIndex, number)
+    if handle is None:
         return [Finding("nvml", "fatal", f"GPU {number} does not answer", number)]
     found: list[Finding] = []
-    errors = ctypes.c_ulonglong()
-    if library.nvmlDeviceGetTotalEccErrors(handle, _UNCORRECTED, _VOLATILE, ctypes.byref(errors)) == 0 and errors.value:
-        found.append(
-            Finding("ecc", "fatal", f"{errors.value} uncorrected memory errors since the driver started", number)
-        )
-    found += _rows(library, handle, number)
-    heat, reasons = ctypes.c_uint(), ctypes.c_ulonglong()
-    if library.nvmlDeviceGetTemperature(handle, _TEMPERATURE_OF_GPU, ctypes.byref(heat)) == 0 and heat.value >= HOT_C:
-        found.append(Finding("thermal", "warning", f"{heat.value} degrees Celsius", number))
-    asked = library.nvmlDeviceGetCurrentClocksThrottleReasons(handle, ctypes.byref(reasons))
-    if asked == 0 and reasons.value & _HARDWARE_SLOWDOWN:
-        found.append(Finding("throttling", "warning", f"hardware holds the clocks down ({reasons.value:#x})", number))
+    kinds = (pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC)
+    if errors := _asked(pynvml.nvmlDeviceGetTotalEccErrors, handle, *kinds):
+        found.append(Finding("ecc", "fatal", f"{errors} uncorrected memory errors since the driver started", number))
+    _, _, pending, failed = _asked(pynvml.nvmlDeviceGetRemappedRows, handle) or (0, 0, 0, 0)
+    if failed:
+        found.append(Finding("ecc", "fatal", "a memory row could not be remapped", number))
+    elif pending:
+        found.append(Finding("ecc", "warning", "a remapped row waits for a reset", number))
+    heat = _asked(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU)
+    if heat is not None and heat >= HOT_C:
+        found.append(Finding("thermal", "warning", f"{heat} degrees Celsius", number))
+    reasons = _asked(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle) or 0
+    if reasons & _HARDWARE_SLOWDOWN:
+        found.append(Finding("throttling", "warning", f"hardware holds the clocks down ({reasons:#x})", number))
     return found
-
-
-def _rows(library: ctypes.CDLL, handle: ctypes.c_void_p, number: int) -> list[Finding]:
-    """Return what is known of remapped memory rows."""
-    corrected, uncorrected, pending, failed = (ctypes.c_uint() for _ in range(4))
-    known = library.nvmlDeviceGetRemappedRows(
-        handle, ctypes.byref(corrected), ctypes.byref(uncorrected), ctypes.byref(pending), ctypes.byref(failed)
-    )
-    if known != 0:
-        return []
-    if failed.value:
-        return [Finding("ecc", "fatal", "a memory row could not be remapped", number)]
-    return [Finding("ecc", "warning", "a remapped row waits for a reset", number)] if pending.value else []

@@ -13,6 +13,7 @@ from typing import Any
 
 from weft.cluster import lifecycle
 from weft.cluster.health.node_life import NodeEvent, after, allowed
+from weft.cluster.invariants import InvariantSampler
 from weft.cluster.lifecycle import ProcessEnd
 from weft.cluster.log import DecisionRecorder
 from weft.cluster.records import actions
@@ -78,6 +79,7 @@ class LocalEngine:
     def _record(self, snapshot: Snapshot) -> None:
         """Decide on `snapshot` from now on, and begin a log of what is decided."""
         self._recorder = DecisionRecorder(snapshot)
+        self._invariants = InvariantSampler()
         self.memory.decisions.begin(self._recorder.opening, self.now())
 
     def close(self) -> None:
@@ -297,6 +299,9 @@ class LocalEngine:
         decided, line = self._recorder.decide(now)
         if self.memory.decisions.append(line):
             self._record(self.cluster.snapshot())
+        for text in self._invariants.after_pass(self.cluster):
+            with self.memory.store.transaction():
+                self.memory.store.note(now, f"invariant violated: {text}")
         # What a pass does may call for another: a node that was taken out is tested by the next one.
         self._dirty = any(not isinstance(action, actions.Wait) for action in decided)
         if not decided:

@@ -1,4 +1,4 @@
-"""Active tests of nodes, as decisions call for them: the health programs in processes of their own.
+"""Active tests of nodes, as decisions call for them: health checks in processes of their own.
 
 A test that was running when the engine ended is simply run again: nobody waits for an old one.
 """
@@ -13,6 +13,7 @@ from weft.cluster.health.quarantine import PROGRAMS, report
 from weft.cluster.records.actions import RunTest
 from weft.cluster.records.effects import tested, witnessed
 from weft.cluster.records.node import Node
+from weft.engines.health.registry import known
 from weft.engines.local.launches import with_package
 
 MOST_S = 600.0
@@ -21,7 +22,7 @@ _SECONDS = "0.5"
 
 @dataclass(frozen=True, slots=True)
 class TestProcess:
-    """A test under way."""
+    """A test in flight."""
 
     action: RunTest
     """What was asked for."""
@@ -64,9 +65,9 @@ class TestProcesses:
             if late:
                 running.process.kill()
             del self._running[number]
-            wrong = _wrong(running.process, late=late)
+            wrong, repair = _wrong(running.process, late=late)
             program = running.action.program
-            seen = report(program, now_ms, passed=not wrong, text=wrong)
+            seen = report(program, now_ms, passed=not wrong, text=wrong, repair=repair)
             node = nodes[number]
             if running.action.idle and not wrong:
                 found.append((tested(node, now_ms), f"{program} test passed"))
@@ -82,12 +83,14 @@ class TestProcesses:
         self._running.clear()
 
 
-def _wrong(process: "subprocess.Popen[str]", *, late: bool) -> str:
-    """Return what a test has found, in words; empty where it has passed."""
-    said, errors = process.communicate()
+def _wrong(process: "subprocess.Popen[str]", *, late: bool) -> tuple[str, str]:
+    """Return what a test has found, in words, and the repair of the first check that failed; empty where it passed."""
+    output, errors = process.communicate()
     if late:
-        return f"it did not end within {MOST_S:g} s"
+        return f"it did not end within {MOST_S:g} s", ""
     if process.returncode:
-        return f"it ended with status {process.returncode}: {(errors.strip().splitlines() or ['no word'])[-1]}"
-    findings = [one for each in json.loads(said) for one in each["findings"] if one["severity"] == "fatal"]
-    return "; ".join(one["text"] for one in findings)
+        reason = (errors.strip().splitlines() or ["it said nothing"])[-1]
+        return f"it ended with status {process.returncode}: {reason}", ""
+    found = [(each["program"], one) for each in json.loads(output) for one in each["findings"]]
+    fatal = [(program, one["text"]) for program, one in found if one["severity"] == "fatal"]
+    return "; ".join(text for _, text in fatal), known()[fatal[0][0]].repair if fatal else ""
