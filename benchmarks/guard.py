@@ -39,11 +39,11 @@ def _switch(run: Session, guard: Guard, *, on: bool, at_rest: bool) -> None:
     guard.settle()
     guard.spec = guard.spec.model_copy(update={"at_rest": at_rest})
     guard._rest = None  # noqa: SLF001 - the steps before this one were not guarded
-    guard.seals.forget()
+    guard.checksums.forget()
     run.guard = guard if on else None
     assert isinstance(run.reducer, Reducer)
     for bucket in run.reducer.buckets:
-        bucket.seals = guard.seals if on and at_rest else None
+        bucket.watch = guard.checksums if on and at_rest else None
 
 
 @dataclass
@@ -84,7 +84,7 @@ def rank(reporter: Reporter, job: JobSpec, folder: str) -> dict[str, Any]:
     own: dict[str, list[float]] = {kind: [] for kind in kinds}
     inside = _Inside()
     inside.around(guard, "begin", "fed", "leaf", "before_update", "after_update")
-    inside.around(guard.seals, "put", "check")
+    inside.around(guard.checksums, "put", "check")
     kind = ""
     for step in run.steps():
         block, place = divmod(step.number, BLOCK)

@@ -35,7 +35,6 @@ from weft.training.sdc.bit_flips import flip_bit
 from weft.training.sdc.replay import catch_rate
 from weft.training.sdc.verdicts import RankEvidence
 from weft.training.session import Session, start
-from weft.training.step import Step
 
 RANKS, MICRO_BATCHES, STEPS = 3, 6, 3
 PLACES = ("weights", "optimizer", "activations", "gradient before", "gradient in bucket", "gradient after")
@@ -183,7 +182,7 @@ class Bench:
     def _one(self, number: int) -> None:
         run, guard = self.run, self.run.guard
         assert guard is not None
-        step = Step(run, number, run._sharing)  # noqa: SLF001 - a step made outside the run's own loop
+        step = run.step(number)
         for group in self.optimizer.param_groups:
             group["lr"] = step.learning_rate
         self._flip_state()

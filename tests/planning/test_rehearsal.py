@@ -10,7 +10,8 @@ from weft.cli.main import main
 from weft.cli.planning.rehearse import figures, shown
 from weft.planning.rehearsal import rehearse
 from weft.specs import load_job
-from weft.training.run_dir import RunDir, RunRecord, StepLine
+from weft.training.metrics.step_line import StepLine
+from weft.training.run_dir import RunDir, RunRecord
 
 
 @pytest.fixture(scope="module")

@@ -148,7 +148,7 @@ def train_slowly(job: JobSpec, folder: str, *, resume: bool, reporter: Reporter)
     open_leaf = Step.open_leaf
 
     def open_slowly(step: Step, order: int) -> None:
-        runs.append(len(step.sharing.runs[1]))
+        runs.append(len(step.split.runs[1]))
         if step.indices[0] > 0:
             time.sleep(0.05)
         open_leaf(step, order)

@@ -6,7 +6,8 @@ import torch
 from weft.specs import load_job
 from weft.training.checkpoint.store import CheckpointStore
 from weft.training.compare import compare
-from weft.training.run_dir import RunDir, RunRecord, StepLine
+from weft.training.metrics.step_line import StepLine
+from weft.training.run_dir import RunDir, RunRecord
 
 JOB = load_job("tiny-gpt")
 

@@ -11,16 +11,14 @@ from hypothesis import strategies as st
 
 from weft.core.errors import FailedError, UsageError
 from weft.specs import JobSpec, load_job
+from weft.training.metrics.step_line import StepLine, bits, from_bits
 from weft.training.run_dir import (
     METRICS,
     RESULT,
     SESSIONS,
     RunDir,
     RunRecord,
-    StepLine,
-    bits,
     find,
-    from_bits,
     latest,
     records,
 )
@@ -114,7 +112,7 @@ def test_two_trainings_never_write_in_one_folder(tmp_path: Path):
 def test_a_killed_training_lets_go_of_its_folder(tmp_path: Path):
     text = (
         "import os, signal, sys; from pathlib import Path; from weft.specs import load_job;"
-        "from weft.training.run_dir import Run; Run.start(Path(sys.argv[1]), load_job('tiny-gpt'));"
+        "from weft.training.run_dir import RunDir; RunDir.start(Path(sys.argv[1]), load_job('tiny-gpt'));"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
     subprocess.run([sys.executable, "-c", text, str(tmp_path)], check=False)

@@ -7,8 +7,9 @@ import torch
 from tests.training.ranks import MIXTURE, job_of, trained
 
 from weft.core.errors import FailedError, UsageError
+from weft.training.metrics.step_line import from_bits
 from weft.training.parallel.apply import check_compiler
-from weft.training.run_dir import RunRecord, from_bits
+from weft.training.run_dir import RunRecord
 
 RELATIVE = 1e-5
 """Tolerance of fp32 sums in another order, over five steps."""

@@ -11,12 +11,9 @@ import contextlib
 import difflib
 import fcntl
 import json
-import math
 import os
 import re
-import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -25,6 +22,7 @@ from weft.core.provenance import digest, provenance
 from weft.core.toml import written
 from weft.specs import JobSpec
 from weft.training.checkpoint.manifest import CheckpointManifest, complete
+from weft.training.metrics.step_line import StepLine, finite
 
 State = Literal["running", "finished", "interrupted"]
 
@@ -38,56 +36,6 @@ _MOST_RUNS = 1_000_000
 # What may change between a run and its resumption: how long, how wide, how often things are kept, and people's words.
 _FREE = ("steps", "description", "team", "priority", "time_limit", "checkpoint", "evaluation", "recovery", "faults")
 _FREE_PLAN = ("dp", "shard")
-
-
-@dataclass(frozen=True, slots=True)
-class StepLine:
-    """One step, as a line of `metrics.jsonl`."""
-
-    step: int
-    """Steps done after it, counted from 1."""
-    loss: float
-    """Mean loss of the step's batch."""
-    grad_norm: float
-    """Norm of the gradient before it was clipped."""
-    learning_rate: float
-    """Learning rate that was used."""
-    tokens: int
-    """Tokens in the step's batch."""
-    seconds: Mapping[str, float]
-    """Seconds by class of the average rank; they sum to the step's wall time."""
-    weights_digest: str | None = None
-    """Digest of all weights after the step, where it was taken."""
-    tensors: Mapping[str, str] = field(default_factory=dict)
-    """Digest by tensor after the step, where they were taken."""
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the line as plain values: floats also as their bits, and none where JSON has no word for them."""
-        line: dict[str, Any] = {
-            "step": self.step,
-            "loss": _finite(self.loss),
-            "loss_bits": bits(self.loss),
-            "grad_norm": _finite(self.grad_norm),
-            "grad_norm_bits": bits(self.grad_norm),
-            "learning_rate": self.learning_rate,
-            "tokens": self.tokens,
-            "seconds": dict(self.seconds),
-        }
-        if self.weights_digest is not None:
-            line["weights_digest"] = self.weights_digest
-        if self.tensors:
-            line["tensors"] = dict(self.tensors)
-        return line
-
-
-def bits(value: float) -> str:
-    """Return the 64 bits of a float as 16 hexadecimal digits, so that equal means equal, NaN included."""
-    return struct.pack(">d", value).hex()
-
-
-def from_bits(digits: str) -> float:
-    """Return the float whose bits are `digits`."""
-    return float(struct.unpack(">d", bytes.fromhex(digits))[0])
 
 
 def identity(job: JobSpec) -> dict[str, Any]:
@@ -164,7 +112,7 @@ class RunDir:
 
     def evaluation(self, step: int, values: Mapping[str, float]) -> None:
         """Write down an evaluation."""
-        line = {"step": step, **{name: _finite(value) for name, value in values.items()}}
+        line = {"step": step, **{name: finite(value) for name, value in values.items()}}
         self._append(EVALUATIONS, line)
 
     def session(self, notes: Mapping[str, Any]) -> None:
@@ -455,7 +403,3 @@ def _is_locked(folder: Path) -> bool:
 def _by_number(path: Path) -> tuple[str, int]:
     match = _NUMBERED.fullmatch(path.name)
     return (match["job"], int(match["number"])) if match else (path.name, 0)
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

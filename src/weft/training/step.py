@@ -7,41 +7,44 @@ element, and one vector of sums (losses by micro-batch, the norm's grid count, t
 import contextlib
 import math
 import time
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from weft.core.errors import FailedError, UsageError
-from weft.core.seeds import Seed, mix
-from weft.training.metrics.ledger import TimeClass
+from weft.core.units import PICOSECONDS_PER_SECOND, Picoseconds
+from weft.training.checked_collectives import mark_step
+from weft.training.metrics.ledger import TimeClass, bubble_ps
 from weft.training.parallel import exact_sum
+from weft.training.parallel.mesh import CHUNKS
 from weft.training.parallel.microbatches import MicroBatchSplit
 from weft.training.parallel.reducer import Share
-
-if TYPE_CHECKING:
-    from weft.training.session import Session
+from weft.training.rank_context import RankContext
+from weft.training.trained_model import TrainedModel
 
 _HALF_WORD = 31
 
 
 class Step:
-    """A global step, as this rank lives through it."""
+    """A global step on this rank."""
 
-    def __init__(self, run: "Session", number: int, sharing: MicroBatchSplit) -> None:
-        """Begin step `number`, counted from 0, with its micro-batches divided as `sharing` says."""
-        self._run = run
+    def __init__(  # noqa: PLR0917 - made in one place, by the session
+        self, context: RankContext, trained: TrainedModel, number: int, split: MicroBatchSplit, learning_rate: float,
+        asked_to_stop: Callable[[], bool] = bool,
+    ) -> None:  # fmt: skip
+        """Begin step `number`, counted from 0, with its micro-batches divided as `split` says."""
+        self._context, self._trained, self._asked_to_stop = context, trained, asked_to_stop
         self.number = number
-        self.sharing = sharing
-        self.indices = sharing.indices(run.mesh.place)
+        self.split = split
+        self.indices = split.indices(context.mesh.place)
         """Micro-batches that this rank takes part in."""
         self.loss = math.nan
         """Mean loss over all micro-batches, after `reduce`."""
         self.gradient_norm = math.nan
         """Norm of the whole gradient before clipping, after `reduce`."""
-        self.learning_rate = run.learning_rate(number)
+        self.learning_rate = learning_rate
         """What the job's schedule says for this step."""
         self.stop = False
         """Whether some rank was asked to stop, after `reduce`."""
@@ -52,29 +55,29 @@ class Step:
         self._added = 0
         self._begun_s = time.monotonic()
         self._waited_s = 0.0
-        run.reducer.begin(self._shares(), 1.0 / sharing.count)
-        if run.guard is not None:
-            run.guard.begin(number, sharing)
+        trained.reducer.begin(self._shares(), 1.0 / split.count)
+        if context.guard is not None:
+            mark_step(number)
+            context.guard.begin(number, split)
 
     def _shares(self) -> dict[str, Share]:
-        place = self._run.mesh.place
-        return {kind: Share(self.sharing.group_positions(kind, place)) for kind in ("dense", "experts")}
+        place = self._context.mesh.place
+        return {kind: Share(self.split.group_positions(kind, place)) for kind in ("dense", "experts")}
 
     def micro_batches(self) -> Iterator[Tensor]:
         """Yield the tokens of each of this rank's micro-batches, int64 `[micro, length + 1]`, on its device.
 
         Run forward and backward on each and call `add`; random numbers are seeded by (seed, step, micro-batch).
         """
-        word = Seed(self._run.job.seed).branch("dropout", self.number).word()
         for order, index in enumerate(self.indices):
-            with self._run.ledger.spending(TimeClass.INPUT):
-                tokens = self._run.stream.micro_batch(self.number, index).to(self._run.device)
-            torch.manual_seed(mix(word, index) >> 1)
-            if self._run.guard is not None:
-                self._run.guard.fed(index, tokens)
+            with self._context.ledger.spending(TimeClass.INPUT):
+                tokens = self._context.stream.micro_batch(self.number, index).to(self._context.device)
+            torch.manual_seed(self._context.stream.torch_seed(self.number, index))
+            if self._context.guard is not None:
+                self._context.guard.fed(index, tokens)
             self.open_leaf(order)
             yield tokens
-        self._run.reducer.at(None)
+        self._trained.reducer.at(None)
 
     def add(self, loss: Tensor) -> None:
         """Count a micro-batch as done; `loss` is its mean, whose backward pass has been run."""
@@ -84,18 +87,18 @@ class Step:
             )
         self._added += 1
         self._losses.append(loss.detach())
-        self.close_leaf(self._run.parameters)
+        self.close_leaf(self._trained.parameters)
 
     def open_leaf(self, order: int) -> None:
         """Say that the gradients which come next are those of this rank's micro-batch number `order`."""
-        place = self._run.mesh.place
-        if self._run.guard is not None:
-            self._run.guard.leaf(self.indices[order])
-        self._run.reducer.at({kind: self.sharing.positions(kind, place)[order] for kind in ("dense", "experts")})
+        place = self._context.mesh.place
+        if self._context.guard is not None:
+            self._context.guard.leaf(self.indices[order])
+        self._trained.reducer.at({kind: self.split.positions(kind, place)[order] for kind in ("dense", "experts")})
 
     def close_leaf(self, parameters: Iterable[nn.Parameter]) -> None:
         """Say that `parameters` have all the gradients that the present micro-batch gives them."""
-        self._run.reducer.pad(parameters)
+        self._trained.reducer.pad(parameters)
 
     def take_losses(self, losses: list[Tensor]) -> None:
         """Take the losses of all micro-batches at once, from a pipeline; empty on ranks without the last stage."""
@@ -108,14 +111,23 @@ class Step:
         begun = time.monotonic()
         computed: list[float] = []
         yield computed
-        self._run.reducer.at(None)
+        self._trained.reducer.at(None)
         waited = time.monotonic() - begun - sum(computed)
         self._waited_s += waited
-        self._run.book_waiting(waited, sum(computed), len(self.indices))
+        self._record_pipeline_wait(waited, sum(computed))
+
+    def _record_pipeline_wait(self, waited_s: float, computed_s: float) -> None:
+        """Enter what a pipeline waited: the schedule's own share as bubble, the rest as exposed communication."""
+        ledger, plan = self._context.ledger, self._context.mesh.plan
+        span = Picoseconds(int(waited_s * PICOSECONDS_PER_SECOND))
+        moved = ledger.move(TimeClass.COMPUTE, TimeClass.EXPOSED_COMMUNICATION, span)
+        computed = Picoseconds(int(computed_s * PICOSECONDS_PER_SECOND))
+        empty = bubble_ps(computed, plan.pp, len(self.indices), CHUNKS[plan.schedule])
+        ledger.move(TimeClass.EXPOSED_COMMUNICATION, TimeClass.BUBBLE, Picoseconds(min(moved, empty)))
 
     def reduce(self) -> None:
         """Sum gradients and loss over all ranks in the fixed order, and clip: parameters hold the result as `.grad`."""
-        run = self._run
+        run, trained = self._context, self._trained
         if self._added < len(self.indices):
             raise UsageError(
                 f"step {self.number} has {len(self.indices)} micro-batches on this rank and {self._added} were added;"
@@ -124,50 +136,48 @@ class Step:
         run.life.computed()
         computed_s = time.monotonic() - self._begun_s - self._waited_s
         with run.ledger.spending(TimeClass.EXPOSED_COMMUNICATION):
-            run.reducer.wait()
-            run.join_ends()
-        owned = run.reducer.owned()
+            trained.reducer.wait()
+            trained.model.join_ends()
+        owned = trained.reducer.owned()
         top = exact_sum.largest(owned).cpu()
         with run.ledger.spending(TimeClass.EXPOSED_COMMUNICATION):
             dist.all_reduce(top, op=dist.ReduceOp.MAX)
-        bits = exact_sum.grid_bits(run.elements)
+        bits = exact_sum.grid_bits(trained.elements)
         count = int(exact_sum.grid_squares(owned, float(top), bits))
         count = self._exchange(count, computed_s)
         self.gradient_norm = exact_sum.norm_from_grid(count, float(top), bits)
         self._clip()
         if run.guard is not None:
             with run.ledger.spending(TimeClass.VERIFY):
-                run.guard.before_update(self.number, self.sharing, run.stream.micro_batch)
+                run.guard.before_update(self.number, self.split, run.stream.micro_batch)
         self.reduced = True
-        run.life.reduced(
-            lambda: {name: parameter.grad for name, parameter in run.named() if parameter.grad is not None}
-        )
+        run.life.reduced(trained.gradients)
 
     def _exchange(self, count: int, computed_s: float) -> int:
         """Share losses, the norm's count, the wish to stop and times; returns the count of all ranks."""
-        run, plan, place = self._run, self._run.mesh.plan, self._run.mesh.place
-        total, replicas = self.sharing.count * plan.cp, plan.dp // plan.ep
+        run, plan, place = self._context, self._context.mesh.plan, self._context.mesh.place
+        total, replicas = self.split.count * plan.cp, plan.dp // plan.ep
         vector = torch.zeros(total + 3 + replicas, dtype=torch.float64)
         if place.tp == 0:
             for index, loss in zip(self.indices, self._losses, strict=False):
-                vector[place.cp * self.sharing.count + index] = float(loss)
+                vector[place.cp * self.split.count + index] = float(loss)
         vector[total], vector[total + 1] = count >> _HALF_WORD, count & ((1 << _HALF_WORD) - 1)
-        vector[total + 2] = float(run.asked_to_stop)
+        vector[total + 2] = float(self._asked_to_stop())
         vector[total + 3 + place.dp // plan.ep] = computed_s * replicas / run.mesh.layout.ranks
         with run.ledger.spending(TimeClass.EXPOSED_COMMUNICATION):
             dist.all_reduce(vector)
         values = vector.tolist()
-        self.loss = exact_sum.tree_sum(values[:total]) / self.sharing.count
+        self.loss = exact_sum.tree_sum(values[:total]) / self.split.count
         self.stop = values[total + 2] > 0
         self.replica_seconds = values[total + 3 :]
         return (int(values[total]) << _HALF_WORD) + int(values[total + 1])
 
     def _clip(self) -> None:
-        clip = self._run.job.optimizer.clip
+        clip = self._context.job.optimizer.clip
         if not math.isfinite(self.gradient_norm):
             raise FailedError(
                 f"the gradient of step {self.number + 1} is not finite (loss {self.loss}); lower the learning rate,"
                 " lengthen the warm-up, or look at the data of that step"
             )
         if clip and self.gradient_norm > clip:
-            self._run.reducer.scale(clip / self.gradient_norm)
+            self._trained.reducer.scale(clip / self.gradient_norm)

@@ -6,7 +6,8 @@ import pytest
 from weft.cli.main import main
 from weft.cli.training.runs import sparkline
 from weft.specs import load_job
-from weft.training.run_dir import RunDir, StepLine
+from weft.training.metrics.step_line import StepLine
+from weft.training.run_dir import RunDir
 
 JOB = load_job("tiny-gpt")
 

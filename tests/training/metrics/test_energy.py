@@ -1,7 +1,6 @@
-import shutil
-import subprocess
 from pathlib import Path
 
+import pynvml
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -66,37 +65,48 @@ def test_a_counter_that_was_reset_counts_from_zero():
     assert [part.energy_mj for part in parts] == [40]
 
 
-def test_a_machine_without_the_library_has_no_gpu_counters():
-    assert Nvml(library="libnot-there.so.1").read() == []
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand in for a driver with three GPUs, of which the second has no energy counter."""
+    counted = iter(range(1, 100))
+
+    def energy(handle: int) -> int:
+        if handle == 1:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return (handle + 1 << 40) + 7 * next(counted)
+
+    def handle_of(index: int) -> int:
+        if index not in range(3):
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        return index
+
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 3)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", handle_of)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetTotalEnergyConsumption", energy)
 
 
-DRIVER = """
-static unsigned long long energy = 1000;
-int nvmlInit_v2(void) { return 0; }
-int nvmlDeviceGetCount_v2(unsigned int *count) { *count = 3; return 0; }
-int nvmlDeviceGetHandleByIndex_v2(unsigned int index, void **handle) {
-    *handle = (void *)(0x7f0000000000 + index);
-    return 0;
-}
-int nvmlDeviceGetTotalEnergyConsumption(void *handle, unsigned long long *out) {
-    unsigned long index = (unsigned long)handle - 0x7f0000000000;
-    *out = (energy += 7) + ((index + 1) << 40);
-    return index == 1 ? 3 : 0;
-}
-"""
+def test_a_machine_without_a_driver_has_no_gpu_counters(monkeypatch: pytest.MonkeyPatch):
+    def absent() -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+
+    monkeypatch.setattr(pynvml, "nvmlInit", absent)
+    assert Nvml().read() == []
 
 
-@pytest.mark.skipif(shutil.which("cc") is None, reason="a stand-in for the driver has to be compiled")
-def test_gpus_are_read_through_the_drivers_library(tmp_path: Path):
-    (tmp_path / "nvml.c").write_text(DRIVER)
-    library = tmp_path / "libnvidia-ml.so.1"
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "nvml.c"], check=True)
-    counters = Nvml(library=str(library))
+@pytest.mark.usefixtures("driver")
+def test_gpus_are_read_and_one_without_a_counter_is_left_out():
+    counters = Nvml()
     assert [(one.name, one.counter >> 40) for one in counters.read()] == [("GPU 0", 1), ("GPU 2", 3)]
-    assert [one.name for one in Nvml(gpus=[2], library=str(library)).read()] == ["GPU 2"]
     report = EnergyMeter([counters]).report()
-    assert [part.energy_mj for part in report.parts] == [21, 21]
+    assert [part.energy_mj for part in report.parts] == [14, 14]
     assert report.measured
+
+
+@pytest.mark.usefixtures("driver")
+@pytest.mark.parametrize(("asked", "found"), [([2], ["GPU 2"]), ([0, 7], ["GPU 0"]), ([], []), ([1], [])])
+def test_only_the_gpus_that_are_asked_for_and_exist_are_read(asked: list[int], found: list[str]):
+    assert [one.name for one in Nvml(asked).read()] == found
 
 
 def test_what_is_guessed_is_said_to_be():

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from weft.training.metrics.sinks import tensorboard
-from weft.training.run_dir import StepLine
+from weft.training.metrics.step_line import StepLine
 
 pytest.importorskip("tensorboard")
 

@@ -63,7 +63,7 @@ def test_a_fresh_gradient_and_an_activation_are_damaged_where_they_arise():
         torch.manual_seed(1)
         model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
         faults, said = injector({"kind": "nan", "place": place, "step": 2})
-        faults.watch(model, model.named_parameters())
+        faults.watch([model], model.named_parameters())
         finite: list[bool] = []
         for done in range(3):
             faults.begin(done)

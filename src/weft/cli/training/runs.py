@@ -13,7 +13,8 @@ from weft.cli.output import JsonFlag, PlotFile, RunArgument, print_json, print_t
 from weft.core import quantity
 from weft.core.errors import FailedError
 from weft.training.compare import Comparison, compare
-from weft.training.run_dir import RunRecord, find, from_bits, records
+from weft.training.metrics.step_line import from_bits
+from weft.training.run_dir import RunRecord, find, records
 
 Folder = Annotated[Path, Parameter(name="--folder", help="Folder of runs.")]
 _RUNS = Path("runs")

@@ -34,6 +34,7 @@ def train(
     folder: Annotated[Path, Parameter(name="--folder", help="Folder of runs.")] = _RUNS,
     site: Annotated[str | None, Parameter(help="Site for which plan = auto is chosen; default: this machine.")] = None,
     faults: Annotated[str | None, Parameter(name="--faults", help="Inject the faults described in FILE.")] = None,
+    model: Annotated[str | None, Parameter(help="Train your own model: package:build, or an installed name.")] = None,
     json: JsonFlag = False,
 ) -> None:  # fmt: skip
     """Train a job on this machine.
@@ -45,7 +46,8 @@ def train(
     check_memory(spec, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     with _shown(spec, quiet=json) as show:
         broken = None if faults is None else validate(read_table(faults), FaultsSpec, faults)
-        supervisor = Supervisor(spec, folder, resume=resume, faults=broken, on_line=show)
+        arguments = {"job": spec, "folder": str(folder), "resume": resume, "model": model}
+        supervisor = Supervisor(spec, folder, arguments=arguments, resume=resume, faults=broken, on_line=show)
         check_root(folder)
         result = supervisor.run()
     if json:

@@ -3,10 +3,18 @@
 from weft.training.checked_collectives.call_statistics import CallStatistics
 from weft.training.checked_collectives.call_store import HungError, MismatchError, PayloadError
 from weft.training.checked_collectives.calls import Call, CallStatus, Hang, hang
-from weft.training.checked_collectives.checked_group import BACKEND, CheckedGroup, Checks, Watch, register, watch_of
+from weft.training.checked_collectives.checked_group import (
+    BACKEND,
+    CheckedGroup,
+    Checks,
+    Watch,
+    mark_step,
+    register,
+    watch_of,
+)
 from weft.training.checked_collectives.payload_faults import WireFault
 
 __all__ = [
     "BACKEND", "Call", "CallStatistics", "CallStatus", "CheckedGroup", "Checks", "Hang", "HungError", "MismatchError",
-    "PayloadError", "Watch", "WireFault", "hang", "register", "watch_of",
+    "PayloadError", "Watch", "WireFault", "hang", "mark_step", "register", "watch_of",
 ]  # fmt: skip

@@ -439,6 +439,13 @@ def register(checks: Checks, store: Any, rank: int, generation: int = 0) -> str:
     return BACKEND
 
 
+def mark_step(step: int) -> None:
+    """Say which step the calls that come next belong to, where the default group is a checked one."""
+    watch = watch_of() if dist.is_initialized() else None
+    if watch is not None:
+        watch.step = step
+
+
 def watch_of(group: dist.ProcessGroup | None = None) -> Watch | None:
     """Return what watches `group`, or the group of all ranks; none where it is not checked."""
     found: Any = group or dist.group.WORLD

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from weft.core.errors import UsageError
-from weft.core.seeds import Seed
+from weft.core.seeds import Seed, mix
 from weft.specs.job import BatchSpec
 from weft.training.data.corpus import Corpus
 from weft.training.data.permutation import Permutation
@@ -26,7 +26,7 @@ class BatchStream:
         """Cut `corpus` into windows for `batch`; `held_out` is the share that only evaluation sees."""
         self.corpus = corpus
         self.batch = batch
-        self._seed = seed.branch("order")
+        self._root, self._seed = seed, seed.branch("order")
         self._window = batch.length + 1
         windows = len(corpus) // self._window
         needed = 2 if held_out else 1
@@ -51,6 +51,14 @@ class BatchStream:
     def micro_batch(self, step: int, index: int) -> Tensor:
         """Return the tokens of micro-batch `index` of `step`, int64 `[micro, length + 1]`."""
         return self._read(self.windows_of(step, index))
+
+    def torch_seed(self, step: int, index: int) -> int:
+        """Return the seed of torch's random numbers (dropout) while micro-batch `index` of `step` is computed.
+
+        It depends on nothing else, so a micro-batch that another rank computes again draws the same.
+        """
+        # torch takes signed seeds: the lowest bit is dropped to stay below 2^63.
+        return mix(self._root.branch("dropout", step).word(), index) >> 1
 
     def windows_of(self, step: int, index: int) -> list[int]:
         """Return the numbers of the corpus windows that micro-batch `index` of `step` holds."""

@@ -1,17 +1,18 @@
 """Energy of a run: read from the hardware where it counts it, estimated where it does not, and always said which.
 
 The first half is pure: differences of counters, estimates, the report. The second half reads counters: NVML's total
-energy of each GPU (through the driver's own library, so nothing needs to be installed) and the processor's RAPL
-packages in /sys/class/powercap. Counters belong to a machine: one rank of each machine reads them, the others do not.
-RAPL counts whatever runs on the processor, not this training alone.
+energy of each GPU (none where there is no driver) and the processor's RAPL packages in /sys/class/powercap. Counters
+belong to a machine: one rank of each machine reads them, the others do not. RAPL counts whatever runs on the processor,
+not this training alone.
 """
 
 import contextlib
-import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
+
+import pynvml
 
 from weft.core.units import PICOSECONDS_PER_SECOND, Millijoules, Milliwatts, Picoseconds
 
@@ -134,31 +135,23 @@ class Rapl:
 
 
 class Nvml:
-    """The GPUs' total energy counters (Volta and newer), by the driver's management library."""
+    """The GPUs' total energy counters (Volta and newer), by NVIDIA's management library."""
 
-    def __init__(self, gpus: Sequence[int] | None = None, library: str = "libnvidia-ml.so.1") -> None:
-        """Open the library where there is one; `gpus` are the driver's indices, all where none are given."""
-        self._handles: dict[int, ctypes.c_void_p] = {}
-        try:
-            self._library: Any = ctypes.CDLL(library)
-        except OSError:
-            return
-        if self._library.nvmlInit_v2() != 0:
-            return
-        count = ctypes.c_uint()
-        self._library.nvmlDeviceGetCount_v2(ctypes.byref(count))
-        for index in range(count.value) if gpus is None else gpus:
-            handle = ctypes.c_void_p()
-            if self._library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(handle)) == 0:
-                self._handles[index] = handle
+    def __init__(self, gpus: Sequence[int] | None = None) -> None:
+        """Find the GPUs where there is a driver; `gpus` are its indices, all where none are given."""
+        self._handles: dict[int, object] = {}
+        with contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlInit()
+            for index in range(pynvml.nvmlDeviceGetCount()) if gpus is None else gpus:
+                with contextlib.suppress(pynvml.NVMLError):
+                    self._handles[index] = pynvml.nvmlDeviceGetHandleByIndex(index)
 
     def read(self) -> list[Reading]:
         """Return the counters of the GPUs that have one."""
         found: list[Reading] = []
         for index, handle in self._handles.items():
-            energy = ctypes.c_ulonglong()
-            if self._library.nvmlDeviceGetTotalEnergyConsumption(handle, ctypes.byref(energy)) == 0:
-                found.append(Reading(f"GPU {index}", "nvml", energy.value))
+            with contextlib.suppress(pynvml.NVMLError):
+                found.append(Reading(f"GPU {index}", "nvml", pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)))
         return found
 
 

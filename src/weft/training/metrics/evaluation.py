@@ -6,13 +6,27 @@ Results are plain numbers; the caller writes them beside the checkpoint.
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
 from weft.core.errors import UsageError
 
-Evaluation = Callable[[nn.Module, int], Mapping[str, float]]
+
+class Judged(Protocol):
+    """What is judged: an `nn.Module`, or a `ParallelModel`."""
+
+    def modules(self) -> Iterator[nn.Module]:
+        """Yield every module."""
+        ...
+
+    def eval(self) -> object:
+        """Put every module into evaluation mode."""
+        ...
+
+
+Evaluation = Callable[[Any, int], Mapping[str, float]]
 """Given the model and the number of steps done, returns named numbers."""
 
 
@@ -34,7 +48,7 @@ class Evaluations:
         """Return whether to evaluate after `step` steps."""
         return self._every > 0 and step > 0 and step % self._every == 0
 
-    def run(self, model: nn.Module, step: int) -> dict[str, float]:
+    def run(self, model: Judged, step: int) -> dict[str, float]:
         """Return the results of all evaluations."""
         results: dict[str, float] = {}
         for name, evaluation in self._known.items():
@@ -46,7 +60,7 @@ class Evaluations:
 
 
 @contextlib.contextmanager
-def judging(model: nn.Module) -> Iterator[None]:
+def judging(model: Judged) -> Iterator[None]:
     """Put a model into evaluation mode without gradients, and put everything back afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     gpus = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []

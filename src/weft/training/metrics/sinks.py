@@ -1,15 +1,19 @@
-"""Where metrics go besides the run folder: optional, each behind the same three words.
+"""Where metrics go besides the run folder: every sink that is installed.
 
-TensorBoard is the one that ships. A sink that is not installed is simply not there; a sink never stops a training.
+TensorBoard ships; other distributions add theirs as entry points of group `weft.sinks`, each a function
+`open(folder, resumed_at)` that returns a `Sink` or nothing. A sink never stops a training: one that fails is reported
+once and left out from then on.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self, cast
 
-from weft.training.run_dir import StepLine
+from weft.core import plugins
+from weft.training.metrics.step_line import StepLine
 
 TENSORBOARD = "tensorboard"
+GROUP = "weft.sinks"
 
 
 class Sink(Protocol):
@@ -69,3 +73,47 @@ def tensorboard(folder: Path, resumed_at: int | None = None) -> TensorBoard | No
         return None
     purge = None if resumed_at is None else resumed_at + 1
     return TensorBoard(SummaryWriter(str(folder / TENSORBOARD), purge_step=purge))
+
+
+class Sinks:
+    """All sinks of one run, as one."""
+
+    def __init__(self, sinks: Mapping[str, Sink], report: Callable[[str], None]) -> None:
+        """Feed `sinks`, by their names; `report` is called with what goes wrong."""
+        self._sinks, self._report = dict(sinks), report
+
+    @classmethod
+    def open(cls, folder: Path, resumed_at: int | None, report: Callable[[str], None]) -> Self:
+        """Open every sink that is installed, for the run in `folder`."""
+        made = cls({}, report)
+        openers: dict[str, Callable[[], Sink | None]] = {TENSORBOARD: lambda: tensorboard(folder, resumed_at)}
+        for name in plugins.names(GROUP):
+            openers[name] = lambda name=name: cast("Any", plugins.entry_point(GROUP, name))(folder, resumed_at)
+        for name, opener in openers.items():
+            found: list[Sink | None] = []
+            made._try(name, lambda opener=opener, found=found: found.append(opener()))
+            if found and found[0] is not None:
+                made._sinks[name] = found[0]
+        return made
+
+    def _try(self, name: str, action: Callable[[], object]) -> None:
+        try:
+            action()
+        except Exception as error:  # noqa: BLE001 - a sink is somebody else's code, and the run matters more
+            self._sinks.pop(name, None)
+            self._report(f"metrics no longer go to {name}: {error!r}")
+
+    def step(self, line: StepLine) -> None:
+        """Give one step to every sink."""
+        for name, sink in list(self._sinks.items()):
+            self._try(name, lambda sink=sink: sink.step(line))
+
+    def evaluation(self, step: int, values: Mapping[str, float]) -> None:
+        """Give one evaluation to every sink."""
+        for name, sink in list(self._sinks.items()):
+            self._try(name, lambda sink=sink: sink.evaluation(step, values))
+
+    def close(self) -> None:
+        """Close every sink."""
+        for name, sink in list(self._sinks.items()):
+            self._try(name, sink.close)

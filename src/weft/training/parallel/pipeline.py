@@ -7,7 +7,7 @@ costs it needs are measured here.
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -86,17 +86,31 @@ def measure_layers(job: JobSpec, device: torch.device) -> list[float]:
     return costs
 
 
+class StageSlot(NamedTuple):
+    """Where a stage stands in its pipeline."""
+
+    number: int
+    """Which stage it is."""
+    count: int
+    """Stages of the whole pipeline."""
+    device: torch.device
+    """Where it computes."""
+    group: dist.ProcessGroup
+    """Ranks of the pipeline."""
+
+
 class ScheduledStage(pipelining.PipelineStage):
     """torch's pipeline stage, which also says whose gradients it makes and how long it computes."""
 
-    def __init__(  # noqa: PLR0917 - as torch's own
-        self, module: nn.Module, number: int, count: int, device: torch.device, examples: tuple[Tensor, Tensor],
-        group: dist.ProcessGroup, announce: Callable[["ScheduledStage", int | None], None], *, exact: bool,
+    def __init__(
+        self, module: nn.Module, slot: StageSlot, examples: tuple[Tensor, Tensor],
+        announce: Callable[["ScheduledStage", int | None], None], *, exact: bool,
     ) -> None:  # fmt: skip
-        """Be stage `number` of `count`; `announce(stage, chunk)` is told before and, with none, after a backward."""
+        """Run `module` in `slot`; `announce(stage, chunk)` is called before and, with none, after a backward."""
         super().__init__(
-            module, number, count, device, input_args=(examples[0],), output_args=(examples[1],), group=group
-        )
+            module, slot.number, slot.count, slot.device, input_args=(examples[0],), output_args=(examples[1],),
+            group=slot.group,
+        )  # fmt: skip
         self._announce = announce
         self._reduces_each = exact and isinstance(module, FSDPModule)
         self.compute_s = 0.0

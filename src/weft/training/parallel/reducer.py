@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from weft.training.parallel.exact_sum import Node, ReductionTree
-from weft.training.sdc.checksums import MemoryChecksums
 
 _ALIGN = 16
 """Elements; parameters start at multiples of it in a bucket, so kernels see the same alignment whatever its size."""
@@ -106,6 +106,18 @@ def exchange_tree(  # noqa: PLR0917 - what one exchange needs
     dist.all_gather_single(mine[0], chunk, group=group)
 
 
+class SumWatch(Protocol):
+    """Notices a sum that changes while it waits to be sent (`sdc.checksums`)."""
+
+    def put(self, memory: torch.Tensor) -> None:
+        """Note `memory` as it is now."""
+        ...
+
+    def check(self, memory: torch.Tensor, name: str) -> None:
+        """Compare `memory`, called `name`, with what was noted."""
+        ...
+
+
 class Bucket:
     """Some parameters of a family, side by side in flat memory."""
 
@@ -134,7 +146,7 @@ class Bucket:
         self._summed: torch.Tensor | None = None
         self._received: torch.Tensor | None = None
         self.chunk: torch.Tensor | None = None
-        self.seals: MemoryChecksums | None = None
+        self.watch: SumWatch | None = None
         self.name = ""
 
     def begin(self, share: Share, *, exact: bool) -> None:
@@ -181,18 +193,18 @@ class Bucket:
             self._tree.climb(self._held, position, flat, self._add)
         else:
             self._plain = flat if self._plain is None else self._add(self._plain, flat)
-        if self.seals is not None:
-            self.seals.put(next(reversed(self._held.values())) if self._plain is None else self._plain)
+        if self.watch is not None:
+            self.watch.put(next(reversed(self._held.values())) if self._plain is None else self._plain)
         self._left -= 1
         return self._left == 0
 
-    def _unseal(self, *parts: torch.Tensor) -> None:
-        if self.seals is not None:
+    def _check(self, *parts: torch.Tensor) -> None:
+        if self.watch is not None:
             for part in parts:
-                self.seals.check(part, self.name)
+                self.watch.check(part, self.name)
 
     def _add(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-        self._unseal(left, right)
+        self._check(left, right)
         left.add_(right)
         self._spare.append(right)
         return left
@@ -205,7 +217,7 @@ class Bucket:
         family = self.family
         mine = ordered(self._held)
         self._held.clear()
-        self._unseal(*mine)
+        self._check(*mine)
         if family.group is None or family.ranks == 1:
             (flat,) = mine
             self._hand_out(flat.mul_(scale))
@@ -221,7 +233,7 @@ class Bucket:
     def _exchange_plain(self, scale: float) -> None:
         family, flat = self.family, self._plain
         assert flat is not None, "the bucket is full"
-        self._unseal(flat)
+        self._check(flat)
         if family.group is not None and family.ranks > 1:
             dist.all_reduce(flat, group=family.group)
         self._hand_out(flat.mul_(scale))
@@ -285,10 +297,10 @@ class Reducer:
             parameter.register_post_accumulate_grad_hook(self.take) for parameter in self._of if parameter.requires_grad
         ]
 
-    def seal(self, seals: MemoryChecksums) -> None:
-        """Have every sum that waits to be sent watched by `seals`."""
+    def watch(self, watch: SumWatch) -> None:
+        """Have every sum that waits to be sent watched by `watch`."""
         for number, bucket in enumerate(self.buckets):
-            bucket.seals, bucket.name = seals, f"gradient sums of bucket {number}"
+            bucket.watch, bucket.name = watch, f"gradient sums of bucket {number}"
 
     def _side_stream(self) -> torch.cuda.Stream | None:
         cuda = [bucket.device for bucket in self.buckets if bucket.device.type == "cuda"]

@@ -18,7 +18,6 @@ from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
 from torch.nn import functional
 
 from weft.training.metrics.exposed import waiting
-from weft.training.model import Decoder
 from weft.training.parallel.exact_sum import Node, ReductionTree
 from weft.training.parallel.reducer import Share, exchange_tree, local, ordered
 
@@ -82,7 +81,7 @@ class TreeReduceScatter(ReduceScatter):
 
 
 def spread_shards(
-    stage: Decoder, mesh: DeviceMesh, *, exact: bool, low: torch.dtype | None, replicas: dist.ProcessGroup | None
+    stage: nn.Module, mesh: DeviceMesh, *, exact: bool, low: torch.dtype | None, replicas: dist.ProcessGroup | None
 ) -> None:
     """Shard `stage` block by block over `mesh` (its last axis shards, one before it replicates), in place.
 
@@ -90,7 +89,7 @@ def spread_shards(
     """
     # In exact mode weights are gathered in full precision, so that one rank alone computes the same.
     policy = MixedPrecisionPolicy(param_dtype=None if exact else low, reduce_dtype=torch.float32)
-    for block in stage.layers.values():
+    for block in blocks_of(stage):
         fully_shard(block, mesh=mesh, mp_policy=policy)
     fully_shard(stage, mesh=mesh, mp_policy=policy)
     for module in sharded_modules(stage):
@@ -98,6 +97,12 @@ def spread_shards(
         module.set_force_sum_reduction_for_comms(enable=True)
         if exact:
             module.set_custom_reduce_scatter(TreeReduceScatter(replicas))
+
+
+def blocks_of(stage: nn.Module) -> list[nn.Module]:
+    """Return the layers of a stage: what it keeps in lists or dictionaries of modules."""
+    kept = [child for child in stage.children() if isinstance(child, nn.ModuleList | nn.ModuleDict)]
+    return [block for container in kept for block in container.children()]
 
 
 def sharded_modules(stage: nn.Module) -> list[FSDPModule]:

@@ -6,7 +6,7 @@ loop needs not ask. What follows from what a rank says here is decided in `clust
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -63,9 +63,9 @@ class SupervisorLink:
         self._say("restored", {"tier": found.tier, "step": found.step, "notes": found.notes, "digests": digests,
                                "pieces": names})  # fmt: skip
 
-    def watch(self, model: Any, named: list[tuple[str, torch.nn.Parameter]]) -> None:
+    def watch(self, stages: Sequence[torch.nn.Module], named: list[tuple[str, torch.nn.Parameter]]) -> None:
         """Let faults hook into the model."""
-        self._injector.watch(model, named)
+        self._injector.watch(stages, named)
 
     def begin(self, done: int) -> None:
         """Say that a step begins; a fault may end it right here."""

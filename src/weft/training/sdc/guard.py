@@ -22,7 +22,6 @@ from torch.optim import Optimizer
 from weft.core.errors import FailedError
 from weft.core.seeds import Seed, mix
 from weft.specs.job import GuardSpec
-from weft.training.checked_collectives import watch_of
 from weft.training.parallel.mesh import Layout, MeshCoordinate
 from weft.training.parallel.microbatches import MicroBatchSplit
 from weft.training.sdc.checksums import MemoryChecksums
@@ -152,7 +151,7 @@ class Guard:
         self._waiting: tuple[int, Any, torch.Tensor] | None = None
         self._recalled: dict[int, Mapping[int, int]] = {}
         self._products: list[str] = []
-        self.seals = MemoryChecksums()
+        self.checksums = MemoryChecksums()
         """Watches what waits to be sent."""
 
     def attach(
@@ -172,19 +171,16 @@ class Guard:
         """
         self._recalled[step] = dict(weights)
 
-    def begin(self, step: int, sharing: MicroBatchSplit) -> None:
+    def begin(self, step: int, split: MicroBatchSplit) -> None:
         """Start a step."""
-        watch = watch_of() if dist.is_initialized() else None
-        if watch is not None:
-            watch.step = step
         self._fed = _Fed(step)
         self._replays = ()
-        self.seals.forget()
+        self.checksums.forget()
         if self._gradients is not None:
             if step % self.spec.replay_every == 0:
-                owners = [0] * sharing.count
+                owners = [0] * split.count
                 for replica in range(self._layout.plan.dp):
-                    for index in sharing.indices(MeshCoordinate(0, replica, 0, 0)):
+                    for index in split.indices(MeshCoordinate(0, replica, 0, 0)):
                         owners[index] = replica
                 self._replays = schedule(self._seed, step, owners, self._layout.plan.dp, self.spec.replay_batches)
             mine = self._layout.place(self.rank).dp
@@ -222,7 +218,7 @@ class Guard:
     def _due(self, step: int) -> bool:
         return bool(self.spec.digest_every) and (step + 1) % self.spec.digest_every == 0
 
-    def before_update(self, step: int, sharing: MicroBatchSplit, tokens: Callable[[int, int], torch.Tensor]) -> None:
+    def before_update(self, step: int, split: MicroBatchSplit, tokens: Callable[[int, int], torch.Tensor]) -> None:
         """Check everything that must be right before the weights change; raises where it is not."""
         self.settle()
         test = bool(self.spec.micro_test_every) and (step + 1) % self.spec.micro_test_every == 0
@@ -230,18 +226,18 @@ class Guard:
             return
         words = [0] * (_REPLAYS + len(self._replays))
         names, changed = self._changed()
-        lost = [names[place] for place in changed] + self.seals.broken()
+        lost = [names[place] for place in changed] + self.checksums.broken()
         words[_CHANGED] = len(lost) + len(self._products)
         if self.spec.digest_every:
             words[_FED] = self._joint(self._fed.digests)
-            words[_WITNESSED] = self._witness(step, self._before(), sharing, tokens)
+            words[_WITNESSED] = self._witness(step, self._before(), split, tokens)
         failed = known_answer_test(self._seed, step, torch.device(self._device())) if test else None
         words[_TEST] = int(failed is not None)
         words[_REPLAYS:] = self._replay(step)
         gathered = self._gather(words)
         found = self._heard(step, gathered, lost, failed)
         self._products.clear()
-        found += self._judge_fed(step, gathered, sharing, tokens)
+        found += self._judge_fed(step, gathered, split, tokens)
         found += self._judge_replays(step, gathered)
         self._act(found)
 
@@ -268,10 +264,10 @@ class Guard:
         return (self._layout.place(self.rank).dp - 1) % replicas
 
     def _witness(
-        self, step: int, replica: int, sharing: MicroBatchSplit, tokens: Callable[[int, int], torch.Tensor]
+        self, step: int, replica: int, split: MicroBatchSplit, tokens: Callable[[int, int], torch.Tensor]
     ) -> int:
         """Return the digest of the micro-batches that `replica` should compute on, read by this rank."""
-        indices = sharing.indices(MeshCoordinate(0, replica, 0, 0))
+        indices = split.indices(MeshCoordinate(0, replica, 0, 0))
         return self._joint({index: _signed(fold_digest([tokens(step, index)])) for index in indices})
 
     def _replay(self, step: int) -> list[int]:
@@ -317,7 +313,7 @@ class Guard:
         return found
 
     def _judge_fed(
-        self, step: int, gathered: Sequence[Sequence[int]], sharing: MicroBatchSplit,
+        self, step: int, gathered: Sequence[Sequence[int]], split: MicroBatchSplit,
         tokens: Callable[[int, int], torch.Tensor],
     ) -> list[RankEvidence]:  # fmt: skip
         """Return who computed on other micro-batches than the step's; all ranks read those in doubt once more."""
@@ -326,7 +322,7 @@ class Guard:
         found: list[RankEvidence] = []
         for number in compare_fed(self.copies, fed, seen, self._layout.plan.dp):
             what = f"micro-batches of replica {number}"
-            again = dict(enumerate(row[0] for row in self._gather([self._witness(step, number, sharing, tokens)])))
+            again = dict(enumerate(row[0] for row in self._gather([self._witness(step, number, split, tokens)])))
             claims = {rank: fed[rank] for rank in self.copies.replica(number)}
             witnesses = {rank: seen[rank] for rank in self.copies.replica((number + 1) % self._layout.plan.dp)}
             found += settle({**witnesses, **claims}, again, step, what)

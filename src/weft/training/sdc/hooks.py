@@ -1,29 +1,26 @@
-"""Where a run and its guard meet: what the guard is told, and when.
+"""Gives a model and its gradient sums to the guard, as the job's [guard] table asks.
 
-The run stays free of what is checked and how; the guard stays free of runs.
+The session stays free of what is checked and how; the guard stays free of sessions.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
-from torch import Tensor, nn
+import torch
+from torch import Tensor
 from torch.optim import Optimizer
 
 from weft.core.errors import UsageError
-from weft.core.seeds import Seed, mix
+from weft.core.seeds import Seed
 from weft.specs.job import JobSpec
-from weft.training.metrics.ledger import TimeClass
-from weft.training.parallel.apply import ParallelDecoder
+from weft.training.data import BatchStream
 from weft.training.parallel.mesh import Mesh
+from weft.training.parallel.parallel_model import ParallelModel
 from weft.training.parallel.reducer import Reducer
 from weft.training.parallel.sharding import ShardReducer
 from weft.training.sdc.abft import check_products
 from weft.training.sdc.guard import Guard
 from weft.training.sdc.replay import Replayer
-
-if TYPE_CHECKING:
-    from weft.training.session import Session
-    from weft.training.step import Step
 
 
 def guard_of(job: JobSpec, mesh: Mesh) -> Guard | None:
@@ -34,33 +31,34 @@ def guard_of(job: JobSpec, mesh: Mesh) -> Guard | None:
     return Guard(spec, mesh.layout, mesh.rank, Seed(job.seed))
 
 
-def attach(
-    guard: Guard, run: "Session", model: "nn.Module | ParallelDecoder", optimizer: Optimizer | None,
-    loss: Callable[[Tensor], Tensor] | None,
-) -> None:  # fmt: skip
+class Watched(NamedTuple):
+    """What a guard watches."""
+
+    model: ParallelModel
+    """The model of this rank."""
+    optimizer: Optimizer | None
+    """Whose state is compared too."""
+    loss: Callable[[Tensor], Tensor] | None
+    """Mean loss of a micro-batch's tokens, for replay."""
+
+
+def attach(guard: Guard, watched: Watched, stream: BatchStream, device: torch.device) -> None:
     """Give the model to the guard, before its gradients are given to the reducer."""
+    model = watched.model
     if guard.spec.abft:
         check_products(model.modules(), guard.product_failed)
-    named = list(model.named_parameters())
-    experts = frozenset[nn.Parameter]()
-    if isinstance(model, ParallelDecoder):
-        experts = frozenset(model.experts())
-        loss = loss or (model.loss if run.mesh.plan.pp == 1 else None)
-    guard.attach(named, optimizer, experts, _replayer(guard, run, [one for _, one in named], loss))
+    replayer = _replayer(watched, stream, device) if guard.spec.replay_every else None
+    guard.attach(list(model.named_parameters()), watched.optimizer, frozenset(model.experts()), replayer)
 
 
-def seal(guard: Guard, reducer: "Reducer | ShardReducer") -> None:
+def watch_sums(guard: Guard, reducer: "Reducer | ShardReducer") -> None:
     """Have the guard watch the sums of gradients that wait to be sent."""
     if guard.spec.digest_every and guard.spec.at_rest and isinstance(reducer, Reducer):
-        reducer.seal(guard.seals)
+        reducer.watch(guard.checksums)
 
 
-def _replayer(
-    guard: Guard, run: "Session", parameters: list[nn.Parameter], loss: Callable[[Tensor], Tensor] | None
-) -> Replayer | None:
-    if not guard.spec.replay_every:
-        return None
-    plan = run.mesh.plan
+def _replayer(watched: Watched, stream: BatchStream, device: torch.device) -> Replayer:
+    plan = watched.model.mesh.plan
     for axis in ("pp", "ep", "shard"):
         if getattr(plan, axis) > 1:
             raise UsageError(
@@ -71,23 +69,10 @@ def _replayer(
         raise UsageError(
             "guard.replay_every compares bits, which need exact = true in the plan; or write replay_every = 0"
         )
-    if loss is None:
+    if watched.loss is None:
         raise UsageError("guard.replay_every needs to know the loss; call run.attach(model, optimizer, loss=...)")
 
-    def randomness(step: int, index: int) -> int:
-        return mix(Seed(run.job.seed).branch("dropout", step).word(), index) >> 1
-
     def tokens(step: int, index: int) -> Tensor:
-        return run.stream.micro_batch(step, index).to(run.device)
+        return stream.micro_batch(step, index).to(device)
 
-    return Replayer(parameters, loss, tokens, randomness)
-
-
-def after(guard: Guard, run: "Session", step: "Step") -> None:
-    """Compare the state that the optimizer's step left; at once where it is about to be kept or judged."""
-    with run.ledger.spending(TimeClass.VERIFY):
-        cursor = [value for indices in step.sharing.runs for value in (indices.start, indices.stop)]
-        guard.after_update(step.number, cursor)
-        every = run.job.checkpoint.every
-        if run.done == run.job.steps or step.stop or (every and run.done % every == 0) or run.evaluations.due(run.done):
-            guard.settle()
+    return Replayer(list(watched.model.parameters()), watched.loss, tokens, stream.torch_seed)

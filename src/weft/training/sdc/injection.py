@@ -99,15 +99,15 @@ class Injector:
                 self._tell(fault)
                 time.sleep((fault.factor - 1) * (time.monotonic() - self._begun_s))
 
-    def watch(self, model: Any, named: Iterable[tuple[str, nn.Parameter]]) -> None:
-        """Put hooks into `model`, so that activations and fresh gradients can be changed where they arise."""
+    def watch(self, stages: Sequence[nn.Module], named: Iterable[tuple[str, nn.Parameter]]) -> None:
+        """Put hooks into `stages`, so that activations and fresh gradients can be changed where they arise."""
         parameters = dict(named)
         for fault in self._faults:
             if fault.place == "gradients":
                 name = _chosen(fault, sorted(parameters))
                 parameters[name].register_hook(partial(self._changed, fault))
             elif fault.place == "activations":
-                modules = dict(_leaves(model))
+                modules = dict(_leaves(stages))
                 name = _chosen(fault, sorted(modules))
                 modules[name].register_forward_hook(partial(self._changed_output, fault))
 
@@ -179,11 +179,9 @@ def _chosen(fault: Fault, names: Sequence[str]) -> str:
     return matching[0] if matching else names[mix(fault.word, 4) % len(names)]
 
 
-def _leaves(model: Any) -> Iterable[tuple[str, nn.Module]]:
-    modules = model.named_modules() if isinstance(model, nn.Module) else _of_stages(model)
-    return ((name, module) for name, module in modules if not list(module.children()) and list(module.parameters()))
-
-
-def _of_stages(model: Any) -> Iterable[tuple[str, nn.Module]]:
-    for number, stage in enumerate(model.stages):
-        yield from ((f"{number}.{name}", module) for name, module in stage.named_modules())
+def _leaves(stages: Sequence[nn.Module]) -> Iterable[tuple[str, nn.Module]]:
+    """Yield the modules of all stages that have parameters and no modules inside."""
+    for number, stage in enumerate(stages):
+        for name, module in stage.named_modules():
+            if not list(module.children()) and list(module.parameters()):
+                yield f"{number}.{name}", module

@@ -1,0 +1,62 @@
+"""One step as a line of `metrics.jsonl`, with floats also as their bits."""
+
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class StepLine:
+    """One step, as a line of `metrics.jsonl`."""
+
+    step: int
+    """Steps done after it, counted from 1."""
+    loss: float
+    """Mean loss of the step's batch."""
+    grad_norm: float
+    """Norm of the gradient before it was clipped."""
+    learning_rate: float
+    """Learning rate that was used."""
+    tokens: int
+    """Tokens in the step's batch."""
+    seconds: Mapping[str, float]
+    """Seconds by class of the average rank; they sum to the step's wall time."""
+    weights_digest: str | None = None
+    """Digest of all weights after the step, where it was taken."""
+    tensors: Mapping[str, str] = field(default_factory=dict)
+    """Digest by tensor after the step, where they were taken."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the line as plain values: floats also as their bits, and none where JSON has no word for them."""
+        line: dict[str, Any] = {
+            "step": self.step,
+            "loss": finite(self.loss),
+            "loss_bits": bits(self.loss),
+            "grad_norm": finite(self.grad_norm),
+            "grad_norm_bits": bits(self.grad_norm),
+            "learning_rate": self.learning_rate,
+            "tokens": self.tokens,
+            "seconds": dict(self.seconds),
+        }
+        if self.weights_digest is not None:
+            line["weights_digest"] = self.weights_digest
+        if self.tensors:
+            line["tensors"] = dict(self.tensors)
+        return line
+
+
+def bits(value: float) -> str:
+    """Return the 64 bits of a float as 16 hexadecimal digits, so that equal means equal, NaN included."""
+    return struct.pack(">d", value).hex()
+
+
+def from_bits(digits: str) -> float:
+    """Return the float whose bits are `digits`."""
+    return float(struct.unpack(">d", bytes.fromhex(digits))[0])
+
+
+def finite(value: float) -> float | None:
+    """Return `value`, or none where JSON has no word for it."""
+    return value if math.isfinite(value) else None

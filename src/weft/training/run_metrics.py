@@ -1,0 +1,167 @@
+"""What a session writes down: step lines, evaluations, sessions and the result, in the run folder and in sinks.
+
+Rank 0 writes; the others take part in the sums over ranks.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from weft.core.units import PICOSECONDS_PER_SECOND, FlopsPerSecond, Picoseconds
+from weft.training import run_dir
+from weft.training.launch.process_group import shared
+from weft.training.metrics.energy import CPU_CORE_MW, EnergyMeter, EnergyReport, completed, estimate
+from weft.training.metrics.ledger import TimeClass, mfu
+from weft.training.metrics.peak import measure_peak
+from weft.training.metrics.sinks import Sinks
+from weft.training.metrics.step_line import StepLine
+from weft.training.rank_context import RankContext
+from weft.training.step import Step
+
+_PEAK_ROUND_NS = 20_000_000
+_PEAK_SIZE = 512
+
+OnLine = Callable[[Mapping[str, Any]], None]
+
+
+class RunMetrics:
+    """The record of one session on one rank."""
+
+    def __init__(self, context: RankContext, root: Path, on_line: OnLine | None, *, resume: bool) -> None:
+        """Take a run folder below `root`: a new one, or the newest of this job; all ranks call it together."""
+        self._context, self._on_line = context, on_line
+        self._dir: run_dir.RunDir | None = None
+        self.folder: Path = shared(lambda: self._take(root, resume=resume))
+        self._sinks: Sinks | None = None
+        self.peak = self._measure_peak()
+        """Arithmetic that this rank could do at most."""
+        self._energy = EnergyMeter() if context.rank == 0 else None
+        self.flops_per_token = 0.0
+        """Operations for one token, for MFU; known as soon as a model is attached."""
+
+    def _take(self, root: Path, *, resume: bool) -> Path:
+        job, life = self._context.job, self._context.life
+        # Under a supervisor it is the supervisor who knows which run goes on.
+        newest = run_dir.latest(root, job) if resume and not life.supervised else None
+        there = None if newest is None else newest.folder
+        if life.folder is not None:
+            there = Path(life.folder)
+        self._dir = run_dir.RunDir.start(root, job) if there is None else run_dir.RunDir.resume(there, job)
+        life.opened(str(self._dir.folder))
+        return self._dir.folder
+
+    def _measure_peak(self) -> FlopsPerSecond:
+        device, ranks = self._context.device, self._context.ranks
+        kind = torch.bfloat16 if self._context.mesh.plan.precision == "bf16" else torch.float32
+        if device.type == "cuda":
+            return measure_peak(device, kind)
+        peak = int(shared(lambda: measure_peak(device, kind, _PEAK_SIZE, _PEAK_ROUND_NS)))
+        # Ranks share the cores of a machine.
+        cores = os.cpu_count() or 1
+        return FlopsPerSecond(peak * min(cores, ranks) // ranks)
+
+    def tell(self, line: Mapping[str, Any]) -> None:
+        """Give a line to whoever follows the run."""
+        if self._on_line is not None and self._context.rank == 0:
+            self._on_line(line)
+
+    def problem(self, text: str) -> None:
+        """Say what went wrong without stopping the run."""
+        self.tell({"problem": text})
+
+    def cut_after(self, step: int) -> None:
+        """Remove the lines of later steps, which will be done again."""
+        if self._dir is not None:
+            self._dir.cut_after(step)
+
+    def begin_session(self, done: int) -> None:
+        """Write down that work goes on after `done` steps."""
+        if self._dir is not None:
+            self._sinks = Sinks.open(self.folder, done or None, self.problem)
+            plan = self._context.mesh.plan.as_written()
+            self._dir.session({"begins_at": done, "ranks": self._context.ranks, "plan": plan})
+
+    def step(self, step: Step, weights_digest: str | None) -> None:
+        """Write the step's line: seconds of the average rank, whose sum is the step's wall time."""
+        context, done = self._context, step.number + 1
+        seconds = self._mean_seconds(context.ledger.mark().seconds())
+        if done <= context.life.redo_until:
+            seconds = {TimeClass.REDO.value: sum(seconds.values())}
+        tokens = context.job.batch.sequences * context.job.batch.length
+        line = StepLine(
+            done, step.loss, step.gradient_norm, step.learning_rate, tokens, seconds, weights_digest=weights_digest
+        )
+        if self._dir is not None:
+            self._dir.step(line)
+        if self._sinks is not None:
+            self._sinks.step(line)
+        speed = tokens / max(sum(seconds.values()), 1e-9)
+        self.tell({**line.as_json(), "tokens_per_s": speed, "mfu": self._mfu(speed)})
+
+    def evaluation(self, done: int, values: Mapping[str, float]) -> None:
+        """Write down an evaluation."""
+        if self._dir is not None:
+            self._dir.evaluation(done, values)
+        if self._sinks is not None:
+            self._sinks.evaluation(done, values)
+        self.tell({"evaluation": {"step": done, **values}})
+
+    def sync(self) -> None:
+        """Put all lines on the disk, before a checkpoint that counts on them."""
+        if self._dir is not None:
+            self._dir.sync()
+
+    def close(self, done: int, weights_digest: str) -> dict[str, Any]:
+        """Write the result and let go of the folder; returns it on rank 0, nothing elsewhere."""
+        seconds = self._mean_seconds(self._context.ledger.total().seconds())
+        if self._dir is None or self._energy is None:
+            return {}
+        energy = self._spent(self._energy, seconds)
+        self._dir.session({"ends_at": done, "seconds": seconds, "energy_j": energy.joules})
+        result = self._result(done, weights_digest, energy)
+        self._dir.finish(result)
+        if self._sinks is not None:
+            self._sinks.close()
+        self._dir.close()
+        return result
+
+    def _mean_seconds(self, seconds: Mapping[str, float]) -> dict[str, float]:
+        vector = torch.tensor([seconds.get(kind.value, 0.0) for kind in TimeClass], dtype=torch.float64)
+        with self._context.ledger.spending(TimeClass.EXPOSED_COMMUNICATION):
+            dist.all_reduce(vector)
+        means = (vector / self._context.ranks).tolist()
+        return {kind.value: mean for kind, mean in zip(TimeClass, means, strict=True) if mean > 0}
+
+    def _mfu(self, tokens_per_s: float) -> float:
+        return mfu(self.flops_per_token, tokens_per_s, self.peak, self._context.ranks)
+
+    def _spent(self, meter: EnergyMeter, seconds: Mapping[str, float]) -> EnergyReport:
+        """Return the energy of this session: what counters say, and a guess for the processor where none does."""
+        busy = Picoseconds(int(sum(seconds.values()) * PICOSECONDS_PER_SECOND))
+        cores = min(os.cpu_count() or 1, self._context.ranks)
+        guess = estimate(f"{cores} cores", Picoseconds(busy * cores), CPU_CORE_MW, Picoseconds(0), CPU_CORE_MW)
+        return completed(meter.report(), guess, "rapl")
+
+    def _result(self, done: int, weights_digest: str, energy: EnergyReport) -> dict[str, Any]:
+        """Return what the run came to, over all its sessions."""
+        record = run_dir.RunRecord(self.folder)
+        lines = record.steps()
+        spent = sum(sum(line["seconds"].values()) for line in lines)
+        speed = sum(line["tokens"] for line in lines) / spent if spent else 0.0
+        return {
+            "run": self.folder.name,
+            "state": "finished" if done >= self._context.job.steps else "interrupted",
+            "steps": done,
+            "final_loss": lines[-1]["loss"] if lines else None,
+            "weights_digest": weights_digest,
+            "mfu": self._mfu(speed),
+            "tokens_per_s": speed,
+            "seconds": record.seconds(),
+            "energy_j": sum(note.get("energy_j", 0.0) for note in record.sessions()),
+            "energy": energy.as_json(),
+            "eval": record.evaluations(),
+        }
