@@ -402,7 +402,7 @@ def draw_fit(figure: Figure, found: Fit) -> None:
 
 def draw_run(figure: Figure, record: RunRecord) -> None:
     """Draw the loss with its evaluations above, and the time of each step by class below."""
-    from weft.training.run_dir import from_bits
+    from weft.training.metrics.step_line import from_bits
 
     lines = record.steps()
     steps = [line["step"] for line in lines]

@@ -15,6 +15,7 @@ from weft.core import quantity
 from weft.core.errors import UsageError
 from weft.core.specfile import read_table, validate, with_values
 from weft.engines.supervisor import Supervisor
+from weft.engines.supervisor.rank_layout import RankMain
 from weft.planning.cost_model.arithmetic import parameters
 from weft.specs import JobSpec, load_job
 from weft.specs.faults import FaultsSpec
@@ -47,7 +48,8 @@ def train(
     with _shown(spec, quiet=json) as show:
         broken = None if faults is None else validate(read_table(faults), FaultsSpec, faults)
         arguments = {"job": spec, "folder": str(folder), "resume": resume, "model": model}
-        supervisor = Supervisor(spec, folder, arguments=arguments, resume=resume, faults=broken, on_line=show)
+        main = RankMain(arguments=arguments)
+        supervisor = Supervisor(spec, folder, main=main, resume=resume, faults=broken, on_line=show)
         check_root(folder)
         result = supervisor.run()
     if json:
