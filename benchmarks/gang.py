@@ -1,6 +1,7 @@
 """One gang as large as the cluster, bound by weft and by kube-scheduler one after the other on the same API server.
 
-A real kube-apiserver and etcd (`make kube-assets`), acted nodes, whole-node pods. Measured from the first pod that is
+A real kube-apiserver and etcd (`make kube-assets`), simulated nodes, whole-node pods. Measured from the first pod
+that is
 created to the last that is bound, as a watch sees it; kube-scheduler's request limits are lifted. Then small jobs are
 submitted while a gang is being bound. Prints medians, their ratio, the engine's peak memory, the small jobs' p95, and
 the processor time of scheduler, API server and etcd together, whose ratio a busy machine changes less.

@@ -1,4 +1,4 @@
-"""How often health programs are wrong on a machine that is right: alarms in many runs, and the share that fits them.
+"""How often health checks are wrong on a machine that is right: alarms in many runs, and the share that fits them.
 
 A machine in use is the hard case: other work must not look like a slow core. The bound is the largest rate of alarms
 that would still show as few as were seen in one of twenty such measurements (Clopper and Pearson, 1934).

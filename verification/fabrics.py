@@ -78,7 +78,7 @@ def s14() -> Experiment:
         f"{pairs} queue pairs across T1s, 256 EVs, 12 MiB each; {count} of 4,096 T0-T1 links (0.25 %) swallow everything from "
         "the start. The paper's share of dead links is not published; its minutes are 120 us of sending here.",
         found, draw,
-        remark="A loss rate of 1 in 25 million can not be seen in a run of 98,000 packets; that losses end is shown instead.",
+        remark="A loss rate of 1 in 25 million cannot be seen in a run of 98,000 packets; that losses end is shown instead.",
     )  # fmt: skip
 
 

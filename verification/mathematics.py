@@ -60,7 +60,7 @@ def _spray_queue() -> list[Finding]:
     for load in (0.5, 0.8):
         traffic = {"pattern": "poisson", "size": "4 KiB", "load": load, "lasts": "120 us"}
         means = [_backlog(scenario(traffic), site, seed) for seed in range(6)]
-        # Of N sources one can not queue behind itself: the M/D/1 mean times (N - 1)/N (Karol et al., 1987).
+        # Of N sources one cannot queue behind itself: the M/D/1 mean times (N - 1)/N (Karol et al., 1987).
         # 16 of 31 others are on the other T0, and headers come on top of what is offered.
         offered = load * 16 / 31 * 4262 / 4096
         waiting = md1_waiting(offered) * 15 / 16

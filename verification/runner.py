@@ -68,7 +68,7 @@ def run_one(name: str, engine: str = ENGINES[0]) -> tuple[str, Experiment, bytes
 
 
 def _plain(found: Experiment) -> Experiment:
-    """Return the experiment without what can not travel between processes."""
+    """Return the experiment without what cannot travel between processes."""
     return Experiment(found.name, found.title, found.setting, found.findings, remark=found.remark)
 
 

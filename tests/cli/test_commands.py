@@ -115,10 +115,10 @@ def test_binary_rubbish_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "not text" in capsys.readouterr().err
 
 
-def test_a_picture_that_can_not_be_written_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_picture_that_cannot_be_written_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / ".x.png.part.png").mkdir()  # where the picture stands until it is whole
     assert run("design", "laptop", "--plot", str(tmp_path / "x.png")) == 1
-    assert "can not be written" in capsys.readouterr().err
+    assert "cannot be written" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_a_job_where_a_site_is_wanted_is_called_one(asked: str, capsys: pytest.C
     assert capsys.readouterr().err == f"error: {asked} is a job; a site is wanted here\n"
 
 
-def test_a_file_that_can_not_be_read_does_not_hide_the_mistakes_of_another(
+def test_a_file_that_cannot_be_read_does_not_hide_the_mistakes_of_another(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     rubbish, wrong = tmp_path / "rubbish.toml", tmp_path / "wrong.toml"
@@ -203,7 +203,7 @@ def test_a_file_that_can_not_be_read_does_not_hide_the_mistakes_of_another(
 
 def test_a_word_too_many_is_named(capsys: pytest.CaptureFixture[str]):
     assert run("site", "show", "laptop", "laptop2") == 2
-    assert "at 'laptop2'; leave it out" in capsys.readouterr().err
+    assert "unexpected 'laptop2'; leave it out" in capsys.readouterr().err
 
 
 def test_a_title_wider_than_its_table_stays_on_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -230,4 +230,4 @@ def test_a_full_disk_under_the_output_is_said_in_one_line(flags: tuple[str, ...]
         ended = subprocess.run(
             [sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
-    assert (ended.returncode, ended.stderr) == (1, "error: the output can not be written: No space left on device\n")
+    assert (ended.returncode, ended.stderr) == (1, "error: the output cannot be written: No space left on device\n")

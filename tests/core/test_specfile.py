@@ -95,7 +95,7 @@ def test_a_mistake_is_blamed_on_the_file_that_has_it(library, tmp_path):
         ("a" * 5 + "[[[[", "not TOML"),
     ],
 )
-def test_what_can_not_be_read_is_said_in_one_sentence(library, tmp_path, text, hint):
+def test_what_cannot_be_read_is_said_in_one_sentence(library, tmp_path, text, hint):
     path = tmp_path / "x.toml"
     path.write_text(text)
     with pytest.raises(UsageError, match=hint):

@@ -127,7 +127,7 @@ def test_every_design_reaches_what_was_asked(gpus: int, nic: int):
         ({"gpus": 10, "switch": "10 Gb/s"}, "two ports"),
     ],
 )
-def test_what_can_not_be_designed_says_why(arguments, hint):
+def test_what_cannot_be_designed_says_why(arguments, hint):
     with pytest.raises(UsageError, match=hint):
         compare(**arguments)
 

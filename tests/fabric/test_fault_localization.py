@@ -1,4 +1,4 @@
-"""The judge of links: the guilty are blamed, the innocent are not, what can not be seen is called hidden."""
+"""The judge of links: the guilty are blamed, the innocent are not, what cannot be seen is called hidden."""
 
 from functools import cache
 from typing import Any

@@ -93,8 +93,8 @@ def test_the_longest_names_of_the_131k_site_fit():
 
 
 @pytest.mark.parametrize("prefix", ["", "W", "1w", "w-", "w x", "$(reboot)", "wefts"])
-def test_a_prefix_that_can_not_begin_names_is_refused(prefix: str):
-    with pytest.raises(UsageError, match="can not begin names"):
+def test_a_prefix_that_cannot_begin_names_is_refused(prefix: str):
+    with pytest.raises(UsageError, match="cannot begin names"):
         exported(build(load_site("laptop").fabric), prefix)
 
 

@@ -139,7 +139,7 @@ def job_with(**plan: int) -> JobSpec:
         ({"pp": 128}, "pp = 128 is more than the 96 layers"),
     ],
 )
-def test_a_plan_that_can_not_run_names_the_nearest(plan: dict[str, int], words: str):
+def test_a_plan_that_cannot_run_names_the_nearest(plan: dict[str, int], words: str):
     with pytest.raises(UsageError, match=words):
         api.plan(job_with(**plan), SITE)
 

@@ -130,7 +130,7 @@ def test_a_sliding_window_is_refused_unless_it_is_turned_off() -> None:
     assert model_spec(qwen).qkv_bias
 
 
-def test_a_combination_that_nobody_else_has_can_not_be_written() -> None:
+def test_a_combination_that_nobody_else_has_cannot_be_written() -> None:
     with pytest.raises(UsageError, match="qkv_bias with qk_norm"):
         config_of(ModelSpec(layers=1, width=8, heads=2, ffn=8, qkv_bias=True, qk_norm=True), 8)
 

@@ -130,7 +130,7 @@ def linger(reporter: Reporter) -> None:
 
 
 def train_and_die(job: JobSpec, folder: str, *, resume: bool, reporter: Reporter, after: int) -> dict[str, Any]:
-    """Train, and die without a word on every rank after step `after`."""
+    """Train, and die silently on every rank after step `after`."""
     finish = Session.finish
 
     def finish_or_die(run: Session, step: Step) -> None:

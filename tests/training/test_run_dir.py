@@ -232,7 +232,7 @@ def test_an_unknown_run_gets_the_nearest_name(tmp_path: Path):
 def test_a_damaged_result_is_a_clear_failure(tmp_path: Path):
     folder = with_steps(tmp_path, 1)
     (folder / RESULT).write_text("{")
-    with pytest.raises(FailedError, match=r"result\.json can not be read"):
+    with pytest.raises(FailedError, match=r"result\.json cannot be read"):
         RunRecord(folder).result()
 
 

@@ -83,7 +83,7 @@ def test_a_parameter_without_a_gradient_counts_as_zero(run: Session):
         assert not parameter.grad.any()
 
 
-def test_a_checkpoint_that_can_not_be_written_is_told_and_ends_no_step(tmp_path: Path):
+def test_a_checkpoint_that_cannot_be_written_is_told_and_ends_no_step(tmp_path: Path):
     told: list[Mapping[str, Any]] = []
     run = weft.start(job_of(tmp_path, steps=2, checkpoint={"every": 1}), folder=tmp_path, on_step=told.append)
     (run.folder / "checkpoints").write_text("in the way")
@@ -136,7 +136,7 @@ def test_a_micro_batch_that_was_not_added_is_missed(run: Session):
         step.reduce()
 
 
-def test_a_step_that_was_not_reduced_can_not_be_finished(run: Session):
+def test_a_step_that_was_not_reduced_cannot_be_finished(run: Session):
     attached(run)
     step = next(run.steps())
     with pytest.raises(UsageError, match=r"step\.reduce"):

@@ -146,7 +146,7 @@ def test_whatever_follows_the_document_is_answered_as_the_document_says(site: Si
     """Requests made up from the interface's own document, right and wrong ones: no route fails, no answer surprises.
 
     The token is put over whatever was made up for it; the test above is about the token. Rules over several fields
-    (a command or a job) can not be written in the document, so some of what follows it is refused.
+    (a command or a job) cannot be written in the document, so some of what follows it is refused.
     """
     for command in ("true", "false"):
         site.engine.submit(_submission(command))

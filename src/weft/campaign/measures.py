@@ -33,7 +33,7 @@ class JobRecord:
     kind: str
     """What it is."""
     team: str
-    """Who pays."""
+    """Team whose quota is charged."""
     priority: int
     """Its priority."""
     nodes: int
@@ -154,7 +154,7 @@ class Measures:
         record.end_ms, record.state = at_ms, str(job.state)
 
     def never_ran(self, name: str, at_ms: int) -> None:
-        """Note that a job was called off before it ran."""
+        """Note that a job was cancelled before it ran."""
         self._settle(name, at_ms)
         self.records[name].end_ms, self.records[name].state = at_ms, "cancelled"
 

@@ -40,7 +40,7 @@ class TraceJob:
     gpus_per_node: int
     """GPUs on each."""
     team: str
-    """Who pays."""
+    """Team whose quota is charged."""
     priority: int
     """Higher goes first."""
     kind: Kind

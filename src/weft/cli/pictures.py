@@ -220,7 +220,7 @@ def _memory(axes: Axes, found: PlanReport) -> None:
         bottom = [below + height for below, height in zip(bottom, heights, strict=True)]
     _limit(axes, found.machine.memory_bytes / _GIB, max(bottom), "GPU memory", "GiB")
     axes.set_xticks(range(len(best)), names, rotation=45, ha="right", fontsize=7)
-    axes.set_ylabel("GiB on the fullest GPU")
+    axes.set_ylabel("peak memory of a GPU, GiB")
     axes.set_title("memory of the best plans (dp x tp x pp x cp)", fontsize=10)
     axes.margins(y=0.25)
     axes.legend(fontsize=7, ncols=3, loc="upper right")

@@ -33,7 +33,7 @@ class ManualClock:
     def advance(self, span: Picoseconds) -> Picoseconds:
         """Move forward by `span` and return the new time."""
         if span < 0:
-            raise ValueError(f"a clock can not go back by {-span} ps")
+            raise ValueError(f"a clock cannot go back by {-span} ps")
         self._now = Picoseconds(self._now + span)
         return self._now
 

@@ -150,7 +150,7 @@ def _read(path: Path, shown: str, kind: str) -> _Source:
     except FileNotFoundError:
         raise UsageError(f"there is no {kind} file {shown}") from None
     except OSError as error:
-        raise UsageError(f"{shown} can not be read: {error.strerror}") from None
+        raise UsageError(f"{shown} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise UsageError(f"{shown} is not text (byte {error.start} is not UTF-8); a {kind} file is TOML") from None
     except (tomllib.TOMLDecodeError, RecursionError) as error:

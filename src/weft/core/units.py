@@ -1,6 +1,6 @@
 """The integer units that every number in weft is written in.
 
-One distinct type per physical dimension, always in its smallest useful unit, so that sums are exact and a rate can not
+One distinct type per physical dimension, always in its smallest useful unit, so that sums are exact and a rate cannot
 be passed where a size is expected. The unit is also the last word of every name that holds one (`delay_ps`,
 `rate_bps`). Text such as "800 Gb/s" becomes one of these in `quantity`; nothing here parses or prints.
 """

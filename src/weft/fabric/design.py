@@ -106,7 +106,7 @@ def candidates(
     if not splits:
         known = ", ".join(str(split) for split in _splits(nic_rate))
         shown = quantity.RATE.format(nic_rate)
-        raise UsageError(f"a NIC of {shown} can not be split so; it can be split into {known or 'nothing'} planes")
+        raise UsageError(f"a NIC of {shown} cannot be split so; it can be split into {known or 'nothing'} planes")
     found = [
         describe(f"{split} x {quantity.RATE.format(spec.port_rate)}, {_tiers(spec.tiers)}", spec)
         for split in splits

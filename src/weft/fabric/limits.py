@@ -29,7 +29,7 @@ class Blast:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a fabric can and can not do, by arithmetic."""
+    """What a fabric can and cannot do, by arithmetic."""
 
     hosts_max: int
     """GPUs that these tiers and this radix reach."""

@@ -91,7 +91,7 @@ class Export:
 def export(topology: Topology, plan: UsidPlan, prefix: str = "w") -> Export:
     """Return the commands that make `topology` out of namespaces whose names begin with `prefix`."""
     if not _PREFIX.fullmatch(prefix):
-        raise UsageError(f"{prefix!r} can not begin names; write one to four of a-z and 0-9, a letter first")
+        raise UsageError(f"{prefix!r} cannot begin names; write one to four of a-z and 0-9, a letter first")
     names = tuple(namespace_of(topology, node, prefix) for node in range(topology.nodes))
     tables = ForwardingPlane(topology, plan)
     up = [Command(("netns", "add", name)) for name in names]

@@ -32,7 +32,7 @@ class SeriesFile:
         try:
             self._file = self.path.open("w", encoding="utf-8")
         except OSError as error:
-            raise FailedError(f"{self.path} can not be written: {error.strerror}") from None
+            raise FailedError(f"{self.path} cannot be written: {error.strerror}") from None
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

@@ -91,7 +91,7 @@ def set_up_traces(scenario: ScenarioSpec, site: SiteSpec, prefix: Path, seed: in
         try:
             traces.append(read_trace(file.read_bytes(), file.name))
         except OSError as error:
-            raise UsageError(f"{file} can not be read: {error.strerror}; name Chakra traces") from None
+            raise UsageError(f"{file} cannot be read: {error.strerror}; name Chakra traces") from None
     if len(traces) < _FEWEST_RANKS:
         raise UsageError(f"{file} is not there; --chakra PREFIX needs PREFIX.0.et, PREFIX.1.et, ..., one for each rank")
     machine = machine_of(site)
@@ -105,7 +105,7 @@ def _text(file: Path) -> str:
     try:
         return file.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file} can not be read: {error}; name a text file of htsim") from None
+        raise UsageError(f"{file} cannot be read: {error}; name a text file of htsim") from None
 
 
 def _root(scenario: ScenarioSpec, seed: int | None) -> Seed:

@@ -78,7 +78,7 @@ def scenario_at(scenario: ScenarioSpec, point: Point) -> ScenarioSpec:
     topology = build(setup.fabric)
     between = (topology.links.stage > 0).nonzero()[0]
     if point.failed_links > len(between):
-        raise UsageError(f"{point.failed_links} links can not fail: the fabric has {len(between)} between switches")
+        raise UsageError(f"{point.failed_links} links cannot fail: the fabric has {len(between)} between switches")
     drawn = Seed(point.seed).stream("failed links").choice(between, size=point.failed_links, replace=False)
     faults = tuple(
         FaultSpec(kind="link-down", target=topology.names.of("link", int(link))) for link in sorted(drawn.tolist())

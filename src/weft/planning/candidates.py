@@ -57,7 +57,7 @@ def read_fixed(fixed: Mapping[str, str]) -> dict[str, int]:
     found: dict[str, int] = {}
     for name, value in fixed.items():
         if name not in FIXABLE:
-            raise UsageError(f"{name!r} can not be fixed; choose among {', '.join(FIXABLE)}")
+            raise UsageError(f"{name!r} cannot be fixed; choose among {', '.join(FIXABLE)}")
         names = {"schedule": SCHEDULES, "recompute": RECOMPUTES}.get(name)
         if names is not None:
             if value not in names:

@@ -84,7 +84,7 @@ def _fabric(report: PlanReport) -> list[RehearsalLine]:
     return [
         RehearsalLine(section, "gpus", "GPUs", "", float(spec.gpus)),
         RehearsalLine(section, "planes", "planes", "", float(spec.planes)),
-        RehearsalLine(section, "nic_bps", "rate of a NIC", "b/s", float(spec.nic_rate)),
+        RehearsalLine(section, "nic_bps", "NIC rate", "b/s", float(spec.nic_rate)),
         RehearsalLine(section, "switches", "switches", "", float(found.shape.switches)),
         RehearsalLine(section, "hops", "switches on the longest path", "", float(found.limits.hops_max)),
         RehearsalLine(section, "bisection_bps", "bisection", "b/s", float(found.limits.bisection_bps)),
@@ -101,9 +101,9 @@ def _plan(report: PlanReport) -> list[RehearsalLine]:
         RehearsalLine(section, "step_s", "step", "s", row["step_s"]),
         RehearsalLine(section, "mfu", "MFU", "%", 100 * row["mfu"]),
         RehearsalLine(section, "tokens_per_s", "tokens a second", "", row["tokens_per_s"]),
-        RehearsalLine(section, "network_s", "traffic that is not hidden", "s", float(report.chosen.times.network_s[0])),
+        RehearsalLine(section, "network_s", "exposed communication", "s", float(report.chosen.times.network_s[0])),
         RehearsalLine(section, "bubble_s", "pipeline bubble", "s", float(report.chosen.times.bubble_s[0])),
-        RehearsalLine(section, "memory_bytes", "memory of the fullest GPU", "B", float(row["memory_bytes"])),
+        RehearsalLine(section, "memory_bytes", "peak GPU memory", "B", float(row["memory_bytes"])),
         RehearsalLine(section, "limit", "what limits it", "", row["limit"]),
     ]
 
@@ -112,12 +112,12 @@ def _run(report: PlanReport) -> list[RehearsalLine]:
     good, run = report.goodput, report.run
     section = "the run with this site's failures"
     return [
-        RehearsalLine(section, "mttf_s", "time between failures", "s", good.mttf_s),
+        RehearsalLine(section, "mttf_s", "MTBF of the job", "s", good.mttf_s),
         RehearsalLine(section, "goodput", "goodput (ETTR)", "%", 100 * good.share),
         RehearsalLine(section, "spares", "spare nodes for 99.9 %", "", float(good.spares)),
         RehearsalLine(section, "run_s", "the whole run", "s", run.days * 86400),
-        RehearsalLine(section, "run_low_s", "nine in ten take at least", "s", run.days_low * 86400),
-        RehearsalLine(section, "run_high_s", "and at most", "s", run.days_high * 86400),
+        RehearsalLine(section, "run_low_s", "run time, 90 % low", "s", run.days_low * 86400),
+        RehearsalLine(section, "run_high_s", "run time, 90 % high", "s", run.days_high * 86400),
         RehearsalLine(section, "gpu_hours", "GPU-hours", "", run.gpu_hours),
         RehearsalLine(section, "gpu_usd", "price of GPU-hours", "USD", run.gpu_cents / 100),
     ]

@@ -1,6 +1,6 @@
 """Changes to a site or a job in a word: `planes=4`, `nodes=-8`, `link_rate=400 Gb/s`.
 
-A change is made in the form in which files are written and checked like a file, so that a change which can not be built
+A change is made in the form in which files are written and checked like a file, so that a change which cannot be built
 is refused with the same sentence.
 """
 
@@ -53,7 +53,7 @@ def _split(table: dict[str, Any], site: SiteSpec, planes: int) -> None:
     """Split the NIC over `planes`: slower ports, and as many more of them on a switch."""
     fabric = site.fabric
     if planes < 1 or fabric.nic_rate % planes:
-        raise UsageError(f"--what-if planes={planes}: {RATE.format(fabric.nic_rate)} can not be split into {planes}")
+        raise UsageError(f"--what-if planes={planes}: {RATE.format(fabric.nic_rate)} cannot be split into {planes}")
     port = fabric.nic_rate // planes
     radix = fabric.parts.switch.capacity // port // 2 * 2
     table["fabric"] |= {"planes": planes, "port_rate": RATE.format(port), "radix": radix}
@@ -72,7 +72,7 @@ def _rate(table: dict[str, Any], site: SiteSpec, change: str, value: str) -> Non
         raise UsageError(f"--what-if {change}: {error}") from None
     fabric = site.fabric
     if nic <= 0 or nic % fabric.planes:
-        raise UsageError(f"--what-if {change}: {value} can not be split over {fabric.planes} planes")
+        raise UsageError(f"--what-if {change}: {value} cannot be split over {fabric.planes} planes")
     port = nic // fabric.planes
     table["fabric"] |= {"nic_rate": RATE.format(nic), "port_rate": RATE.format(port)}
     parts = table["fabric"]["parts"]

@@ -139,9 +139,7 @@ def _ratio_divides_the_radix(spec: Any) -> str | None:
     down, up = spec.oversubscription
     if spec.tiers == 1 or spec.radix % (down + up) == 0:
         return None
-    return (
-        f"a radix of {spec.radix} can not be split {down}:{up}; choose one that {down + up} divides, or another ratio"
-    )
+    return f"a radix of {spec.radix} cannot be split {down}:{up}; choose one that {down + up} divides, or another ratio"
 
 
 def _stages_have_cables(spec: Any) -> str | None:

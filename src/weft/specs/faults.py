@@ -58,9 +58,9 @@ class RunFaultSpec(Spec):
     """Something that goes wrong in a training, once or for good."""
 
     kind: FaultKind
-    """kill (SIGKILL), stop (SIGSTOP), slow, flip (a bit), nan, full-disk (checkpoints can not be written), lose-store
+    """kill (SIGKILL), stop (SIGSTOP), slow, flip (a bit), nan, full-disk (checkpoints cannot be written), lose-store
     (all checkpoints are gone), lose-rank and lose-node (hardware with its memory), return (lost hardware is back),
-    plane-down (a rank's link to one plane dies without a word) and drop-link (it loses a share of its packets); the
+    plane-down (a rank's link to one plane dies silently) and drop-link (it loses a share of its packets); the
     last two need backend = "mrc"."""
     rank: Annotated[int, Field(ge=0)] | None = None
     """Which rank; drawn where absent."""

@@ -64,7 +64,7 @@ def read_config(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise UsageError(f"there is no file {path}; a config.json is wanted") from None
     except OSError as error:
-        raise UsageError(f"{path} can not be read: {error.strerror}") from None
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not JSON: {error}") from None
     if not isinstance(config, dict):
@@ -87,7 +87,7 @@ def model_table(config: Mapping[str, Any], shown: str = "config.json") -> dict[s
         raise UsageError(f"{shown} describes a model of type {kind!r}; weft builds {known}")
     problems = [*_missing(config, kind), *_unsupported(config, kind)]
     if problems:
-        raise UsageError(f"{shown} can not be built: " + "; ".join(problems))
+        raise UsageError(f"{shown} cannot be built: " + "; ".join(problems))
     table = {ours: config[theirs] for ours, theirs in _NEEDED.items()}
     if config.get("num_key_value_heads") is not None:
         table["kv_heads"] = config["num_key_value_heads"]
@@ -158,7 +158,7 @@ def model_type(spec: ModelSpec) -> str:
     """Return the Hugging Face `model_type` whose architecture `spec` is."""
     if spec.qkv_bias and (spec.qk_norm or spec.experts is not None):
         found = "qkv_bias with qk_norm" if spec.qk_norm else "qkv_bias with experts"
-        raise UsageError(f"Hugging Face has no architecture with {found}; weights of it can not be written for others")
+        raise UsageError(f"Hugging Face has no architecture with {found}; weights of it cannot be written for others")
     if spec.experts is not None:
         return "qwen3_moe" if spec.qk_norm else "mixtral"
     if spec.qk_norm:

@@ -201,7 +201,7 @@ class PlanSpec(Spec):
     schedule: Literal["gpipe", "1f1b", "interleaved", "looped-bfs", "zero-bubble", "zbv", "dualpipev"] = "1f1b"
     """Order of the pipeline's micro-batches."""
     recompute: Literal["none", "selective", "full"] = "none"
-    """Activations computed again in the backward pass."""
+    """Activations recomputed in the backward pass."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Arithmetic of the matrices; weights and sums stay in fp32."""
     exact: bool = True
@@ -270,9 +270,9 @@ class GuardSpec(Spec):
     at_rest: bool = True
     """Whether, where digests are compared, state that changes between updates is found too."""
     replay_every: Annotated[int, Field(ge=0)] = 0
-    """Steps between those in which micro-batches are computed again by other replicas; 0 for none."""
+    """Steps between those in which micro-batches are recomputed by other replicas; 0 for none."""
     replay_batches: Annotated[int, Field(ge=0)] = 1
-    """Micro-batches that are computed again in such a step; 0 for all."""
+    """Micro-batches that are recomputed in such a step; 0 for all."""
     micro_test_every: Annotated[int, Field(ge=0)] = 0
     """Steps between small tests with a known answer; 0 for none."""
     abft: bool = False
@@ -287,7 +287,7 @@ class JobSpec(Spec):
     description: str = ""
     """One sentence for people."""
     team: Name = "default"
-    """Who pays."""
+    """Team whose quota is charged."""
     priority: Annotated[int, Field(ge=0, le=1000)] = 100
     """Higher goes first."""
     time_limit: Duration | None = None

@@ -57,7 +57,7 @@ class SubmissionSpec(Spec):
     faults: FaultsSpec | None = None
     """What goes wrong in the training on purpose."""
     team: Name = "default"
-    """Who pays."""
+    """Team whose quota is charged."""
     priority: Annotated[int, Field(ge=0, le=1000)] = 100
     """Higher goes first."""
     time_limit: Duration | None = None

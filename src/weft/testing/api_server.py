@@ -65,7 +65,7 @@ class Trouble:
     gone: float = 0.0
     """Watches that are refused with 410."""
     closed: float = 0.0
-    """Watches that are closed after some events, without a word."""
+    """Watches that are closed after some events, silently."""
     silent: float = 0.0
     """Watches that stay open after some events and say nothing more."""
     latency_s: float = 0.0

@@ -1,4 +1,4 @@
-"""Acted nodes: thousands of nodes that heartbeat and move pods through their states, without machines behind them.
+"""simulated nodes: thousands of nodes that heartbeat and move pods through their states, without machines behind them.
 
 For rehearsals and tests: the server, its objects and everything that is decided are real; only kubelets are played. A
 node is silenced by letting it stop. Leases are renewed at a rate that fits the number of nodes, spread over time. With
@@ -357,7 +357,7 @@ async def simulate(
 
 
 def checked_count(stage: SimulatedNodes) -> SimulatedNodes:
-    """Refuse a stage that can not be played."""
+    """Refuse a stage that cannot be played."""
     most = 60_000
     if not 1 <= stage.nodes <= most:
         raise UsageError(f"--nodes {stage.nodes}: write a number from 1 to {most:,}")

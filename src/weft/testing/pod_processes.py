@@ -24,7 +24,7 @@ _NOT_FOUND = 127
 
 @dataclass(frozen=True, slots=True)
 class SimulatedPod:
-    """What is kept of a pod on an acted node."""
+    """What is kept of a pod on an simulated node."""
 
     namespace: str
     name: str
@@ -54,7 +54,7 @@ class Executor(Protocol):
         ...
 
     def lose(self, node: str) -> None:
-        """End everything on a node at once, without a word."""
+        """End everything on a node at once, silently."""
         ...
 
 
@@ -164,7 +164,7 @@ class PodProcesses:
         await process.wait()
 
     def lose(self, node: str) -> None:
-        """End everything on a node at once, without a word."""
+        """End everything on a node at once, silently."""
         for pod, process in list(self._running.values()):
             if pod.node == node:
                 _end_group(process.pid)

@@ -1,6 +1,6 @@
 """Where two runs part: the first step, and in it the first tensor, whose bits differ.
 
-Reads what the runs left behind, the metrics line by line and the tensor digests of their checkpoints; free of torch.
+Reads the files of runs, the metrics line by line and the tensor digests of their checkpoints; free of torch.
 Digests do not depend on how a tensor was sharded, so runs on different numbers of ranks can be compared.
 """
 

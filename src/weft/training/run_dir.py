@@ -79,7 +79,7 @@ class RunDir:
                     os.truncate(path, max((end for _, end in _lines(path)), default=0))
         except OSError as error:
             run.close()
-            raise FailedError(f"{folder} can not be written: {error.strerror}") from None
+            raise FailedError(f"{folder} cannot be written: {error.strerror}") from None
         run.write(JOB, written(job.as_written()) + "\n")
         return run
 
@@ -144,7 +144,7 @@ class RunDir:
         except OSError as error:
             with contextlib.suppress(OSError):
                 part.unlink()
-            raise FailedError(f"{self.folder / name} can not be written: {error.strerror}") from None
+            raise FailedError(f"{self.folder / name} cannot be written: {error.strerror}") from None
 
     def close(self) -> None:
         """Let go of the folder."""
@@ -169,7 +169,7 @@ class RunDir:
             if done != len(encoded):
                 raise OSError(None, "the disk is full")  # noqa: TRY301 - a short write is the only sign of it
         except OSError as error:
-            raise FailedError(f"{self.folder / name} can not be written: {error.strerror}") from None
+            raise FailedError(f"{self.folder / name} cannot be written: {error.strerror}") from None
 
 
 class RunRecord:
@@ -262,7 +262,7 @@ class RunRecord:
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            raise FailedError(f"{path} can not be read: {error}") from None
+            raise FailedError(f"{path} cannot be read: {error}") from None
 
 
 def records(root: Path) -> list[RunRecord]:
@@ -342,18 +342,18 @@ def _lines(path: Path) -> Sequence[tuple[dict[str, Any], int]]:
     except ValueError:
         pass
     except OSError as error:
-        raise FailedError(f"{path} can not be read: {error.strerror}") from None
+        raise FailedError(f"{path} cannot be read: {error.strerror}") from None
     return found
 
 
 def check_root(root: Path) -> None:
-    """Refuse a folder of runs that can not be made or written into, before anything is started."""
+    """Refuse a folder of runs that cannot be made or written into, before anything is started."""
     try:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"runs can not be kept in {root}: {error.strerror}; name another folder") from None
+        raise UsageError(f"runs cannot be kept in {root}: {error.strerror}; name another folder") from None
     if not os.access(root, os.W_OK):
-        raise UsageError(f"runs can not be kept in {root}: it can not be written to; name another folder")
+        raise UsageError(f"runs cannot be kept in {root}: it cannot be written to; name another folder")
 
 
 def _new_folder(root: Path, job: str) -> Path:
@@ -374,7 +374,7 @@ def _lock(folder: Path) -> int:
     try:
         handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
-        raise FailedError(f"{folder} can not be written: {error.strerror}") from None
+        raise FailedError(f"{folder} cannot be written: {error.strerror}") from None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -326,7 +326,7 @@ class Endpoint:
         self.wake()
 
     def cut(self, plane: int, *, cut: bool = True) -> None:
-        """Lose everything on a plane, in both directions and without a word, or stop doing so."""
+        """Lose everything on a plane, in both directions and silently, or stop doing so."""
         self._refuse_plane(plane)
         hub = self.state.hub[0]
         hub["cut"] = hub["cut"] | 1 << plane if cut else hub["cut"] & ~(1 << plane)

@@ -68,7 +68,7 @@ OPERATIONS = (
     Operation("POST", "/v1/check", "check", "Say whether a submission would be taken; nothing is made.", _OBJECT,
               body=SubmissionSpec),
     Operation("GET", "/v1/jobs/{job}", "job", "Show one job.", _JOB, (_PATH_JOB,), refusals=(404,)),
-    Operation("POST", "/v1/jobs/{job}/cancel", "cancel", "Call off a job or an array.", _JOBS, (_PATH_JOB,),
+    Operation("POST", "/v1/jobs/{job}/cancel", "cancel", "Cancel a job or an array.", _JOBS, (_PATH_JOB,),
               refusals=(404,)),
     Operation("GET", "/v1/jobs/{job}/why", "why", "Say why a job waits.", _OBJECT, (_PATH_JOB,), refusals=(404,)),
     Operation("GET", "/v1/arrays/{job}", "array", "Compare the jobs of an array, best first.", _OBJECT, (_PATH_JOB,),
@@ -87,10 +87,10 @@ OPERATIONS = (
         refusals=(404,),
     ),
     Operation("GET", "/v1/nodes", "nodes", "List the nodes.", {"type": "object", "required": ["nodes"]}),
-    Operation("POST", "/v1/nodes/{node}/drain", "drain", "Give a node no more work.", _NODE, (_PATH_NODE,),
+    Operation("POST", "/v1/nodes/{node}/drain", "drain", "Cordon a node: nothing new starts.", _NODE, (_PATH_NODE,),
               body=ReasonSpec, refusals=(404,)),
-    Operation("POST", "/v1/nodes/{node}/undrain", "undrain", "Give a node back.", _NODE, (_PATH_NODE,), body=ReasonSpec,
-              refusals=(404,)),
+    Operation("POST", "/v1/nodes/{node}/undrain", "undrain", "Return a node to service.", _NODE, (_PATH_NODE,),
+              body=ReasonSpec, refusals=(404,)),
     Operation("POST", "/v1/snapshots", "keep", "Upload a working folder, as a tar archive.",
               {"type": "object", "required": ["snapshot"]}, archive=True),
 )  # fmt: skip
@@ -170,7 +170,7 @@ class ClusterInterface:
         return job_detail(self._engine, self._engine.find(request.path_params["job"]))
 
     async def cancel(self, request: Request) -> Any:
-        """Call off a job or an array."""
+        """Cancel a job or an array."""
         found = self._engine.cancel(request.path_params["job"])
         self._nudge()
         return {"jobs": [job_view(entry, self._engine.cluster.pool.nodes) for entry in found]}
@@ -214,11 +214,11 @@ class ClusterInterface:
         return {"nodes": [node_view(book, node) for node in book.pool.nodes]}
 
     async def drain(self, request: Request) -> Any:
-        """Give a node no more work."""
+        """Cordon a node: running work goes on, nothing new starts."""
         return await self._drain(request, back=False)
 
     async def undrain(self, request: Request) -> Any:
-        """Give a node back."""
+        """Return a node to service."""
         return await self._drain(request, back=True)
 
     async def _drain(self, request: Request, *, back: bool) -> Any:
@@ -259,7 +259,7 @@ async def _table(request: Request) -> Mapping[str, Any]:
 
 
 def _no_number(text: str) -> Any:
-    raise ValueError(f"{text} is no number in JSON")
+    raise ValueError(f"{text} is not a number in JSON")
 
 
 def _only(query: Mapping[str, str], known: set[str]) -> None:

@@ -109,7 +109,7 @@ def test_a_killed_daemon_is_started_again_and_its_job_is_still_the_same(cluster:
 def test_waiting_jobs_say_why_and_drained_nodes_get_nothing(cluster: Cluster):
     cluster.run("drain", "slot-1", "--reason", "odd")
     assert "draining" in cluster.run("nodes")
-    assert "can not be drained" in cluster.run("drain", "slot-1", status=2)
+    assert "cannot be drained" in cluster.run("drain", "slot-1", status=2)
     (first,) = cluster.json("submit", "--", "sleep", "60")["jobs"]
     (second,) = cluster.json("submit", "--", "true")["jobs"]
     cluster.wait(lambda: bool(cluster.json("why", second["id"])["code"]))

@@ -33,7 +33,7 @@ def test_without_rounds_only_kernels_are_timed(tmp_path: Path, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize("wrong", [["--rounds", "-1"], ["--ranks", "0"], ["--seconds", "0"]])
-def test_what_can_not_be_measured_is_refused(tmp_path: Path, wrong: list[str]):
+def test_what_cannot_be_measured_is_refused(tmp_path: Path, wrong: list[str]):
     assert main(["site", "measure", str(tmp_path / "here.toml"), *wrong]) == 2
 
 

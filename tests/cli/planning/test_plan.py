@@ -17,7 +17,13 @@ def run(*arguments: str) -> int:
 def test_plans_are_printed_for_people(capsys: pytest.CaptureFixture[str]):
     assert run("gpt3-175b", "--site", SITE, "--top", "3") == 0
     out = capsys.readouterr().out
-    for words in ("valid plans", "memory of its fullest GPU", "goodput", "ways to smooth it", "where the axes run"):
+    for words in (
+        "valid plans",
+        "peak GPU memory of the first plan",
+        "goodput",
+        "ways to smooth it",
+        "where the axes run",
+    ):
         assert words in out
 
 

@@ -44,7 +44,7 @@ def test_the_other_law_is_fitted_where_it_is_asked_for(table: Path, capsys: pyte
     document = json.loads(capsys.readouterr().out)
     assert document["law"] == "kaplan"
     assert main(["scale", "fit", str(table), "--law", "kaplan"]) == 0
-    assert "endless tokens" in capsys.readouterr().out
+    assert "unlimited tokens" in capsys.readouterr().out
     assert main(["scale", "optimal", str(table), "--law", "kaplan", "--flops", "1e23"]) == 0
 
 
@@ -65,8 +65,8 @@ def test_predictions_and_optima_come_with_intervals_and_warnings(table: Path, ca
     [
         ("params,tokens,loss\n1e6,1e8,nan\n", ":2  loss = nan is not a finite number"),
         ("params,tokens,loss\n1e6,1e8,3\n1e7,1e8,2\n", "there are 2 points"),
-        ("params,tokens,loss\n1e6,x,3\n", ":2  tokens = 'x' is no number"),
-        ("params,tokens,loss\n1e6,1e8\n", ":2  loss = None is no number"),
+        ("params,tokens,loss\n1e6,x,3\n", ":2  tokens = 'x' is not a number"),
+        ("params,tokens,loss\n1e6,1e8\n", ":2  loss = None is not a number"),
         ("params,loss\n1e6,3\n", "has no column tokens"),
         ("", "has no column params, tokens, loss"),
     ],

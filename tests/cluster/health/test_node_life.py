@@ -13,7 +13,7 @@ def test_only_what_is_in_the_table_happens(state: NodeState, event: NodeEvent):
         assert allowed(state, event)
         assert after(state, event) is TABLE[state, event]
     else:
-        with pytest.raises(NodeLifeError, match=f"{state} can not be {event}"):
+        with pytest.raises(NodeLifeError, match=f"{state} cannot be {event}"):
             after(state, event)
 
 

@@ -24,7 +24,7 @@ GOOD = Job("good", Gang(2, 8), 0, team="red")
         (replace(GOOD, team="green"), "there are: blue, red"),
         (replace(GOOD, team="blue"), "may have at most 8"),
         (replace(GOOD, priority=-1), "a priority of -1; write one from 0 to 1000"),
-        (replace(GOOD, id="Nice Name"), "can not name a job"),
+        (replace(GOOD, id="Nice Name"), "cannot name a job"),
         (replace(GOOD, limit_ms=0), "write a longer one"),
         (replace(GOOD, after=("nobody",)), "'nobody', which is no job here"),
     ],

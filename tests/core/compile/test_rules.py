@@ -23,7 +23,7 @@ def test_every_rule_is_known_by_its_name() -> None:
     assert rules()["weft.mrc.rules.numbers.psn_of"] is psn_of
 
 
-def test_what_is_not_a_rule_can_not_be_compiled():
+def test_what_is_not_a_rule_cannot_be_compiled():
     def plain(number: int):
         return number
 

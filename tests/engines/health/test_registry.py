@@ -1,4 +1,4 @@
-"""Health programs: what is wrong is found and named, and what is right is left alone."""
+"""Health checks: what is wrong is found and named, and what is right is left alone."""
 
 import json
 from pathlib import Path
@@ -161,5 +161,5 @@ def test_every_program_says_what_it_is_and_stands_in_a_suite_or_is_passive():
         assert program.threshold
         assert program.takes
     assert set(ACTIVE) <= {name for members in SUITES.values() for name in members}
-    with pytest.raises(UsageError, match="no health program 'x'"):
+    with pytest.raises(UsageError, match="no health check 'x'"):
         named(["x"])

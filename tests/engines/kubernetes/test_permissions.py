@@ -159,7 +159,7 @@ async def _play(
 
     if not await wait_for(both_run):
         return
-    # A service that has to leave goes by eviction; a gang that is called off by deletion.
+    # A service that has to leave goes by eviction; a gang that is cancelled by deletion.
     entry = engine.entries[f"{theatre.name}/{server}"]
     stopping = replace(entry.record, state=JobState.STOPPING, ending="failed", leave_by_ms=0)
     entry.record = stopping

@@ -20,7 +20,7 @@ async def _two_gangs(theatre: Theatre) -> None:
     async with theatre.open(8 * _NODES) as client:
         stage = theatre.stage(_NODES, run_s=4.0)
         async with playing(theatre, stage):
-            # First kube-scheduler, on the same nodes: whatever it binds of one it can not bind of the other.
+            # First kube-scheduler, on the same nodes: whatever it binds of one it cannot bind of the other.
             halves = await _by_kube_scheduler(theatre, client)
             assert sum(halves.values()) == _NODES
             assert 0 < halves["first"] < _NODES

@@ -36,7 +36,7 @@ def bomb(pulses: int) -> Callable[[str], None]:
 
 
 def life(home: Home, number: int, acknowledged: Path, marks: Path, rng: random.Random) -> None:
-    """Be one engine: take in new jobs, call off an old one now and then, and work until the bomb goes off."""
+    """Be one engine: take in new jobs, cancel an old one now and then, and work until the bomb goes off."""
     engine = LocalEngine(home, pulse=bomb(rng.randint(1, MOST_PULSES)))
     for job in range(JOBS_PER_LIFE):
         seconds = rng.choice((0.0, 0.05, 0.3, 1.0))

@@ -114,7 +114,7 @@ def test_one_optic_of_the_131k_site_feeds_all_eight_planes_of_a_nic_and_eight_li
     assert columns == 34 * len(links)
 
 
-def test_columns_can_not_be_changed():
+def test_columns_cannot_be_changed():
     topology = build(load_site("laptop").fabric)
     with pytest.raises(ValueError, match="read-only"):
         topology.links.rate_bps[0] = 1

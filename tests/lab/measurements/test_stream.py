@@ -2,7 +2,7 @@
 
 A rate is measured against the same stream's own rate a few seconds before. A machine that is busy with other things
 spoils a measurement, not the claim: what counts is the rate that a quarter of the bins reach, and a measurement may be
-taken again a few times. Where the machine can not carry four planes of 200 Mb/s, they are made slower. Everything is
+taken again a few times. Where the machine cannot carry four planes of 200 Mb/s, they are made slower. Everything is
 printed.
 """
 
@@ -268,7 +268,7 @@ def test_the_commands_report_what_they_did(weft: Weft, lab: Callable[..., Lab]):
         (("bench", "--fault", "cut link5"), "there is no link called 'link5'"),
         (("bench", "--seconds", "0"), "--seconds 0"),
         (("bench", "--size", "huge"), "is not a size"),
-        (("bench", "--deny", "/nowhere/at/all"), "can not be read"),
+        (("bench", "--deny", "/nowhere/at/all"), "cannot be read"),
         (("ping", "--count", "0"), "--count 0"),
     ],
 )

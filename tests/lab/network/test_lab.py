@@ -258,7 +258,7 @@ def test_killed_at_any_point_of_going_up_down_still_clears_everything(
     weft: Weft, rights: tuple[str, ...], steps: int, tmp_path: Path
 ):
     before = machine()
-    # The process ends itself, without a word, when it is about to run its n-th command of the system.
+    # The process ends itself, silently, when it is about to run its n-th command of the system.
     dying = f"""
 import os, signal
 from weft_lab.network.machine import LabMachine

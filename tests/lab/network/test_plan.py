@@ -33,13 +33,13 @@ def test_a_lab_has_the_hosts_planes_and_spines_that_were_asked_for():
         ({"planes": 0}, "at least one host, one plane"),
     ],
 )
-def test_what_can_not_be_built_is_said_in_one_sentence(wrong: dict[str, int], says: str):
+def test_what_cannot_be_built_is_said_in_one_sentence(wrong: dict[str, int], says: str):
     with pytest.raises(UsageError, match=says):
         plan_of(**wrong)
 
 
 @pytest.mark.parametrize("mtu", [1280, 4227, 65_536])
-def test_frames_that_can_not_carry_a_packet_are_refused(mtu: int):
+def test_frames_that_cannot_carry_a_packet_are_refused(mtu: int):
     with pytest.raises(UsageError, match="4228"):
         LabSpec("w", small_fabric(2, 1, 1, RATE), RATE, queue_for(RATE), mtu)
 

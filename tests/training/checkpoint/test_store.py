@@ -126,7 +126,7 @@ def test_keeping_none_is_refused(tmp_path: Path):
         CheckpointStore(tmp_path, keep=0)
 
 
-def test_values_that_json_can_not_hold_are_refused_at_once(tmp_path: Path):
+def test_values_that_json_cannot_hold_are_refused_at_once(tmp_path: Path):
     with pytest.raises(TypeError):
         CheckpointStore(tmp_path).save(1, state_of(1.0), {"bad": object()})
 
@@ -293,7 +293,7 @@ def test_a_read_only_disk_is_a_clear_failure_and_can_still_be_loaded(tmp_path: P
         subprocess.run(["umount", tmp_path], check=True)
 
 
-def test_a_folder_that_can_not_be_made_is_a_clear_failure(tmp_path: Path):
+def test_a_folder_that_cannot_be_made_is_a_clear_failure(tmp_path: Path):
     (tmp_path / "file").write_text("")
     handle = CheckpointStore(tmp_path / "file" / "store").save(1, state_of(1.0), {})
     with pytest.raises(FailedError, match="step 1 was not written: Not a directory"):

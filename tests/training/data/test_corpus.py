@@ -145,13 +145,13 @@ def test_missing_empty_and_textless_corpora_are_told_apart(tmp_path: Path) -> No
 
 
 def test_a_name_that_no_system_can_open_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="can not be read"):
+    with pytest.raises(UsageError, match="cannot be read"):
         open_in(tmp_path / ("x" * 5000))
 
 
-def test_a_cache_that_can_not_be_written_is_named(texts: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_named(texts: Path) -> None:
     (texts.parent / "cache").write_text("a file, not a folder")
-    with pytest.raises(FailedError, match=r"the corpus cache .*cache can not be written"):
+    with pytest.raises(FailedError, match=r"the corpus cache .*cache cannot be written"):
         open_in(texts)
 
 

@@ -66,7 +66,7 @@ def _stepped_into(path: str) -> Iterator[None]:
     try:
         if _LIBC.setns(there, _NEW_NETWORK):
             why = os.strerror(ctypes.get_errno())
-            raise FailedError(f"this process can not step into the network namespace {path}: {why}")
+            raise FailedError(f"this process cannot step into the network namespace {path}: {why}")
         try:
             yield
         finally:
@@ -94,7 +94,7 @@ def rank_underlay(name: str, rank: int, ranks: int) -> LabHost:
     lab = find(own_records(), name)
     addressing, hosts = lab.plan.addressing, lab.plan.topology.nics
     if lab.world.keeper is not None:
-        raise UsageError(f"the lab {name} lives in a user namespace, which ranks can not step into; make it as root")
+        raise UsageError(f"the lab {name} lives in a user namespace, which ranks cannot step into; make it as root")
     if ranks > hosts:
         raise UsageError(
             f"the lab {name} has {hosts} hosts, and the job has {ranks} ranks; make one with --hosts {ranks}"

@@ -74,7 +74,7 @@ def ladder(
 
 
 def _print_trial(trial: Trial) -> None:
-    """Print how well each law foretells the largest small runs, and what it weight."""
+    """Print how well each law predicts the largest small runs, and its weight."""
     first = trial.tests[0]
     title = f"self-test: the {first.held} largest of them, up to {first.factor:.1f} times what the laws saw, predicted"
     rows: list[tuple[str, ...]] = [

@@ -84,5 +84,5 @@ def allowed(state: NodeState, event: NodeEvent) -> bool:
 def after(state: NodeState, event: NodeEvent) -> NodeState:
     """Return the state that follows, or raise where there is none."""
     if not allowed(state, event):
-        raise NodeLifeError(f"a node that is {state} can not be {event}")
+        raise NodeLifeError(f"a node that is {state} cannot be {event}")
     return TABLE[state, event]

@@ -1,6 +1,6 @@
 """What is thought of each node, and what follows: from reports to verdicts, quarantine, tests, repair and return.
 
-Reports come from health programs, trainers and the fabric's prober; engines write them into a node's `evidence`. Old
+Reports come from health checks, trainers and the fabric's prober; engines write them into a node's `evidence`. Old
 ones are forgotten, and after a pause of the planner all of them are: only what is seen anew counts. A brake stands
 before quarantine: where too many nodes look sick at once, the monitor is doubted first, and a person is called. An
 operator's word stands above all of it. Pure.

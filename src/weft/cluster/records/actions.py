@@ -133,7 +133,7 @@ class Quarantine:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Give a node no more work and wait for it to become empty."""
+    """Cordon a node and wait for it to become empty."""
 
     node: int
     """Which."""

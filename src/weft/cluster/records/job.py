@@ -96,7 +96,7 @@ class Job:
     kind: Kind = "experiment"
     """What it is."""
     team: str = "default"
-    """Who pays."""
+    """Team whose quota is charged."""
     priority: int = 100
     """Higher goes first; 0 to 1000."""
     limit_ms: int | None = None

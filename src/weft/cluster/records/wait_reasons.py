@@ -41,7 +41,7 @@ TEXTS = {
     Reason.SIZE: "it needs more nodes than are in service",
     Reason.POWER: "its draw would break a power budget",
     Reason.NODES: "it is next; too few nodes are free",
-    Reason.BEHIND: "it would delay a job that is before it, or finds no room",
+    Reason.BEHIND: "backfilling it would delay a job before it, or it does not fit",
     Reason.LANE: "the fast lane is full and there is no room beside it",
 }
 BY_CODE = {reason.code: reason for reason in Reason}

@@ -43,7 +43,7 @@ def admit_team(team: Team, others: Sequence[Team], nodes: Sequence[Node]) -> Non
 def _name(name: str, what: str) -> str | None:
     if _NAME.fullmatch(name):
         return None
-    return f"{name!r} can not name {what}; write up to 63 small letters, digits, dots, dashes or underscores"
+    return f"{name!r} cannot name {what}; write up to 63 small letters, digits, dots, dashes or underscores"
 
 
 def _numbers(job: Job) -> str | None:
@@ -68,7 +68,7 @@ def _numbers(job: Job) -> str | None:
         ),
         (
             min(job.grace_ms, job.min_run_ms, job.array_at_once, job.submit_ms) >= 0,
-            "grace, minimum run time, submission and members at once can not be negative",
+            "grace, minimum run time, submission and members at once cannot be negative",
         ),
     )
     return next((text for right, text in rules if not right), None)

@@ -2,7 +2,7 @@
 
 Jobs are considered in order. Until one does not fit, each starts. The first that does not fit is the head: it is
 promised the time at which enough nodes come back by what running jobs have declared. Later jobs start before it only
-where that can not delay it: they end before the promise, or use nodes that it will not need (Lifka's EASY backfill).
+where that cannot delay it: they end before the promise, or use nodes that it will not need (Lifka's EASY backfill).
 Jobs of the fast lane are never the head unless they are aged: a stream of them must not hold gangs up.
 """
 
@@ -146,7 +146,7 @@ class SchedulingCycle:
         return self.cluster.pool.back(job.gang.gpus_per_node, degraded=job.takes_degraded)
 
     def _block(self, at: int) -> None:
-        """Make the job at a position the head, or pass over it where it can not be served at all."""
+        """Make the job at a position the head, or pass over it where it cannot be served at all."""
         job = self._job(at)
         # The whole lane is kept: its jobs that run now may be over by then, without emptying a node that they share.
         keep = int(self.need[at]) + self.policy.spare_nodes + self.policy.lane_nodes * int(self.minds_lane[at])

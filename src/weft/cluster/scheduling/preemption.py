@@ -86,7 +86,7 @@ def overdue(cluster: ClusterState, now_ms: int) -> list[Preempt | Stop]:
 
 
 def orphans(cluster: ClusterState) -> list[Stop]:
-    """Return the jobs that come after one that did not end well: they are called off."""
+    """Return the jobs that come after one that did not end well: they are cancelled."""
     bad = (JobState.FAILED, JobState.CANCELLED)
     return [
         Stop(name, "cancelled", "dependency")

@@ -1,4 +1,4 @@
-"""Runs health programs in a process of their own and prints their reports as JSON, one line.
+"""Runs health checks in a process of their own and prints their reports as JSON, one line.
 
 One thread computes, so that a core is tested by itself; the engine and the command line start it this way.
 """

@@ -59,7 +59,7 @@ class HealthReport:
     seconds: float = 0.0
     """How long it took."""
     note: str = ""
-    """Why there was nothing to see, where that is so."""
+    """Why the check does not apply, where it does not."""
 
     @property
     def passed(self) -> bool:

@@ -95,9 +95,7 @@ def kernel(setting: CheckSetting) -> HealthReport:
     began = time.monotonic()
     lines = _saved(setting.kernel_log) if setting.kernel_log is not None else _machine()
     if lines is None:
-        return HealthReport(
-            "kernel", (), seconds=time.monotonic() - began, note="the kernel's log can not be read here"
-        )
+        return HealthReport("kernel", (), seconds=time.monotonic() - began, note="the kernel's log cannot be read here")
     return HealthReport("kernel", judge(lines), {"lines": float(len(lines))}, time.monotonic() - began)
 
 

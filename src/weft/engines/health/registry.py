@@ -69,7 +69,7 @@ def named(names: Iterable[str]) -> list[HealthCheck]:
     wanted: dict[str, HealthCheck] = {}
     for name in names:
         if name not in checks and name not in SUITES:
-            raise UsageError(f"there is no health program {name!r}; there are: {', '.join((*checks, *SUITES))}")
+            raise UsageError(f"there is no health check {name!r}; there are: {', '.join((*checks, *SUITES))}")
         for each in SUITES.get(name, (name,)):
             wanted[each] = checks[each]
     return list(wanted.values())

@@ -130,7 +130,7 @@ class LocalEngine:
         return found
 
     def cancel(self, name: str) -> list[StoredJob]:
-        """Call off a job, or every job of an array, and return them."""
+        """Cancel a job, or every job of an array, and return them."""
         entries = [self.find(name)] if self.memory.store.find(name) else self.memory.store.of_array(name)
         if not entries:
             raise NotThereError(f"there is no job {name!r}; weft jobs lists them")
@@ -151,12 +151,12 @@ class LocalEngine:
         return [self.find(entry.job.id) for entry in entries]
 
     def drain(self, name: str, *, back: bool, by: str = "operator", reason: str = "") -> Node:
-        """Give a node no more work, or give it back; the word of the one who asks is remembered."""
+        """Cordon a node, or return it to service; the word of the one who asks is remembered."""
         node = self.node(name)
         now = self.now()
         event = NodeEvent.UNDRAIN if back else NodeEvent.DRAIN
         if not allowed(node.state, event):
-            raise UsageError(f"{name} is {node.state} and can not be {event}ed; weft nodes shows where each stands")
+            raise UsageError(f"{name} is {node.state} and cannot be {event}ed; weft nodes shows where each stands")
         word = ("", "") if back else ("out", f"{by}: {reason}" if reason else by)
         if back:
             changed = node_after(node, actions.Move(node.number, after(node.state, event), str(event), reason), now)
@@ -167,7 +167,7 @@ class LocalEngine:
         return changed
 
     def report(self, name: str, evidence: NodeEvidence) -> Node:
-        """Take in what a health program or a job has seen of a node."""
+        """Take in what a health check or a job has seen of a node."""
         node = self.node(name)
         changed = witnessed(node, evidence)
         self._put_node(changed, f"{evidence.check}: {evidence.text}")

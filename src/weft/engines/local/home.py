@@ -66,7 +66,7 @@ class Home:
         except FileExistsError:
             raise UsageError(f"{self.folder} is a file; name a folder for the cluster's state") from None
         except OSError as error:
-            raise FailedError(f"{self.folder} can not be used for the cluster's state: {error.strerror}") from None
+            raise FailedError(f"{self.folder} cannot be used for the cluster's state: {error.strerror}") from None
 
     def token(self) -> str:
         """Return the secret that opens the HTTP interface; the first call makes it."""

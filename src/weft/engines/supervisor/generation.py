@@ -59,7 +59,7 @@ class Generation:
         self._heard[rank] = (self.clock.now(), place)
 
     def hear(self, ready: set[Any], tell: Hear) -> Iterator[RecoveryEvent]:
-        """Take in what ranks have said, then who has died without a word."""
+        """Take in what ranks have said, then who has died without a message."""
         for rank, child in enumerate(self.children):
             if child.pipe in ready or child.process.sentinel in ready:
                 yield from self._listen(rank, child, tell)
@@ -94,7 +94,7 @@ class Generation:
         if rank not in self._spoken:
             code = child.process.exitcode
             kind = "killed" if code is not None and code < 0 else "exited"
-            yield Died(self.number, rank, kind, f"rank {rank} ended without a word ({how(code)})")
+            yield Died(self.number, rank, kind, f"rank {rank} died ({how(code)})")
 
     def evidence(self) -> tuple[RankEvidence, ...]:
         """Look at every rank: does it run, when was it heard, how far did it get."""

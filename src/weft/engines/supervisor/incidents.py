@@ -163,7 +163,7 @@ class IncidentLog:
     def _append(self, line: Mapping[str, Any]) -> None:
         assert self._folder is not None
         encoded = json.dumps(line, allow_nan=False, separators=(",", ":")).encode() + b"\n"
-        # A supervisor that can not write its notes goes on: the run matters more.
+        # A supervisor that cannot write its notes goes on: the run matters more.
         try:
             handle = os.open(self._folder / INCIDENTS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
             os.write(handle, encoded)

@@ -76,11 +76,11 @@ def _paragraphs(figures: Figures) -> tuple[str, ...]:
         f"it has used it {repair + 1} times: {significant(lost)} packets lost once, repaired in a round trip, whatever "
         "the message's size. A longer set would learn later, a shorter one would see fewer paths: the rotation should "
         "last about a round trip.",
-        f"What can not be hidden is shared capacity: one NIC port down slows one NIC to {planes - 1}/{planes}, and so "
+        f"What cannot be hidden is shared capacity: one NIC port down slows one NIC to {planes - 1}/{planes}, and so "
         f"the whole job by {significant(100 / planes)} %. That is published too: one of four planes of one node cost a "
         "job of 50,000 GPUs a quarter of its speed for a minute, and nothing else."
         if planes > 1
-        else "What can not be hidden is shared capacity: with one plane, a NIC port down stops that NIC, and so the "
+        else "What cannot be hidden is shared capacity: with one plane, a NIC port down stops that NIC, and so the "
         "job.",
     )  # fmt: skip
 

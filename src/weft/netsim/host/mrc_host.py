@@ -332,7 +332,7 @@ def _pass_time(h: Any, sheet: Any, half: int, now_ps: int) -> None:
     give_head(sheet, head)
     set_deadline(h, half)
     if h.each[half, DUE] <= now_ps:
-        # What is due can not be sent: every plane is down. It is asked again a little later.
+        # What is due cannot be sent: every plane is down. It is asked again a little later.
         h.each[half, DUE] = now_ps + h.s.params[0]["base_rtt_ps"]
     wake(h, half)
 

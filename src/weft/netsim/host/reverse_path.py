@@ -38,7 +38,7 @@ def way_back(h: Any, head: Any, i: int, half: int, plane: int) -> int:
 
 @rule
 def _echoed(h: Any, head: Any, i: int) -> int:
-    """Return the EV bits of the packet that is answered, or -1 where its plane can not be used to send."""
+    """Return the EV bits of the packet that is answered, or -1 where its plane cannot be used to send."""
     value = head["value"] if head["kind"] == NACK else h.r.qp[i]["came_ev"]
     q = h.b.qp[i]
     up = q["local_up"] & q["peer_up"]

@@ -5,7 +5,7 @@ read together lies together; nothing else in memory belongs to it.
 
 - `UID`: its number.
 - `PLACE`: 40 bits of picoseconds into the slot in which it arrives; above them the port that it crossed, or in a queue
-  the low 16 bits of the key with which it came, the die for marks.
+  the low 16 bits of the key with which it came, the random draw for marks.
 - `NAME`: 32 bits of EV; above them its half (2 x queue pair, + 1 from the destination).
 - `STATE`: PSN, kind, flags, hops so far, and one number (length of data, offset of a SACK, id of a probe).
 - `EXTRA`: the bitmap of a SACK, the reason of a NACK, a port status; of data in a queue, the port that it came over.

@@ -349,7 +349,7 @@ def held_behind(ports: Any, rows: Any, queues: Any, sums: Any, found: Any) -> in
 
 @rule
 def _marks(grade: Any, port: Any, packet: Any) -> bool:
-    """Decide on a mark: the chance grows evenly between the two limits; the packet's key is the die."""
+    """Decide on a mark: the chance grows evenly between the two limits; the packet's key is the random draw."""
     low, high = grade[ECN_LOW], grade[ECN_HIGH]
     if port[DATA_BYTES] >= high:
         return True

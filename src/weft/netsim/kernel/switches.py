@@ -183,7 +183,7 @@ def in_order(w: Any, d: Any, to: int, by_time: bool) -> int:
         d.order[0] = each
         return 1
     if d.came[other + NEXT] < 0:
-        # Which of two comes first nobody can foretell, so that a guess costs more than to work out both.
+        # Which of two comes first cannot be predicted, so that a guess costs more than to work out both.
         first = _comes_before(w, d, each, other, by_time)
         d.order[0] = each if first else other
         d.order[1] = other if first else each

@@ -11,7 +11,7 @@ from weft.netsim.model.network import Network
 
 
 def ideal_ps(network: Network, flows: Sequence[Flow]) -> int:
-    """Return a bound below which counted flows can not complete.
+    """Return a bound below which counted flows cannot complete.
 
     Of flows that wait for each other it is a bound on the time of all of them, of others on that of the slowest.
     """

@@ -89,7 +89,7 @@ class Port:
         return packet
 
     def _marks(self, packet: SimPacket) -> bool:
-        """Decide on a mark: the chance grows evenly between the two limits; the packet's key is the die."""
+        """Decide on a mark: the chance grows evenly between the two limits; the packet's key is the random draw."""
         low, high = self.limits.ecn_low, self.limits.ecn_high
         if self.data_bytes >= high:
             return True

@@ -51,7 +51,7 @@ class Flops:
 
     @property
     def total(self) -> int:
-        """Return the operations of both passes; what is computed again to save memory is not a model's work."""
+        """Return the operations of both passes; recomputation saves memory and is not a model's work."""
         return self.forward + self.backward
 
 

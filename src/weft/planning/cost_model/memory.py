@@ -22,7 +22,7 @@ _ZBV = SCHEDULES.index("zbv")
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes on the fullest GPU, as columns over plans."""
+    """Peak bytes of a GPU, as columns over plans."""
 
     weights: Column
     """Weights that the products read."""
@@ -47,7 +47,7 @@ class Memory:
 
 
 def memory_of(work: Workload, plans: Plans, practice: Practice) -> Memory:
-    """Return the memory of the fullest GPU of every plan."""
+    """Return the peak GPU memory of every plan."""
     model = work.model
     shared, experts = shared_parameters(model, plans), expert_parameters(model, plans)
 

@@ -25,9 +25,9 @@ class RunCost:
     days: float
     """Expected duration."""
     days_low: float
-    """Nine in ten runs take between this"""
+    """Lower end of the 90 % interval of the run time."""
     days_high: float
-    """and this."""
+    """Upper end."""
     failures: float
     """Expected failures that stop it."""
     gpu_hours: float

@@ -30,7 +30,7 @@ FORMULAS: dict[Form, str] = {
 FLOPS_PER_PARAMETER_AND_TOKEN = 6
 """C = 6 N D: two for the forward pass, four for the backward one (Kaplan et al., arXiv 2001.08361, section 2.1)."""
 DELTA = 1e-3
-"""Where the Huber loss turns from squares to absolute values, in log loss (Hoffmann et al., section 3.3)."""
+"""Huber delta, in log loss (Hoffmann et al., section 3.3)."""
 OUTLIER_SCALES = 5.0
 """A point farther from the fit than this many robust standard deviations is left out, and listed."""
 LARGEST_OUTLIER_SHARE = 0.2
@@ -40,7 +40,7 @@ RULED_POINTS = 20
 REPLICATES = 500
 """Fits to points drawn anew, from which the intervals come."""
 LOW, HIGH = 2.5, 97.5
-"""Percentiles of the replicates between which a constant lies: nineteen in twenty."""
+"""Percentiles of the replicates between which a constant lies: the 95 % interval."""
 MOST_POINTS = 20_000
 LEAST_POINTS = 6
 LEAST_VALUES = 3
@@ -185,9 +185,9 @@ class Prediction:
     loss: float
     """What is expected."""
     low: float
-    """Nineteen in twenty runs end between this"""
+    """Lower end of the 95 % interval."""
     high: float
-    """and this: the law's uncertainty and the scatter of single runs."""
+    """Upper end: the law's uncertainty and the scatter of single runs."""
     factor: float
     """Its operations, in those of the largest point."""
     warnings: tuple[str, ...]
@@ -317,7 +317,7 @@ def optimal(fitted: Fit, flops: float, seed: Seed) -> Optimum:
 
 
 def _refuse(points: Points) -> None:
-    """Refuse points from which five constants can not be told."""
+    """Refuse points from which five constants cannot be told."""
     for name in ("params", "tokens", "loss"):
         column: Floats = getattr(points, name)
         wrong = np.flatnonzero(~(np.isfinite(column) & (column > 0)))
@@ -384,7 +384,7 @@ def _cautions(law: Law, samples: Law) -> list[str]:
             found.append(f"{name} may be zero: these points hardly say how the loss falls with {word}")
     low, high = _interval(samples.E)
     if high - low > law.E:
-        found.append("E is hardly known: no run comes near what can not be improved")
+        found.append("E is hardly known: no run comes near what cannot be improved")
     return found
 
 

@@ -107,7 +107,7 @@ def read(folder: Path) -> CheckpointManifest:
     except FileNotFoundError:
         raise ManifestError("there is no manifest: it was never completed") from None
     except OSError as error:
-        raise ManifestError(f"the manifest can not be read: {error.strerror}") from None
+        raise ManifestError(f"the manifest cannot be read: {error.strerror}") from None
 
 
 def file_entry(path: Path) -> FileEntry:
@@ -131,7 +131,7 @@ def problems(folder: Path, manifest: CheckpointManifest, names: Iterable[str] | 
         except FileNotFoundError:
             found.append(f"{name} is missing")
         except OSError as error:
-            found.append(f"{name} can not be read: {error.strerror}")
+            found.append(f"{name} cannot be read: {error.strerror}")
     return found
 
 

@@ -108,7 +108,7 @@ class CheckpointStore:
         """
         self.drain()
         manifest = CheckpointManifest(step, 0, extra, {}, {})
-        manifest.encode()  # Values that JSON can not hold are the caller's mistake: raise here, not in the thread.
+        manifest.encode()  # Values that JSON cannot hold are the caller's mistake: raise here, not in the thread.
         handle = SaveHandle(step)
         staged = self._staging.copy(state)
         self._in_flight = handle

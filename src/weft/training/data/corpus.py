@@ -93,10 +93,10 @@ def open_corpus(data: DataSpec, cache: Path, *, longest_wait_s: float = LONGEST_
         place = Path(str(error.filename or cache))
         if place.is_relative_to(cache):
             raise FailedError(
-                f"the corpus cache {place} can not be written: {error.strerror}; free it or choose another"
+                f"the corpus cache {place} cannot be written: {error.strerror}; free it or choose another"
             ) from None
         raise UsageError(
-            f"the corpus {data.corpus} can not be read: {place}: {error.strerror}; leave it out or repair it"
+            f"the corpus {data.corpus} cannot be read: {place}: {error.strerror}; leave it out or repair it"
         ) from None
 
 
@@ -183,7 +183,7 @@ def _map_tokens(path: Path, data: DataSpec) -> Tokens:
         raise UsageError(
             f"{path} has {size} bytes, which is not a whole number of {integers} tokens; is it {integers}?"
         )
-    # An empty file can not be mapped.
+    # An empty file cannot be mapped.
     return np.memmap(path, dtype=integers, mode="r") if size else np.empty(0, dtype=integers)
 
 

@@ -89,7 +89,7 @@ def _standard_library() -> Listing:
 
 def _walk(root: Path, left_out: set[str], cache: Path | None = None) -> Iterator[str]:
     def complain(error: OSError) -> None:
-        raise UsageError(f"the corpus folder {error.filename} can not be read: {error.strerror}")
+        raise UsageError(f"the corpus folder {error.filename} cannot be read: {error.strerror}")
 
     kept = cache.resolve() if cache else None
     for folder, below, names in os.walk(root, onerror=complain):

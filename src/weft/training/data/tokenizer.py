@@ -60,7 +60,7 @@ class FileTokenizer(Tokenizer):
             content = path.read_bytes()
             self._inner = tokenizers.Tokenizer.from_str(content.decode())
         except OSError as error:
-            raise UsageError(f"the tokenizer {path} can not be read: {error.strerror}") from None
+            raise UsageError(f"the tokenizer {path} cannot be read: {error.strerror}") from None
         except Exception as error:  # noqa: BLE001 - the package raises bare Exception for a bad file
             raise UsageError(f"{path} is not a tokenizer.json: {error}") from None
         self._name = hashlib.sha256(content).hexdigest()

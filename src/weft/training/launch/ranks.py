@@ -123,7 +123,7 @@ def _rank_main(target: str | Target, setting: RankSetting, pipe: Connection, arg
     from weft.training.launch.process_group import leave
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # A crash in native code ends a rank without a word of ours; this prints where every thread was.
+    # A crash in native code ends a rank without a message of ours; this prints where every thread was.
     faulthandler.enable()
     reporter = Reporter(pipe)
     status = 1
@@ -298,7 +298,7 @@ class Ranks:
             if rank in self.results or child.failed:
                 return None
             child.process.join(_GRACE_S)
-            return _Failure(_SUDDEN, FailedError(f"rank {rank} ended without a word ({how(child.process.exitcode)})"))
+            return _Failure(_SUDDEN, FailedError(f"rank {rank} died ({how(child.process.exitcode)})"))
         if kind == "failed":
             child.failed = True
             name, text = content

@@ -103,7 +103,7 @@ def save_weights(
         finally:
             shutil.rmtree(part, ignore_errors=True)
     except (OSError, SafetensorError) as error:
-        raise FailedError(f"weights can not be written to {folder}: {error}") from None
+        raise FailedError(f"weights cannot be written to {folder}: {error}") from None
 
 
 def load_weights(folder: Path) -> tuple[ModelSpec, dict[str, Tensor]]:
@@ -111,7 +111,7 @@ def load_weights(folder: Path) -> tuple[ModelSpec, dict[str, Tensor]]:
     spec = model_spec(read_config(folder / "config.json"), str(folder / "config.json"))
     files = sorted(folder.glob("*.safetensors"))
     if not files:
-        raise UsageError(f"{folder} holds no .safetensors file; weights in other forms can not be read")
+        raise UsageError(f"{folder} holds no .safetensors file; weights in other forms cannot be read")
     found: dict[str, Tensor] = {}
     for file in files:
         try:

@@ -24,7 +24,7 @@ def learning_rate(spec: OptimizerSpec, step: int, steps: int) -> float:
 def adamw(parameters: Iterable[nn.Parameter], spec: OptimizerSpec) -> AdamW:
     """Return AdamW over `parameters`; matrices decay, norms and biases do not.
 
-    Parameters that are spread over different meshes can not be stepped in one call, so they form groups of their own.
+    Parameters that are spread over different meshes cannot be stepped in one call, so they form groups of their own.
     """
     groups: dict[tuple[bool, object], list[nn.Parameter]] = {}
     for parameter in parameters:

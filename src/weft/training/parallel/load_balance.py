@@ -19,7 +19,7 @@ def cut(costs: Sequence[float], stages: int) -> tuple[range, ...]:
     """
     count = len(costs)
     if not 1 <= stages <= count:
-        raise UsageError(f"{count} layers can not be cut into {stages} stages; write 1 to {count}")
+        raise UsageError(f"{count} layers cannot be cut into {stages} stages; write 1 to {count}")
     ends = [0.0]
     for cost in costs:
         ends.append(ends[-1] + cost)

@@ -181,12 +181,12 @@ def _joint_problems(plan: PlanSpec) -> list[str]:
         )
     if plan.pp > 1 and plan.recompute != "none" and plan.schedule in _SPLIT:
         problems.append(
-            f"schedule {plan.schedule!r} runs backward in two parts, which recompute = {plan.recompute!r} can not;"
+            f"schedule {plan.schedule!r} runs backward in two parts, which recompute = {plan.recompute!r} cannot;"
             " write recompute = 'none', or schedule = 'interleaved'"
         )
     if plan.pp > 1 and plan.compile and plan.schedule in _SPLIT:
         problems.append(
-            f"schedule {plan.schedule!r} runs backward in two parts, which compiled blocks can not; write compile ="
+            f"schedule {plan.schedule!r} runs backward in two parts, which compiled blocks cannot; write compile ="
             " false, or schedule = 'interleaved'"
         )
     if plan.shard > 1 and plan.ep > 1:

@@ -1,4 +1,4 @@
-"""Activations that are computed again in backward instead of being kept: none, the cheap ones, or all.
+"""Activations that are recomputed in backward instead of being kept: none, the cheap ones, or all.
 
 "full" keeps only what enters a block; "selective" also keeps the results of matrix products and attention, which are
 dear to compute, and computes the rest again.

@@ -1,7 +1,7 @@
 """The memory of a failure domain: a process that keeps pieces of snapshots and gives them back, one for each node.
 
 It knows nothing of tensors: bytes under keys, by (generation, step). It takes pieces only of the generation that its
-owner has named last, so that a rank which is already given up can not change what the others rely on. It lives as long
+owner has named last, so that a rank which is already given up cannot change what the others rely on. It lives as long
 as its owner: when the owner's end of the pipe closes, it goes. Bytes are not checked here; their taker does that.
 """
 

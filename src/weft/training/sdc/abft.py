@@ -4,7 +4,7 @@ The columns of a product must add up to the product of the columns' sums, and so
 double precision, so all that may differ is the rounding of the product itself, for which the standard bound holds: an
 element that adds K products is off by at most gamma(K) = K u / (1 - K u) times the sum of their magnitudes (Higham,
 Accuracy and Stability of Numerical Algorithms, section 3.1). What exceeds the bound is wrong for certain; what stays
-below it, the low bits of an element among many, can not be told from rounding and is not seen. Costs grow with the
+below it, the low bits of an element among many, cannot be told from rounding and is not seen. Costs grow with the
 areas of the matrices, those of the product with their volume.
 """
 
@@ -28,7 +28,7 @@ def product_bound(inner: int, outer: int, accumulate: torch.dtype) -> float:
 
 
 def suspicious(left: torch.Tensor, right: torch.Tensor, product: torch.Tensor) -> torch.Tensor:
-    """Return, as one boolean on the device, whether `product` can not be left [n, k] times right [k, m], rounded."""
+    """Return, as one boolean on the device, whether `product` cannot be left [n, k] times right [k, m], rounded."""
     if product.numel() == 0:
         return torch.zeros((), dtype=torch.bool, device=product.device)
     rows, inner = left.shape

@@ -95,7 +95,7 @@ def folds(tensors: Iterable[torch.Tensor], device: torch.device) -> torch.Tensor
 def joined(digests: torch.Tensor) -> torch.Tensor:
     """Return one digest of a vector of digests, in which their order counts."""
     factors = _factors(digests.device)
-    # More tensors than columns: the factor of a later row is turned, so that rows can not trade places.
+    # More tensors than columns: the factor of a later row is turned, so that rows cannot trade places.
     rows = -(-digests.numel() // _COLUMNS)
     total = torch.zeros((), dtype=torch.int64, device=digests.device)
     for row in range(rows):

@@ -19,7 +19,7 @@ VOTERS = 2
 
 @dataclass(frozen=True)
 class GradientReplay:
-    """One micro-batch that is computed again."""
+    """One micro-batch that is recomputed."""
 
     index: int
     """Which one of the step."""

@@ -174,5 +174,5 @@ _SAID: Mapping[Kind, str] = {
     Kind.CHANGED: "holds memory that changed while nobody wrote to it",
     Kind.MICRO_TEST: "got a known small computation wrong",
     Kind.CHECKSUM: "computed a matrix product that does not fit its checksums",
-    Kind.TIE: "do not agree, and no majority says who is right",
+    Kind.TIE: "diverged with two copies only; culprit unknown",
 }

@@ -3,7 +3,7 @@
 One kind for each pair of operation and element type; the kind is a number that programs carry. The order of operations
 is the order of calls, nothing else: an element is combined with exactly one other. Types that have no loop of their own
 (16-bit floats, short integers) are widened by whoever asks. The loops are written for LLVM directly: they work on bare
-addresses, which compiled rules, that know no references, can not turn into arrays.
+addresses, which compiled rules, that know no references, cannot turn into arrays.
 """
 
 from collections.abc import Callable, Sequence

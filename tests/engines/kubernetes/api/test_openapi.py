@@ -25,7 +25,7 @@ def _walk(schema: dict[str, Any], path: str) -> None:
 
 
 @pytest.mark.parametrize("resource", OURS, ids=lambda one: one.kind)
-def test_a_schema_says_nothing_that_a_server_can_not_hold(resource):
+def test_a_schema_says_nothing_that_a_server_cannot_hold(resource):
     _walk(structural(BODIES[resource]), resource.kind)
 
 

@@ -21,7 +21,7 @@ MOST_IN_FLIGHT = 256
 
 _HEAD = struct.Struct("!8sHIQ")
 _NO_CHECK_TX, _NO_CHECK_RX = 101, 102
-"""UDP_NO_CHECK6_TX and UDP_NO_CHECK6_RX of Linux: a carrier changes on its way, so a checksum over it can not hold."""
+"""UDP_NO_CHECK6_TX and UDP_NO_CHECK6_RX of Linux: a carrier changes on its way, so a checksum over it cannot hold."""
 _IDLE_S = 0.002
 
 

@@ -262,7 +262,7 @@ def survey_links(
 
 
 app.command(
-    "weft_lab.commands.traffic_commands:ping", name="ping", help="Send small writes to and fro by MRC and time them."
+    "weft_lab.commands.traffic_commands:ping", name="ping", help="Send small writes by MRC and time the round trips."
 )
 app.command(
     "weft_lab.commands.traffic_commands:bench",

@@ -238,7 +238,7 @@ def _read_denials(file: Path) -> dict[tuple[int, int], list[int]]:
         rows = from_json.loads(file.read_text())["denied"]
         return {(int(row["source"]), int(row["destination"])): [int(ev) for ev in row["evs"]] for row in rows}
     except OSError as error:
-        raise UsageError(f"{file} can not be read: {error.strerror}") from None
+        raise UsageError(f"{file} cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):
         raise UsageError(f"{file} is not a list of paths to avoid; weft lab map --deny writes one") from None
 

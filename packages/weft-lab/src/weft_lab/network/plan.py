@@ -75,7 +75,7 @@ class LabSpec:
     """Largest packet of a link, with its IPv6 header."""
 
     def __post_init__(self) -> None:
-        """Refuse what can not carry the fabric's packets."""
+        """Refuse what cannot carry the fabric's packets."""
         needed = self.fabric.packet + HEADERS_BYTES
         if not needed <= self.mtu <= LARGEST_MTU:
             raise UsageError(

@@ -77,7 +77,7 @@ class LabRecords:
             return None
         except (OSError, ValueError, KeyError, TypeError):
             raise UsageError(
-                f"{path} can not be read as the record of a lab; weft lab down --name {name} removes it and the lab"
+                f"{path} cannot be read as the record of a lab; weft lab down --name {name} removes it and the lab"
             ) from None
 
     def write(self, record: LabRecord) -> None:
@@ -92,7 +92,7 @@ class LabRecords:
             part.replace(path)
         except OSError as error:
             part.unlink(missing_ok=True)
-            raise FailedError(f"{path} can not be written: {error.strerror}") from None
+            raise FailedError(f"{path} cannot be written: {error.strerror}") from None
 
     def forget(self, name: str) -> None:
         """Remove what is written about a lab."""
@@ -128,7 +128,7 @@ class LabRecords:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                raise UsageError(f"{self.folder} can not be used to remember labs: {error.strerror}") from None
+                raise UsageError(f"{self.folder} cannot be used to remember labs: {error.strerror}") from None
             fcntl.flock(file, fcntl.LOCK_EX)
             with suppress(FileNotFoundError):
                 if lock.stat().st_ino == os.fstat(file).st_ino:

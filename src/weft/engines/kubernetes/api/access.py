@@ -88,7 +88,7 @@ def _read(path: Path, what: str) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise UsageError(f"{what} {path} can not be read: {reason}") from None
+        raise UsageError(f"{what} {path} cannot be read: {reason}") from None
 
 
 def files(environment: Mapping[str, str]) -> list[Path]:

@@ -2,7 +2,7 @@
 
 A watch that is given up over TLS says good-bye and waits for the server to say it too, and aiohttp forgets it at
 once: a loop that ends before the answer of a busy server leaves the socket open. So every socket made here is
-remembered, and those still open at the end are shut down, which ends their transports without a word of the server.
+remembered, and those still open at the end are shut down, which ends their transports without a goodbye of the server.
 """
 
 import asyncio

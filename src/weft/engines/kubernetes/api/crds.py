@@ -95,7 +95,7 @@ class JobBody(_Body):
     kind: Kind = "experiment"
     """A training, any command that ends, or a server that runs on."""
     team: _ObjectName = "default"
-    """Who pays: the name of a Team."""
+    """Team whose quota is charged."""
     priority: Annotated[int, Field(ge=0, le=1000)] = 100
     """Higher goes first."""
     nodes: Annotated[int, Field(ge=1, le=100_000)] = 1

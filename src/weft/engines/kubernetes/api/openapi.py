@@ -50,7 +50,7 @@ def _converted(schema: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str,
 
 
 def _too_large(value: Any) -> bool:
-    """Say whether a bound can not be held exactly by a server that keeps bounds as floating-point numbers."""
+    """Say whether a bound cannot be held exactly by a server that keeps bounds as floating-point numbers."""
     return isinstance(value, int) and abs(value) > _LARGEST
 
 

@@ -1,7 +1,7 @@
 """One list and one watch for each kind, for the whole program: a cache that stays true whatever the server does.
 
 A `Reflector` lists in pages, watches with bookmarks from there, and keeps of every object only what its reader wants.
-It lists again when the server has forgotten the version (410) and when a watch ends before its time without a word
+It lists again when the server has forgotten the version (410) and when a watch ends before its time silently
 (seen on real servers); it takes up the watch where it stood when nothing, not even a bookmark, was heard for too long.
 A list older than what was seen already comes from a server that lags; it is not believed.
 """
@@ -48,7 +48,7 @@ _EVERYTHING = WatchScope()
 
 
 class Relist(Exception):  # noqa: N818 - not an error: it says what to do next
-    """The cache can not go on from where it stands."""
+    """The cache cannot go on from where it stands."""
 
 
 class Reflector(Generic[T]):

@@ -10,7 +10,7 @@ from weft.engines.kubernetes.api.resources import DEFINITIONS
 
 
 async def install(access: Access) -> list[str]:
-    """Make our kinds known to a server and wait until it serves them; returns their names."""
+    """Install our CRDs on a server and wait until it serves them; returns their names."""
     async with explaining(), ApiClient(access) as client:
         names: list[str] = []
         for one in definitions():

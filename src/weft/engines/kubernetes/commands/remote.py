@@ -206,4 +206,4 @@ async def _log_of(client: ApiClient, namespace: str, pod: str) -> str:
     try:
         return await client.text(PODS.path(namespace, pod, "log"))
     except ApiError as error:
-        raise FailedError(f"the log of pod {pod} can not be read: {error.message}") from None
+        raise FailedError(f"the log of pod {pod} cannot be read: {error.message}") from None

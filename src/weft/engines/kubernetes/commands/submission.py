@@ -31,7 +31,7 @@ def body_of(
     if table.get("sweep"):
         raise UsageError("a sweep runs on the local cluster; on Kubernetes submit its jobs one by one")
     if table.get("faults"):
-        raise UsageError("--faults are for the local cluster; on Kubernetes silence acted nodes instead")
+        raise UsageError("--faults are for the local cluster; on Kubernetes silence simulated nodes instead")
     job = table.get("job")
     given: dict[str, Any] = {
         "kind": table.get("kind"), "team": table.get("team") or (job or {}).get("team"),

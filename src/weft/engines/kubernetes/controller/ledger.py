@@ -1,4 +1,4 @@
-"""What the engine has in mind for each job, and the status that says it: the intent, written before it is acted on.
+"""What the engine has in mind for each job, and the status that says it: the intent, written before it is carried out.
 
 An `Entry` joins what the server holds (`seen`) with what was decided (`record`, `placed`). They differ until the status
 has been written; nothing is done for a job meanwhile. Pure but for the entries themselves.
@@ -159,7 +159,7 @@ def status_of(entry: JobEntry, now_ms: int) -> dict[str, Any]:
 
 
 def refused(seen: ObservedJob, now_ms: int) -> dict[str, Any]:
-    """Return the status of a job that can not be read."""
+    """Return the status of a job that cannot be read."""
     new = condition("Accepted", true=False, reason="InvalidSpec", message=seen.problem, now_ms=now_ms)
     conditions = _merged(seen.status.get("conditions") or (), [new])
     return {"state": "refused", "why": seen.problem, "observedGeneration": seen.generation, "conditions": conditions}

@@ -34,7 +34,7 @@ _PS_PER_MS = PICOSECONDS_PER_SECOND // 1000
 _MOST_TEXT = 500
 _SEVERITIES = ("note", "warning", "fatal")
 CANCEL = "cluster.weft/cancel"
-"""Annotation of a job that somebody calls off; its value says who."""
+"""Annotation of a job that somebody cancels; its value says who."""
 _TOLERATED = (POOL_TAINT, SICK_TAINT, "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
@@ -225,9 +225,9 @@ class ObservedJob:
     version: str
     generation: int
     body: JobBody | None
-    """What was asked; none where it can not be read."""
+    """What was asked; none where it cannot be read."""
     problem: str
-    """Why it can not be read."""
+    """Why it cannot be read."""
     submit_ms: int
     cancelled: str
     """Who called it off; empty where nobody did."""
@@ -276,7 +276,7 @@ def observe_job(item: Mapping[str, Any]) -> ObservedJob:
 
 
 def read_body(item: Mapping[str, Any], resource: Resource) -> tuple[Any, str]:
-    """Return what an object of ours says, or nothing and why it can not be read."""
+    """Return what an object of ours says, or nothing and why it cannot be read."""
     try:
         return validate(item.get("spec") or {}, BODIES[resource], item["metadata"]["name"]), ""
     except SpecError as error:

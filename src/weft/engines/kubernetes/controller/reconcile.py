@@ -174,7 +174,7 @@ class _Pass:
                 if asked != entry.record:
                     self._set(entry, asked)
         if seen.cancelled and entry.record.state not in ENDED and entry.record.ending != "cancelled":
-            entry.why = f"called off by {seen.cancelled}"
+            entry.why = f"cancelled by {seen.cancelled}"
             if entry.record.holds:
                 self._leave(entry, "cancelled")
             else:

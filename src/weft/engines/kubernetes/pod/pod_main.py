@@ -111,7 +111,7 @@ def run(command: tuple[str, ...], environment: Mapping[str, str]) -> int:
     try:
         environment = spelled_out(environment)
     except (KeyError, ValueError, TypeError):
-        raise UsageError("this is the program inside a pod of weft; its variable WEFT_POD can not be read") from None
+        raise UsageError("this is the program inside a pod of weft; its variable WEFT_POD cannot be read") from None
     around = read(environment)
     work = unpack(around)
     if work is not None:
@@ -120,7 +120,7 @@ def run(command: tuple[str, ...], environment: Mapping[str, str]) -> int:
         try:
             os.execvpe(command[0], command, environment)  # noqa: S606 - the job's own command, in the job's own pod
         except OSError as error:
-            raise FailedError(f"{command[0]} can not be run: {error.strerror}") from None
+            raise FailedError(f"{command[0]} cannot be run: {error.strerror}") from None
     if around.training is None:
         raise UsageError("a pod needs a command or a training")
     folder = around.runs / f"{around.job}-{around.uid[:8]}"

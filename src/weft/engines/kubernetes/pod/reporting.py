@@ -1,7 +1,7 @@
 """What programs inside pods tell the engine: how far a job's checkpoints are, and what was seen of its node.
 
 One pod of a job reports, to the engine's own address and never to the API server; the engine puts what it hears into
-its next pass. A report names the job's uid, which only its pods know. Whoever can not be reached is not waited for.
+its next pass. A report names the job's uid, which only its pods know. Whoever cannot be reached is not waited for.
 """
 
 import contextlib
