@@ -61,7 +61,7 @@ class Trouble:
     lost: float = 0.0
     """Done, but answered with 500."""
     conflict: float = 0.0
-    """Writes that are refused with 409, as if somebody else had been quicker."""
+    """Writes that name a version and are refused with 409, as if somebody else had been quicker."""
     gone: float = 0.0
     """Watches that are refused with 410."""
     closed: float = 0.0
@@ -180,10 +180,10 @@ class FakeApiServer:
             if one.times and one.method in ("", method) and one.path in call.path:
                 one.times -= 1
                 return one
-        trouble, write = self.trouble, call.method != "GET"
+        trouble, guarded = self.trouble, b'"resourceVersion"' in (call.data or b"")
         drawn = (
             (trouble.too_many, Fault(429, retry_after_s=1)), (trouble.failed, Fault(500)),
-            (trouble.lost, Fault(500, done=True)), (trouble.conflict * write, Fault(409)),
+            (trouble.lost, Fault(500, done=True)), (trouble.conflict * guarded, Fault(409)),
         )  # fmt: skip
         if method != "WATCH":
             for share, fault in drawn:

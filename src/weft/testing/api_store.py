@@ -196,7 +196,8 @@ class ObjectStore:
         if target.part == "status":
             new = {**old, "status": new.get("status")}
         elif target.resource.plural in self._with_status:
-            new = {**new, **({"status": old["status"]} if "status" in old else {})}
+            new = {name: value for name, value in new.items() if name != "status"}
+            new |= {"status": old["status"]} if "status" in old else {}
         new["metadata"] = {**new["metadata"], **{name: old["metadata"][name] for name in ("uid", "creationTimestamp")}}
         if new.get("spec") != old.get("spec"):
             new["metadata"]["generation"] = old["metadata"]["generation"] + 1
