@@ -17,7 +17,7 @@ from weft.cli.output import JsonFlag, print_json, say
 from weft.core.errors import UsageError
 from weft.engines.local.client import Speaker
 
-_MISSING = "this command needs aiohttp, orjson and PyYAML; install weft with its extra: pip install 'weft[kubernetes]'"
+_MISSING = "this command needs aiohttp, orjson, PyYAML and prometheus-client; install the extra: pip install 'weft[kubernetes]'"
 
 On = Annotated[str | None, Parameter(name="--on", help="Kubeconfig context; default: the current one.")]
 Config = Annotated[Path | None, Parameter(name="--kubeconfig", help="Kubeconfig file; default: $KUBECONFIG.")]
@@ -25,7 +25,7 @@ Config = Annotated[Path | None, Parameter(name="--kubeconfig", help="Kubeconfig 
 
 def needed() -> None:
     """Say in one sentence which packages are missing."""
-    if any(importlib.util.find_spec(name) is None for name in ("aiohttp", "orjson", "yaml")):
+    if any(importlib.util.find_spec(name) is None for name in ("aiohttp", "orjson", "yaml", "prometheus_client")):
         raise UsageError(_MISSING)
 
 

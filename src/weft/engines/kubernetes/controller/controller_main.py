@@ -6,11 +6,15 @@ Wiring only. Each function runs until it is cancelled or until something ends it
 import contextlib
 import os
 import resource
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from typing_extensions import override
 
 from weft.core.errors import UsageError
 from weft.engines.kubernetes.api.access import Access
@@ -58,39 +62,42 @@ async def control(
                         await election.give_up()
 
 
-def metrics_of(engine: KubernetesEngine, client: ApiClient, election: Election) -> str:
-    """Return what Prometheus reads."""
-    states: dict[str, int] = {}
-    for entry in engine.entries.values():
-        states[str(entry.record.state)] = states.get(str(entry.record.state), 0) + 1
-    nodes: dict[str, int] = {}
-    for node in engine.cluster.pool.nodes:
-        nodes[str(node.state)] = nodes.get(str(node.state), 0) + 1
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    lines = [
-        *_metric("weft_leading", "Whether this engine leads.", {"": int(election.leading)}),
-        *_metric("weft_passes_total", "Passes of decisions.", {"": engine.state.passes}),
-        *_metric("weft_decisions_total", "Actions decided.", {"": engine.state.decisions}),
-        *_metric("weft_writes_total", "Writes carried out.", {"": engine.lanes.done}),
-        *_metric("weft_writes_failed_total", "Writes that failed.", {"": engine.lanes.failed}),
-        *_metric("weft_api_requests_total", "Requests by method.", client.sent, "method"),
-        *_metric("weft_jobs", "Jobs by state.", states, "state"),
-        *_metric("weft_nodes", "Nodes by state.", nodes, "state"),
-        *_metric("weft_relists_total", "Lists made.", {"": sum(one.relists for one in engine.cache.reflectors)}),
-        *_metric("weft_alarms", "Alarms that are on.", {"": len(engine.state.alarms)}),
-        *_metric("weft_peak_memory_bytes", "Most memory held so far.", {"": peak}),
-    ]
-    return "\n".join(lines) + "\n"
+class EngineMetrics(Collector):
+    """What Prometheus reads of an engine, counted when it asks."""
+
+    def __init__(self, engine: KubernetesEngine, client: ApiClient, election: Election) -> None:
+        """Look at these."""
+        self._engine, self._client, self._election = engine, client, election
+
+    @override
+    def collect(self) -> Iterator[Metric]:
+        engine, state = self._engine, self._engine.state
+        jobs = Counter(str(entry.record.state) for entry in engine.entries.values())
+        nodes = Counter(str(node.state) for node in engine.cluster.pool.nodes)
+        relists = sum(one.relists for one in engine.cache.reflectors)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        yield GaugeMetricFamily("weft_leading", "Whether this engine leads.", int(self._election.leading))
+        yield CounterMetricFamily("weft_passes", "Passes of decisions.", state.passes)
+        yield CounterMetricFamily("weft_decisions", "Actions decided.", state.decisions)
+        yield CounterMetricFamily("weft_writes", "Writes carried out.", engine.lanes.done)
+        yield CounterMetricFamily("weft_writes_failed", "Writes that failed.", engine.lanes.failed)
+        requests = CounterMetricFamily("weft_api_requests", "Requests by method.", labels=["method"])
+        yield _labelled(requests, self._client.sent)
+        yield _labelled(GaugeMetricFamily("weft_jobs", "Jobs by state.", labels=["state"]), jobs)
+        yield _labelled(GaugeMetricFamily("weft_nodes", "Nodes by state.", labels=["state"]), nodes)
+        yield CounterMetricFamily("weft_relists", "Lists made.", relists)
+        yield GaugeMetricFamily("weft_alarms", "Alarms that are on.", len(state.alarms))
+        yield GaugeMetricFamily("weft_peak_memory_bytes", "Peak memory.", peak)
 
 
-def _metric(name: str, help_line: str, values: Mapping[str, int], label: str = "") -> list[str]:
-    kind = "counter" if name.endswith("_total") else "gauge"
-    rows = [f'{name}{{{label}="{key}"}} {value}' if label else f"{name} {value}" for key, value in values.items()]
-    return [f"# HELP {name} {help_line}", f"# TYPE {name} {kind}", *rows]
+def _labelled(family: CounterMetricFamily | GaugeMetricFamily, values: Mapping[str, int]) -> Metric:
+    for label, value in values.items():
+        family.add_metric([label], value)
+    return family
 
 
 @contextlib.asynccontextmanager
-async def served(where: str, engine: KubernetesEngine, client: ApiClient, election: Election) -> Any:
+async def served(where: str, engine: KubernetesEngine, client: ApiClient, election: Election) -> AsyncIterator[None]:
     """Serve metrics and health, and hear reports, while the block runs."""
     if not where:
         yield
@@ -99,9 +106,12 @@ async def served(where: str, engine: KubernetesEngine, client: ApiClient, electi
     if not port.isdigit():
         raise UsageError(f"--metrics {where}: write HOST:PORT, such as 0.0.0.0:9090")
 
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(EngineMetrics(engine, client, election))
+
     async def metrics(request: web.Request) -> web.Response:
         del request
-        return web.Response(text=metrics_of(engine, client, election))
+        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def alive(request: web.Request) -> web.Response:
         del request

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Sequence, Set
 from dataclasses import replace
 
+from weft.cluster.lifecycle import ProcessEnd, Tries, first_cause, outcome_of, pod_rules
 from weft.cluster.plan import decide
 from weft.cluster.records.actions import (
     Action,
@@ -27,6 +28,7 @@ from weft.cluster.records.actions import (
     Wait,
 )
 from weft.cluster.records.effects import checkpointed, ended, witnessed
+from weft.cluster.records.exit_status import TRY_AGAIN
 from weft.cluster.records.job import ENDED, HOLDING, Ending, Gang, Job, JobState, Placement
 from weft.engines.kubernetes.controller.claims import crowded, evicted, full, given_up, let_go
 from weft.engines.kubernetes.controller.controller_state import (
@@ -47,8 +49,8 @@ from weft.engines.kubernetes.controller.observed import ObservedJob, ObservedPod
 from weft.engines.kubernetes.controller.settings import Now
 
 _LOG = logging.getLogger(__name__)
-LOST = 75
 _LEFT_BY_NODE = frozenset({"NodeLost", "NodeShutdown", "Shutdown", "Evicted", "Preempting", "UnexpectedAdmissionError"})
+"""What Kubernetes writes as the reason of a pod that its node, not its program, has ended."""
 _LARGE = 1000
 _PODS_PER_S = 20_000
 """To compare a gang with its pods costs as much as it has pods; a large one is compared this many in a second."""
@@ -254,22 +256,21 @@ class _Pass:
                 pass
 
     def _failed(self, entry: JobEntry) -> None:
-        """Take up that a pod failed: its node's fault is not counted, its own only as often as it may restart."""
-        # Those that only say that the others have gone are not the cause.
-        first = min(entry.counts.failed, key=lambda pod: (pod.code == LOST, pod.rank))
+        """Take up that a pod failed: what becomes of its job is decided in `cluster.lifecycle`."""
+        failed = {pod.rank: pod for pod in entry.counts.failed}
+        first = failed[first_cause((pod.rank, pod.code) for pod in entry.counts.failed)]
         node = self._seen.nodes.get(first.node)
-        if first.code == LOST or first.reason in _LEFT_BY_NODE or node is None or not node.ready or node.sick:
-            entry.why = f"node {first.node} was lost"
-            self._leave(entry, "requeue")
-            return
+        lost = first.reason in _LEFT_BY_NODE or node is None or not node.ready or node.sick
         how = "failed" if first.code is None else f"ended with status {first.code}"
-        entry.why = f"rank {first.rank} {how}"
-        body = entry.seen.body
-        if body is not None and entry.restarts < body.restarts:
-            entry.restarts += 1
-            self._leave(entry, "requeue")
-        else:
-            self._leave(entry, "failed")
+        left = lost or first.code == TRY_AGAIN
+        text = f"node {first.node} was lost" if left else f"rank {first.rank} {how}"
+        restarts = entry.seen.body.restarts if entry.seen.body is not None else 0
+        # A pod that the node has failed may show status 0; it has not finished all the same.
+        end = ProcessEnd(first.code or None, text, lost)
+        found = outcome_of(entry.record, end, pod_rules(restarts), Tries(restarts=entry.restarts))
+        entry.why = found.text
+        entry.restarts += found.counts
+        self._leave(entry, "requeue" if found.verdict == "requeue" else "failed")
 
     def _keep_orphans(self, job_id: str, entry: JobEntry | None) -> None:
         """Show pods whose job has gone to decisions, because they hold their nodes until they have left."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from weft.cluster.records.exit_status import STOPPED, TRY_AGAIN
 from weft.core.errors import FailedError, UsageError
 from weft.core.specfile import validate
 from weft.engines.kubernetes.pod.members import GangPlace, Member
@@ -24,9 +25,6 @@ from weft.engines.kubernetes.pod.rendezvous import Rendezvous
 from weft.engines.kubernetes.pod.reporting import reporting
 from weft.specs import JobSpec
 
-LOST = 75
-"""Exit status of an agent that has lost the others: the gang has to be placed anew (EX_TEMPFAIL)."""
-STOPPED = 130
 _ARCHIVE = "folder.tar.gz"
 
 
@@ -164,4 +162,4 @@ async def _in_a_gang(around: PodSettings, job: JobSpec, folder: Path) -> int:
 
 
 def _status(ending: Any) -> int:
-    return {"finished": 0, "stopped": STOPPED}.get(str(ending), LOST)
+    return {"finished": 0, "stopped": STOPPED}.get(str(ending), TRY_AGAIN)
