@@ -103,7 +103,7 @@ class FakeApiServer:
         """RBAC rules of each token (apiGroups, resources, verbs); none where everybody may do everything."""
         self.logs: dict[str, str] = {}
         """What pods have printed, by namespace/name."""
-        self.policy_versions = ("v1", "v1beta1")
+        self.policy_versions: tuple[str, ...] = ("v1", "v1beta1")
         self.bookmark_s = 30.0
         self._random = random.Random(seed + 1)  # noqa: S311 - faults that repeat from run to run
         self._changed: set[asyncio.Event] = set()

@@ -17,7 +17,7 @@ from weft.cli.output import JsonFlag, print_json, say
 from weft.core.errors import UsageError
 from weft.engines.local.client import Speaker
 
-_MISSING = "this command needs aiohttp, orjson, PyYAML and prometheus-client; install the extra: pip install 'weft[kubernetes]'"
+_MISSING = "this command needs the packages of weft's extra kubernetes: pip install 'weft[kubernetes]'"
 
 On = Annotated[str | None, Parameter(name="--on", help="Kubeconfig context; default: the current one.")]
 Config = Annotated[Path | None, Parameter(name="--kubeconfig", help="Kubeconfig file; default: $KUBECONFIG.")]
