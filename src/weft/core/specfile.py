@@ -58,14 +58,14 @@ class Library:
 
 @dataclass(frozen=True)
 class Pointer:
-    """A key whose value is the path of another file, relative to the one that names it, which fills the key's table."""
+    """A key whose value names another file, relative to the one that holds it, which fills the key's table."""
 
     table: str
     """The table that it stands in and fills; keys written beside it win."""
     key: str
     """The key; it is gone once the file has been read."""
-    read: Callable[[Path], dict[str, Any]]
-    """Returns the table that the file at a path describes, or raises a `UsageError`."""
+    read: Callable[[Path, str], dict[str, Any]]
+    """Returns the table that the value means in a folder, or raises a `UsageError`."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def _follow(source: _Source, folder: Path, pointer: Pointer | None) -> _Source:
     if pointer is None or not isinstance(own, dict) or not isinstance(own.get(pointer.key), str):
         return source
     try:
-        found = pointer.read(folder / own[pointer.key])
+        found = pointer.read(folder, own[pointer.key])
     except UsageError as error:
         raise SpecError([_at(source, (pointer.table, pointer.key), str(error), "")]) from None
     beside = {key: value for key, value in own.items() if key != pointer.key}

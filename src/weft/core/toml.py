@@ -1,21 +1,34 @@
-"""Writes plain values as TOML, which the standard library only reads, and reads single values."""
+"""Writes plain values as TOML, rewrites a file without losing its comments, and reads single values."""
 
-import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
+import tomlkit
 
-def written(table: Mapping[str, Any], prefix: str = "") -> str:
+
+def written(table: Mapping[str, Any]) -> str:
     """Return `table` as TOML text: plain keys first, then tables, in the order given."""
-    lines = [f"{key} = {_value(value)}" for key, value in table.items() if not isinstance(value, Mapping)]
+    return tomlkit.dumps(table).rstrip("\n")
+
+
+def rewritten(text: str, table: Mapping[str, Any]) -> str:
+    """Return TOML `text` with the values of `table`; comments stay where their keys stay, other keys go."""
+    document = tomlkit.parse(text)
+    _replace(document, table)
+    return document.as_string().rstrip("\n")
+
+
+def _replace(document: MutableMapping[str, Any], table: Mapping[str, Any]) -> None:
+    for key in [key for key in document if key not in table]:
+        del document[key]
     for key, value in table.items():
-        if isinstance(value, Mapping):
-            name = f"{prefix}{key}"
-            inner = written(value, f"{name}.")
-            has_plain = any(not isinstance(below, Mapping) for below in value.values())
-            lines += ["", f"[{name}]", inner] if has_plain or not value else [inner]
-    return "\n".join(lines)
+        below = document.get(key)
+        if isinstance(value, Mapping) and isinstance(below, MutableMapping):
+            _replace(below, value)
+        elif below is None or below != value:
+            # An equal value keeps the way that a person wrote it, such as 1_000 or 'text'.
+            document[key] = value
 
 
 def value_of(text: str) -> Any:
@@ -24,12 +37,3 @@ def value_of(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{key} = {_value(inner)}" for key, inner in value.items()) + " }"
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return "[" + ", ".join(_value(inner) for inner in value) + "]"
-    # JSON's strings, numbers and booleans are TOML's too.
-    return json.dumps(value, ensure_ascii=False)

@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from weft.collectives.algorithms import direct_all_to_all, ring_all_gather, ring_all_reduce, ring_reduce_scatter
-from weft.collectives.schedule import Schedule
+from weft.collectives.registry import named, schedule_named
 from weft.core.errors import UsageError
 from weft.core.units import Bytes
 from weft.fabric.graph.shape import Shape, shape_of
@@ -22,20 +21,13 @@ from weft.specs.rivals import PostingSpec, TransportsSpec
 from weft.specs.scenario import FlowSpec, ScenarioSpec, TrafficSpec
 from weft.specs.site import SiteSpec
 
-Collective = Literal["ring", "reduce-scatter", "all-gather", "all-to-all"]
-"""What can be compared: a ring all-reduce, its two halves, and everybody to everybody."""
-_MAKERS: dict[str, Callable[[int], Schedule]] = {
-    "ring": ring_all_reduce,
-    "reduce-scatter": ring_reduce_scatter,
-    "all-gather": ring_all_gather,
-    "all-to-all": direct_all_to_all,
-}
 Posting = Literal["whole", "nccl"]
 """How sends are handed to queue pairs: each as one message that all of them share, or as NCCL and RCCL do."""
 MOST_PACKETS = 2_000_000
 """Data packets of one run; longer rings are cut."""
 _FEWEST_RANKS, _MOST_RANKS = 2, 512
 _FEWEST_ROUNDS = 2
+_LEAST_ROUNDS = {"all-reduce": 2}
 _BITS = 8 * 10**12
 
 
@@ -73,7 +65,7 @@ class Row:
 
 
 def compare(
-    collective: Collective,
+    collective: str,
     sizes: Sequence[int],
     ranks: int,
     site: SiteSpec,
@@ -115,7 +107,7 @@ def across(shape: Shape, ranks: int) -> list[int]:
 
 
 def _run(
-    collective: Collective,
+    collective: str,
     size: int,
     places: Sequence[int],
     site: SiteSpec,
@@ -124,20 +116,23 @@ def _run(
     posting: PostingSpec,
     most_packets: int,
 ) -> Row:
-    ranks = len(places)
-    schedule = _MAKERS[collective](ranks)
+    ranks, chosen = len(places), named(collective)
+    schedule = schedule_named(chosen.kind, chosen.algorithm, ranks)
+    by_rounds = chosen.rounds_alike or chosen.kind == "all-to-all"
     part = -(-size // ranks)
-    of_rounds = len(schedule) // ranks
+    of_rounds = len(schedule) // ranks if by_rounds else 1
     packets = -(-part // site.fabric.packet) * ranks
     # The sends of an all-to-all differ from round to round, so that none can stand for another.
     fit = max(_FEWEST_ROUNDS, most_packets // packets)
-    rounds = of_rounds if collective == "all-to-all" else min(of_rounds, fit)
+    rounds = min(of_rounds, fit) if chosen.rounds_alike else of_rounds
+    sends = rounds * ranks if by_rounds else len(schedule)
+    sizes = [part] * sends if by_rounds else schedule.sent_bytes(size).tolist()
     flows = tuple(
         FlowSpec.model_construct(
             name=str(send), source=places[int(schedule.source[send])], destination=places[int(schedule.target[send])],
-            size=Bytes(part), after=tuple(str(before) for before in schedule.before_of(send)),
+            size=Bytes(sizes[send]), after=tuple(str(before) for before in schedule.before_of(send)),
         )
-        for send in range(rounds * ranks)
+        for send in range(sends)
     )  # fmt: skip
     traffic = TrafficSpec.model_construct(pattern="flows", flows=flows)
     scenario = ScenarioSpec.model_construct(
@@ -150,5 +145,7 @@ def _run(
     if min(ends) < 0:
         return Row(report.transport, size, -1, 0.0, rounds, of_rounds, report)
     took_ps = max(ends)
-    bus_bps = rounds * part * _BITS / took_ps
+    # Each rank's link carries one part in a round; the others count as nccl-tests does, by what the kind must move.
+    carried = rounds * part if by_rounds else _LEAST_ROUNDS.get(chosen.kind, 1) * (ranks - 1) * part
+    bus_bps = carried * _BITS / took_ps
     return Row(report.transport, size, took_ps * of_rounds // rounds, bus_bps, rounds, of_rounds, report)

@@ -4,11 +4,8 @@ A plan is valid when every split divides evenly. There are tens of thousands for
 and there would be more than half a million, evenly spaced choices of each axis are taken, and the caller is told.
 """
 
-import bisect
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import TypeAlias
 
 import numpy as np
@@ -18,11 +15,10 @@ from weft.core.errors import UsageError
 from weft.planning.cost_model.machine import Machine
 from weft.planning.cost_model.plans import RECOMPUTES, SCHEDULES, Plans
 from weft.planning.cost_model.step import Workload
+from weft.planning.legality import context_sizes, divisors, pipeline_sizes, schedules, tensor_sizes
 
 LARGEST_MICRO = 16
-LARGEST_CONTEXT = 64
 MOST_PLANS = 500_000
-_DEEPEST_CHUNKS = 12
 _COLUMNS = ("dp", "tp", "pp", "cp", "ep", "zero", "shard", "schedule", "chunks", "micro", "recompute")
 FIXABLE = ("dp", "tp", "pp", "cp", "ep", "zero", "schedule", "micro", "recompute", "chunks")
 """The choices that a user may hold fixed."""
@@ -109,25 +105,13 @@ def _least_rows(work: Workload, fixed: Mapping[str, int], caps: Caps) -> int:
 def _meshes(work: Workload, machine: Machine, gpus: int, fixed: Mapping[str, int], caps: Caps) -> list[_Mesh]:
     """Return every mesh whose axes split the model and the batch evenly."""
     found: list[_Mesh] = []
-    for tp in _allowed(fixed, "tp", tensor_sizes(work, machine)):
-        for cp in spaced(_allowed(fixed, "cp", context_sizes(work)), caps.cp):
-            for pp in spaced(_allowed(fixed, "pp", pipeline_sizes(work)), caps.pp):
+    for tp in _allowed(fixed, "tp", tensor_sizes(work.model, machine.domain_gpus)):
+        for cp in spaced(_allowed(fixed, "cp", context_sizes(work.length)), caps.cp):
+            for pp in spaced(_allowed(fixed, "pp", pipeline_sizes(work.model.layers)), caps.pp):
                 room = gpus // (tp * cp * pp)
                 for dp in spaced(_allowed(fixed, "dp", _data_sizes(work, room), most=room), caps.dp):
                     found += [(dp, tp, pp, cp, ep) for ep in spaced(_experts(work, fixed, dp), caps.ep)]
     return found
-
-
-def divisors(number: int, most: int) -> list[int]:
-    """Return the divisors of `number` up to `most`."""
-    found = _all_divisors(number)
-    return list(found[: bisect.bisect_right(found, most)])
-
-
-@cache
-def _all_divisors(number: int) -> tuple[int, ...]:
-    small = [each for each in range(1, math.isqrt(number) + 1) if number % each == 0]
-    return tuple(sorted({each for pair in small for each in (pair, number // pair)}))
 
 
 def _allowed(fixed: Mapping[str, int], name: str, values: list[int], most: int | None = None) -> list[int]:
@@ -137,27 +121,6 @@ def _allowed(fixed: Mapping[str, int], name: str, values: list[int], most: int |
     if name == "dp":
         return [wanted] if most is not None and wanted <= most else []
     return [wanted] if wanted in values else []
-
-
-def tensor_sizes(work: Workload, machine: Machine) -> list[int]:
-    """Return the tensor-parallel sizes that split the model and a scale-up domain."""
-    model = work.model
-    whole = [each for each in divisors(model.heads, machine.domain_gpus) if model.ffn % each == 0]
-    # What does not divide the domain would cut a group in two, or leave GPUs over.
-    return [each for each in whole if machine.domain_gpus % each == 0]
-
-
-def context_sizes(work: Workload) -> list[int]:
-    """Return the context-parallel sizes that split a sequence into two equal parts for each rank."""
-    powers = [2**power for power in range(LARGEST_CONTEXT.bit_length())]
-    return [each for each in powers if work.length % (2 * each) == 0 or each == 1]
-
-
-def pipeline_sizes(work: Workload) -> list[int]:
-    """Return the numbers of stages that split the layers."""
-    layers = work.model.layers
-    # Two slots more are the embedding and the output, each counted as a layer (Llama 3, arXiv 2407.21783, 3.3.2).
-    return sorted({*divisors(layers, layers), *(each for each in divisors(layers + 2, layers) if each > 1)})
 
 
 def _data_sizes(work: Workload, room: int) -> list[int]:
@@ -196,26 +159,21 @@ def _block(work: Workload, machine: Machine, fixed: Mapping[str, int], mesh: _Me
 
 
 def _schedules(layers: int, pp: int, rounds: int, fixed: Mapping[str, int], caps: Caps) -> list[tuple[int, int]]:
-    """Return the schedules that a pipeline of `pp` stages can run with `rounds` micro-batches, and their chunks."""
-    plain, interleaved, zero_bubble, v_shape = range(len(SCHEDULES))
-    found = [(plain, 1)]
-    if pp > 1:
-        each = -(-layers // pp)
-        found += [(zero_bubble, 1)]
-        if rounds % pp == 0:
-            found += [(interleaved, chunks) for chunks in spaced(divisors(each, _DEEPEST_CHUNKS)[1:], caps.chunks)]
-        if each % 2 == 0 and rounds >= 2 * pp:
-            found += [(v_shape, 2)]
-    wanted = fixed.get("schedule"), fixed.get("chunks")
-    return [(s, c) for s, c in found if wanted[0] in (None, s) and wanted[1] in (None, c)]
+    """Return the schedules, and the chunks of each, that are tried with `rounds` micro-batches."""
+    return [
+        (schedule, chunks)
+        for schedule, several in schedules(layers, pp, rounds)
+        for chunks in spaced(list(several), caps.chunks)
+        if fixed.get("schedule", schedule) == schedule and fixed.get("chunks", chunks) == chunks
+    ]
 
 
 def no_candidate(work: Workload, machine: Machine, gpus: int, fixed: Mapping[str, int]) -> str:
     """Say which fixed value has no valid plan, and the nearest that has one."""
     domains = {
-        "tp": tensor_sizes(work, machine),
-        "cp": context_sizes(work),
-        "pp": pipeline_sizes(work),
+        "tp": tensor_sizes(work.model, machine.domain_gpus),
+        "cp": context_sizes(work.length),
+        "pp": pipeline_sizes(work.model.layers),
     }
     for name, values in domains.items():
         if name in fixed and fixed[name] not in values:

@@ -6,17 +6,18 @@ Pure: a site and a job in, a report out. Tables and pictures are made from it el
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from typing import Any
 
 from weft.collectives.costs import Column
 from weft.core.errors import UsageError
 from weft.core.provenance import provenance
 from weft.fabric.bill import bill_of
-from weft.planning.candidates import divisors
 from weft.planning.cost_model.machine import Machine, machine_of
 from weft.planning.cost_model.memory import memory_of
 from weft.planning.cost_model.plans import Plans, Practice, dimensions_of, practice_of, spec_of, written_plan
 from weft.planning.cost_model.step import StepTimes, Workload
+from weft.planning.legality import divisors
 from weft.planning.run.goodput import Goodput, goodput_of
 from weft.planning.run.inference import Serving, best_serving
 from weft.planning.run.placement import AxisPlacement, Colocation, FailureCost, axes_of, failure_costs, sharing_of
@@ -32,7 +33,7 @@ from weft.planning.run.power import (
     samples,
     with_lag,
 )
-from weft.planning.run.run_cost import GPU_HOUR_CENTS, RunCost, run_cost
+from weft.planning.run.run_cost import GPU_HOUR_CENTS, RunCost, Tariff, run_cost
 from weft.planning.search import Scored, SearchResult, limit_of, scored, search
 from weft.specs.job import JobSpec, PlanSpec
 from weft.specs.site import SiteSpec
@@ -168,31 +169,38 @@ def plan_job(
     gpu_hour_cents: float = GPU_HOUR_CENTS,
 ) -> PlanReport:
     """Return what `job` would do on `site`, or raise with what is in the way and the nearest change."""
-    habits = practice or practice_of(job, site)
-    machine = machine_of(site)
-    work = Workload(dimensions_of(job.model), job.batch.sequences, job.batch.length)
+    asked = _Asked(site, job, practice or practice_of(job, site), gpu_hour_cents)
+    work, machine, habits = asked.work, asked.machine, asked.practice
     own = None
     if job.plan != "auto" and not fixed:
         own = scored(work, _checked(job, job.plan, machine, work, habits), machine, habits)
     outcome = search(work, machine, habits, fixed=fixed, top=top)
     if not outcome.feasible and own is None:
         raise UsageError(f"{job.name} on {site.name}: {outcome.hint}")
+    return _report(asked, outcome, own)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What a report is asked about."""
+
+    site: SiteSpec
+    job: JobSpec
+    practice: Practice
+    gpu_hour_cents: float
+
+    @cached_property
+    def machine(self) -> Machine:
+        return machine_of(self.site)
+
+    @cached_property
+    def work(self) -> Workload:
+        return Workload(dimensions_of(self.job.model), self.job.batch.sequences, self.job.batch.length)
+
+
+def _report(asked: _Asked, outcome: SearchResult, own: Scored | None) -> PlanReport:
+    site, job, machine, work, practice = asked.site, asked.job, asked.machine, asked.work, asked.practice
     chosen = own if own is not None else outcome.best
-    return _report(site, job, machine, work, habits, outcome=outcome, own=own, chosen=chosen, price=gpu_hour_cents)
-
-
-def _report(
-    site: SiteSpec,
-    job: JobSpec,
-    machine: Machine,
-    work: Workload,
-    practice: Practice,
-    *,
-    outcome: SearchResult,
-    own: Scored | None,
-    chosen: Scored,
-    price: float,
-) -> PlanReport:
     plan = chosen.plans.take([0])
     gpus = int(plan.ranks[0])
     step_s = float(chosen.step_s[0])
@@ -206,6 +214,7 @@ def _report(
     meter = Meter(gpus, site.node.power / 1000 / site.node.gpus + network_w, site.power.pue)
     contract = _contract(site)
     power = judge(meter.at(wave), per_second, contract)
+    tariff = Tariff(site.power.price_per_kwh, site.power.carbon_g_per_kwh, asked.gpu_hour_cents)
     return PlanReport(
         site=site,
         job=job,
@@ -221,11 +230,7 @@ def _report(
         meter=meter,
         power=power,
         mitigations=tuple(mitigations(wave, meter, machine.power_w, per_second, contract)),
-        run=run_cost(
-            steps=job.steps, step_s=step_s, gpus=gpus, goodput=goodput, meter_w=power.mean_w,
-            cents_per_kwh=site.power.price_per_kwh, carbon_g_per_kwh=site.power.carbon_g_per_kwh,
-            gpu_hour_cents=price,
-        ),
+        run=run_cost(job.steps, step_s, gpus, goodput=goodput, meter_w=power.mean_w, tariff=tariff),
         axes=axes_of(plan, 0, site),
         sharing=sharing_of(plan, 0, site),
         failures=failure_costs(work, plan, machine, practice, site),

@@ -5,8 +5,9 @@ every split divides evenly; it is feasible when it fits into memory. Where nothi
 off the nearest plan is and which change would do.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,8 @@ from weft.planning.cost_model.step import StepTimes, Workload, step_times
 _FULL_MEMORY = 0.9
 _SMALL_LOSS = 0.1
 _FEW_ROUNDS = 4
+Accept: TypeAlias = Callable[[Plans, int], bool]
+"""Says whether a row of the plans may be chosen."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +76,10 @@ def search(
     *,
     fixed: Mapping[str, str] | None = None,
     top: int = 10,
-    gpus: int | None = None,
+    accept: Accept | None = None,
 ) -> SearchResult:
-    """Return the best plans on up to `gpus` GPUs (all of the machine's where absent)."""
-    room = machine.gpus if gpus is None else gpus
-    choice = read_fixed(fixed or {})
+    """Return the best plans on up to all of the machine's GPUs; those alone that `accept` takes, where it is given."""
+    room, choice = machine.gpus, read_fixed(fixed or {})
     plans, every = candidates(work, machine, room, choice)
     if not len(plans):
         raise UsageError(no_candidate(work, machine, room, choice))
@@ -91,7 +93,7 @@ def search(
     step = step_times(work, feasible, machine, practice).step_s
     # Tokens per second decide; of equals, fewer GPUs and then less memory win.
     order = np.lexsort((memory.total[fits], feasible.ranks, step))
-    best = scored(work, feasible.take(_distinct(feasible, order, top)), machine, practice)
+    best = scored(work, feasible.take(_distinct(feasible, order, top, accept)), machine, practice)
     return SearchResult(best, len(plans), count, every, "")
 
 
@@ -131,15 +133,17 @@ def limit_of(found: Scored, row: int, machine: Machine, work: Workload) -> str:
     return "batch" if worst == "bubble" and rounds < _FEW_ROUNDS * float(plans.pp[row]) else worst
 
 
-def _distinct(plans: Plans, order: NDArray[np.intp], top: int) -> list[int]:
+def _distinct(plans: Plans, order: NDArray[np.intp], top: int, accept: Accept | None) -> list[int]:
     """Return the best rows, one for each mesh, micro-batch and schedule: variants in sharding alone are not news."""
     seen: set[tuple[float, ...]] = set()
     chosen: list[int] = []
     columns = np.stack([plans.dp, plans.tp, plans.pp, plans.cp, plans.ep, plans.micro, plans.schedule], axis=1)
     for row in order:
         key = tuple(columns[row])
-        if key not in seen:
-            seen.add(key)
+        if key in seen:
+            continue
+        seen.add(key)
+        if accept is None or accept(plans, int(row)):
             chosen.append(int(row))
             if len(chosen) == top:
                 break

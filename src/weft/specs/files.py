@@ -8,6 +8,7 @@ from weft.core.errors import UsageError
 from weft.core.spec import Spec
 from weft.core.specfile import Library, Pointer, load, read_table, validate
 from weft.specs.faults import FaultsSpec
+from weft.specs.gpus import OWN_DATA_SHEET, with_own_efficiency
 from weft.specs.huggingface import read_model
 from weft.specs.job import JobSpec
 from weft.specs.scenario import ScenarioSpec
@@ -24,16 +25,18 @@ _LIBRARIES = {library.kind: library for library in (SITES, JOBS, SCENARIOS)}
 KINDS: dict[str, type[Spec]] = {"site": SiteSpec, "job": JobSpec, "scenario": ScenarioSpec, "faults": FaultsSpec}
 """What people write; a faults file breaks a training on purpose and has no built-in ones."""
 
-MODEL_CONFIG = Pointer("model", "config", read_model)
+MODEL_CONFIG = Pointer("model", "config", lambda folder, name: read_model(folder / name))
 """A job may take its model's dimensions from a Hugging Face config.json."""
 
-_POINTERS = {"job": MODEL_CONFIG}
+_POINTERS = {"job": MODEL_CONFIG, "site": OWN_DATA_SHEET}
 
 
 def load_site(reference: str) -> SiteSpec:
     """Return the site called `reference`: a built-in name or the path of a file."""
     _refuse_another_kind(reference, "site")
-    return load(reference, SiteSpec, SITES)
+    site = load(reference, SiteSpec, SITES, OWN_DATA_SHEET)
+    # A built-in name is no path: whatever the current folder holds is not beside it.
+    return site if reference in SITES.names() else with_own_efficiency(site, Path(reference).parent)
 
 
 def load_job(reference: str) -> JobSpec:

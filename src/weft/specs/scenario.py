@@ -100,8 +100,9 @@ class TrafficSpec(Spec):
     """Incast: whether one more flow goes to another NIC beside the receiver, which the incast should not hurt."""
     kind: Literal["all-reduce", "reduce-scatter", "all-gather", "all-to-all", "broadcast"] = "all-reduce"
     """Collective: what it achieves."""
-    algorithm: Literal["ring", "halving-doubling", "double-tree", "direct"] | None = None
-    """Collective: how; a ring where absent, or direct sends for an all-to-all."""
+    algorithm: str | None = None
+    """Collective: how, as `ring`, `halving-doubling`, `double-tree`, `direct`, or the name of a plugin; a ring where
+    absent, or direct sends for an all-to-all."""
     ranks: Annotated[int, Field(ge=2, le=512)] | None = None
     """Collective: how many take part; as many as fit where absent."""
     stride: Annotated[int, Field(ge=1)] = 1

@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 from tests.netsim.scenarios import scenario, simulate, small_site
 
 from weft.collectives import algorithms
+from weft.collectives.registry import schedule_named
 from weft.core.errors import UsageError
-from weft.netsim.workload.schedules import Near, flows_of_schedule, schedule_named
+from weft.netsim.workload.schedules import Near, flows_of_schedule
 from weft.specs.scenario import TrafficSpec
 
 SCHEDULES = st.one_of(

@@ -2,14 +2,13 @@
 
 from functools import partial
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.engines.supervisor.probes import probe_jobs
 from weft.planning.calibration.microbenchmarks import Calibration, measured_site
-from weft.planning.calibration.step_probes import ProbeTime, fitted, least_squares, times_of
+from weft.planning.calibration.step_probes import ProbeTime, fitted, times_of
 from weft.specs import JobSpec, SiteSpec, load_job, load_site
 from weft.specs.efficiency import EfficiencySpec
 
@@ -74,15 +73,3 @@ def test_what_no_probe_shows_stays_as_it_was_measured_alone():
     assert found.network_bytes_per_s == pytest.approx(ALONE.network_bytes_per_s)
     assert found.efficiency.tensor_us == 0
     assert found.efficiency.shard_us == 0
-
-
-@given(st.integers(0, 2**32 - 1))
-def test_least_squares_leave_no_figure_that_a_change_would_better(seed: int):
-    random = np.random.default_rng(seed)
-    table, goals = random.normal(size=(9, 4)), random.normal(size=9)
-    found = least_squares(table, goals)
-    slope = table.T @ (table @ found - goals)
-    # At the least of a bounded square, a figure above nothing has no slope and one at nothing would grow the error.
-    assert np.all(found >= 0)
-    assert np.all(slope > -1e-6)
-    assert np.all(np.abs(slope * found) < 1e-6)

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.training.ranks import job_of
 
+from weft.planning.legality import problems
 from weft.training.parallel.auto_plan import automatic
-from weft.training.parallel.mesh import problems
 
 
 @settings(max_examples=40)

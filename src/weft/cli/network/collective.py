@@ -1,13 +1,14 @@
 """`weft simulate --collective`: one collective by several transports, best first."""
 
 from pathlib import Path
-from typing import NamedTuple, cast, get_args
+from typing import NamedTuple
 
 from weft.cli.output import print_json, print_table, save_picture, say
+from weft.collectives.registry import named
 from weft.core import quantity
 from weft.core.errors import UsageError
 from weft.core.quantity import RATE, SIZE, TIME
-from weft.netsim.comparison import Collective, Posting, Row, compare
+from weft.netsim.comparison import Posting, Row, compare
 from weft.specs import load_site
 
 SITE = "bed-64x400g"
@@ -32,13 +33,12 @@ class CollectiveRun(NamedTuple):
 def run_collective(asked: CollectiveRun, *, json: bool, plot: Path | None) -> None:
     """Compare transports on one collective and print the table; a plot of one size has smaller ones too."""
     kind, ranks, posting = asked.kind, asked.ranks, asked.posting
-    if kind not in get_args(Collective):
-        raise UsageError(f"there is no collective called {kind!r}; there are {', '.join(get_args(Collective))}")
+    named(kind)  # An unknown name is refused before anything is read.
     given = [_bytes(text) for text in asked.size.split(",")]
     sizes = sorted({given[0] // part for part in _SWEEP}) if plot is not None and len(given) == 1 else given
     place = load_site(asked.site or SITE)
     names = asked.transports or RIVALS
-    rows = compare(cast("Collective", kind), sizes, ranks, place, names, seed=asked.seed, posting=posting)
+    rows = compare(kind, sizes, ranks, place, names, seed=asked.seed, posting=posting)
     base = {row.size: row.bus_bps for row in rows if row.transport == "mrc"}
     save_picture(plot, "draw_collective", rows, f"{kind} over {ranks} ranks on {place.name}")
     if json:

@@ -24,6 +24,7 @@ from weft.cli.output import (
     writing,
     written_to,
 )
+from weft.collectives.registry import SHORT_NAMES
 from weft.core.errors import FailedError, UsageError
 from weft.core.quantity import RATE, SIZE, TIME, counted
 from weft.netsim.comparison import Posting
@@ -41,7 +42,7 @@ class CollectiveOptions:
     """What `--collective` takes: a comparison of transports in place of a scenario."""
 
     collective: Annotated[
-        str | None, Parameter(help="Compare transports on ring, reduce-scatter, all-gather or all-to-all instead.")
+        str | None, Parameter(help=f"Compare transports on {', '.join(SHORT_NAMES)} or KIND/ALGORITHM instead.")
     ] = None
     size: Annotated[str, Parameter(help="Collective: buffer size, or several sizes by comma.")] = "64MiB"
     ranks: Annotated[int, Parameter(help="Collective: number of ranks.")] = 64

@@ -13,7 +13,7 @@ from weft.core import quantity
 from weft.core.errors import UsageError
 from weft.core.processors import processors
 from weft.core.provenance import provenance
-from weft.core.toml import written
+from weft.core.toml import rewritten, written
 from weft.planning.calibration.microbenchmarks import Calibration, MachineTimes, calibrate, measured_site
 from weft.planning.calibration.step_probes import fitted, with_step
 from weft.specs import SiteSpec, load_site
@@ -60,7 +60,7 @@ def measure(
         found = _trained(found, make, wanted, rounds, device=times.device)
     site = make(found)
     with writing(file) as part:
-        part.write_text(f"# Measured by `weft site measure`.\n{written(site.as_written())}", encoding="utf-8")
+        part.write_text(_text(site, file), encoding="utf-8")
     if json:
         print_json({**site.as_written(), "provenance": provenance(site.as_written()).as_json()})
         return
@@ -93,6 +93,14 @@ def _base(times: MachineTimes) -> SiteSpec:
         if name in times.device.lower():
             return site.model_copy(update={"gpu": gpu_type_named(name).gpu})
     return site
+
+
+def _text(site: SiteSpec, file: Path) -> str:
+    """Return the file to write: a site that was there before is measured anew and keeps its comments."""
+    if file.is_file():
+        with contextlib.suppress(ValueError):
+            return rewritten(file.read_text(encoding="utf-8"), site.as_written()) + "\n"
+    return f"# Measured by `weft site measure`.\n{written(site.as_written())}\n"
 
 
 def _print(site: SiteSpec, times: MachineTimes, file: Path) -> None:

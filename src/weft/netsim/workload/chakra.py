@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
+from weft.collectives.registry import schedule_named
 from weft.core.errors import UsageError
 from weft.netsim.model.flow import Flow
-from weft.netsim.workload.schedules import Near, schedule_named
+from weft.netsim.workload.schedules import Near
 
 MOST_FLOWS = 1_000_000
 """Flows of one trace that are taken on, with the waits between them."""

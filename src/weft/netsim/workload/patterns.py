@@ -4,13 +4,14 @@ from typing import assert_never
 
 import numpy as np
 
+from weft.collectives.registry import schedule_named
 from weft.core.errors import UsageError
 from weft.core.seeds import Seed
 from weft.core.units import PICOSECONDS_PER_SECOND
 from weft.fabric.graph.shape import Shape
 from weft.netsim.model.flow import Flow
 from weft.netsim.workload.all_to_all import exchange_flows
-from weft.netsim.workload.schedules import flows_of_schedule, schedule_named
+from weft.netsim.workload.schedules import flows_of_schedule
 from weft.specs.scenario import ScenarioSpec, TrafficSpec
 
 _BITS_PER_BYTE = 8

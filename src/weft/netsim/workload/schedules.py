@@ -7,9 +7,7 @@ ranks that share a scale-up domain do not cross the fabric; they become the time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from weft.collectives import algorithms
 from weft.collectives.schedule import Schedule
-from weft.core.errors import UsageError
 from weft.core.units import PICOSECONDS_PER_SECOND
 from weft.netsim.model.flow import Flow
 
@@ -26,33 +24,6 @@ class Near:
     def takes_ps(self, size: int) -> int:
         """Return the time of one send of `size` bytes."""
         return self.latency_ps + size * PICOSECONDS_PER_SECOND // self.bytes_per_second
-
-
-_BY_NAME = {
-    ("all-reduce", "ring"): algorithms.ring_all_reduce,
-    ("all-reduce", "halving-doubling"): algorithms.halving_doubling_all_reduce,
-    ("all-reduce", "double-tree"): algorithms.double_tree_all_reduce,
-    ("reduce-scatter", "ring"): algorithms.ring_reduce_scatter,
-    ("reduce-scatter", "halving-doubling"): algorithms.halving_reduce_scatter,
-    ("all-gather", "ring"): algorithms.ring_all_gather,
-    ("all-gather", "halving-doubling"): algorithms.doubling_all_gather,
-    ("all-to-all", "direct"): algorithms.direct_all_to_all,
-    ("broadcast", "ring"): algorithms.chain_broadcast,
-    ("broadcast", "double-tree"): algorithms.binomial_broadcast,
-}
-_USUAL = {"all-to-all": "direct"}
-
-
-def schedule_named(kind: str, algorithm: str | None, ranks: int) -> Schedule:
-    """Return the schedule of a collective; the usual algorithm is a ring, or direct sends for an all-to-all."""
-    chosen = algorithm or _USUAL.get(kind, "ring")
-    make = _BY_NAME.get((kind, chosen))
-    if make is None:
-        known = [name for each, name in _BY_NAME if each == kind]
-        raise UsageError(f"there is no {kind} by {chosen}; there is one by {', '.join(known)}")
-    if chosen == "halving-doubling" and kind != "all-reduce" and ranks & (ranks - 1):
-        raise UsageError(f"a {kind} by halving-doubling needs a power of two of ranks, not {ranks}; use a ring")
-    return make(ranks)
 
 
 def flows_of_schedule(

@@ -1,7 +1,7 @@
 """From whole training steps to what software and kernels reach inside one on a machine.
 
-Kernels timed alone run with warm caches and without what stands around them. So a few short trainings are timed as
-they are, and the figures of a calibration are chosen so that the planner tells these steps: least squares over relative
+Kernels timed alone run with warm caches and without what stands around them. So a few short trainings are timed as they
+are, and the figures of a calibration are chosen so that the planner predicts these steps: least squares over relative
 errors, no figure below nothing, rates near those that were measured alone where no step shows them. Pure: the times are
 given.
 """
@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.optimize import nnls
 
 from weft.collectives.costs import Column
 from weft.planning.calibration.microbenchmarks import Calibration
@@ -20,7 +21,6 @@ from weft.specs.job import JobSpec
 from weft.specs.site import SiteSpec
 
 _ROUNDS = 4
-_SWEEPS = 1000
 _FASTEST = 0.02
 _RATES = {"flops": 0.05, "attention": 0.05, "elementwise": 0.02, "update": 0.02, "network": 0.05}
 """What is fitted as how many times longer it takes than was measured alone, and how much that weighs against a step:
@@ -56,40 +56,30 @@ def times_of(site: SiteSpec, job: JobSpec) -> StepTimes:
 
 
 def fitted(found: Calibration, make: Make, probes: Sequence[ProbeTime]) -> Calibration:
-    """Return the calibration that tells the steps of `probes` best."""
+    """Return the calibration whose predictions come nearest to the steps of `probes`."""
     seconds = np.array([probe.seconds for probe in probes])
     units = np.array([1.0 for _ in _RATES] + list(_TIMES.values()))
     trust = np.array(list(_RATES.values()) + [0.0 for _ in _TIMES])
     least = np.array([_FASTEST for _ in _RATES] + [0.0 for _ in _TIMES])
     now = np.array([1.0 for _ in _RATES] + [getattr(found.efficiency, name) / unit for name, unit in _TIMES.items()])
 
-    def told(figures: Column) -> Column:
+    def predicted(figures: Column) -> Column:
         site = make(_with(found, figures * units))
         return np.array([float(times_of(site, probe.job).step_s[0]) for probe in probes])
 
     for _ in range(_ROUNDS):
         # Around any figures the planner's times are straight lines, but for where one thing waits for another.
-        here = told(now)
-        slopes = np.stack([told(now + row) - here for row in np.eye(len(now))], axis=1) / seconds[:, None]
+        here = predicted(now)
+        slopes = np.stack([predicted(now + row) - here for row in np.eye(len(now))], axis=1) / seconds[:, None]
         rows = np.concatenate([slopes, np.diag(trust)])
         goals = np.concatenate([1 - here / seconds + slopes @ now, trust])
-        now = least + least_squares(rows, goals - rows @ least)
+        now = least + nnls(rows, goals - rows @ least)[0]
     return _with(found, now * units)
 
 
 def with_step(found: Calibration, seconds: float) -> Calibration:
     """Return the calibration of a GPU with the time of a step that computes next to nothing: nothing hides it."""
     return replace(found, efficiency=found.efficiency.model_copy(update={"step_us": round(seconds * 1e6, 1)}))
-
-
-def least_squares(table: Column, goals: Column) -> Column:
-    """Return the figures, none below nothing, with which `table` comes nearest to `goals`: one at a time, in turns."""
-    inner, outer = table.T @ table, table.T @ goals
-    found = np.zeros(len(outer))
-    for _ in range(_SWEEPS):
-        for one in np.flatnonzero(np.diag(inner)):
-            found[one] = max(0.0, found[one] + (outer[one] - inner[one] @ found) / inner[one, one])
-    return found
 
 
 def _with(found: Calibration, figures: Column) -> Calibration:

@@ -6,7 +6,7 @@ array operations. A single plan is a table of one row.
 
 import math
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
@@ -196,28 +196,31 @@ class Plans:
         return plain
 
 
-def one_plan(
-    *,
-    dp: int = 1,
-    tp: int = 1,
-    pp: int = 1,
-    cp: int = 1,
-    ep: int = 1,
-    zero: int = 0,
-    shard: int | None = None,
-    schedule: str = "1f1b",
-    chunks: int = 1,
-    micro: int = 1,
-    recompute: str = "none",
-) -> Plans:
+class PlanChoices(TypedDict, total=False):
+    """The choices of one plan; what is left out is one rank, one micro-batch, no sharding, 1F1B, no recomputation."""
+
+    dp: int
+    tp: int
+    pp: int
+    cp: int
+    ep: int
+    zero: int
+    shard: int | None
+    schedule: str
+    chunks: int
+    micro: int
+    recompute: str
+
+
+def one_plan(**choices: Unpack[PlanChoices]) -> Plans:
     """Return a table of one plan."""
+    schedule = choices.get("schedule", SCHEDULES[0])
     if schedule not in SCHEDULES:
         raise UsageError(f"the schedule {schedule!r} is not costed; known are {', '.join(SCHEDULES)}")
-    values = {
-        "dp": dp, "tp": tp, "pp": pp, "cp": cp, "ep": ep, "zero": zero, "shard": shard or dp * cp,
-        "schedule": SCHEDULES.index(schedule), "chunks": chunks, "micro": micro,
-        "recompute": RECOMPUTES.index(recompute),
-    }  # fmt: skip
+    ones = dict.fromkeys(("dp", "tp", "pp", "cp", "ep", "chunks", "micro"), 1)
+    values: dict[str, Any] = {**ones, "zero": 0, **choices, "schedule": SCHEDULES.index(schedule)}
+    values["shard"] = choices.get("shard") or values["dp"] * values["cp"]
+    values["recompute"] = RECOMPUTES.index(choices.get("recompute", RECOMPUTES[0]))
     return Plans(**{name: np.array([float(value)]) for name, value in values.items()})
 
 

@@ -13,7 +13,7 @@ from weft.planning.run.power import JOULES_PER_KWH
 MODEL_ERROR = 0.05
 """Spread of predicted step times: the mean error on published runs left out of the fit (verification)."""
 NINETY = 1.645
-"""Standard deviations to either side that hold nine outcomes in ten."""
+"""Standard deviations to either side of a normal distribution's 90 % interval."""
 GPU_HOUR_CENTS = 250
 """Price class of a rented GPU-hour; give your own."""
 
@@ -25,9 +25,9 @@ class RunCost:
     days: float
     """Expected duration."""
     days_low: float
-    """Lower end of the 90 % interval of the run time."""
+    """Lower end of the 90 % interval."""
     days_high: float
-    """Upper end."""
+    """Upper end of the 90 % interval."""
     failures: float
     """Expected failures that stop it."""
     gpu_hours: float
@@ -42,18 +42,20 @@ class RunCost:
     """Price of the GPU-hours."""
 
 
-def run_cost(
-    *,
-    steps: int,
-    step_s: float,
-    gpus: int,
-    goodput: Goodput,
-    meter_w: float,
-    cents_per_kwh: float,
-    carbon_g_per_kwh: float,
-    gpu_hour_cents: float = GPU_HOUR_CENTS,
-) -> RunCost:
-    """Return what `steps` steps take on `gpus` GPUs that draw `meter_w` together."""
+@dataclass(frozen=True)
+class Tariff:
+    """What energy and GPUs cost."""
+
+    cents_per_kwh: float
+    """Price of energy."""
+    carbon_g_per_kwh: float
+    """Carbon dioxide of the grid's energy."""
+    gpu_hour_cents: float = GPU_HOUR_CENTS
+    """Price of a GPU-hour."""
+
+
+def run_cost(steps: int, step_s: float, gpus: int, *, goodput: Goodput, meter_w: float, tariff: Tariff) -> RunCost:
+    """Return what `steps` steps of `step_s` take on `gpus` GPUs that draw `meter_w` together."""
     seconds = steps * step_s / goodput.share if goodput.share > 0 else math.inf
     failures = 0.0 if math.isinf(goodput.mttf_s) else seconds / goodput.mttf_s
     # Each failure costs a restart and, evenly spread, up to an interval of lost work.
@@ -69,7 +71,7 @@ def run_cost(
         failures=failures,
         gpu_hours=hours,
         energy_kwh=energy,
-        carbon_kg=energy * carbon_g_per_kwh / 1000,
-        energy_cents=energy * cents_per_kwh,
-        gpu_cents=hours * gpu_hour_cents,
+        carbon_kg=energy * tariff.carbon_g_per_kwh / 1000,
+        energy_cents=energy * tariff.cents_per_kwh,
+        gpu_cents=hours * tariff.gpu_hour_cents,
     )

@@ -1,15 +1,15 @@
-"""Scaling laws: what loss a larger run will reach, told from small ones, and how sure that is.
+"""Scaling laws: what loss a larger run will reach, predicted from small ones, and how sure that is.
 
-Two laws, of N parameters and D tokens. Hoffmann et al. (arXiv 2203.15556, section 3.3) add both wants up:
-L(N, D) = E + A / N^alpha + B / D^beta. Kaplan et al. (arXiv 2001.08361, equation 1.5) let the greater want count the
-most; with Hoffmann's floor it is L(N, D) = E + ((A / N^alpha)^(1 / beta) + B^(1 / beta) / D)^beta. Constants minimise
-the Huber loss of the logarithms; `descent` does the minimising. Pure: points in, constants out, with chance given as a
+Two laws, of N parameters and D tokens. Hoffmann et al. (arXiv 2203.15556, section 3.3) add both wants up: L(N, D) = E +
+A / N^alpha + B / D^beta. Kaplan et al. (arXiv 2001.08361, equation 1.5) let the greater want count the most; with
+Hoffmann's floor it is L(N, D) = E + ((A / N^alpha)^(1 / beta) + B^(1 / beta) / D)^beta. Constants minimise the Huber
+loss of the logarithms; `descent` does the minimising. Pure: points in, constants out, with randomness given as a
 `Seed`. Which runs to make is `ladder`'s question, which law to believe `selftest`'s; reading files is the caller's.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ FORMULAS: dict[Form, str] = {
 FLOPS_PER_PARAMETER_AND_TOKEN = 6
 """C = 6 N D: two for the forward pass, four for the backward one (Kaplan et al., arXiv 2001.08361, section 2.1)."""
 DELTA = 1e-3
-"""Huber delta, in log loss (Hoffmann et al., section 3.3)."""
+"""Huber delta in log loss (Hoffmann et al., section 3.3)."""
 OUTLIER_SCALES = 5.0
 """A point farther from the fit than this many robust standard deviations is left out, and listed."""
 LARGEST_OUTLIER_SHARE = 0.2
@@ -40,7 +40,7 @@ RULED_POINTS = 20
 REPLICATES = 500
 """Fits to points drawn anew, from which the intervals come."""
 LOW, HIGH = 2.5, 97.5
-"""Percentiles of the replicates between which a constant lies: the 95 % interval."""
+"""Percentiles of the replicates that bound the 95 % interval of a constant."""
 MOST_POINTS = 20_000
 LEAST_POINTS = 6
 LEAST_VALUES = 3
@@ -139,7 +139,7 @@ class Fit:
     agreed: int
     """How many of the best of them ended in the same place."""
     delta: float = DELTA
-    """Where the Huber loss turns."""
+    """Huber delta."""
     warnings: tuple[str, ...] = field(default=())
     """What to be careful about, in words."""
 
@@ -185,9 +185,9 @@ class Prediction:
     loss: float
     """What is expected."""
     low: float
-    """Lower end of the 95 % interval."""
+    """Lower end of the 95 % interval of single runs."""
     high: float
-    """Upper end: the law's uncertainty and the scatter of single runs."""
+    """Upper end: the law's uncertainty and the scatter of single runs together."""
     factor: float
     """Its operations, in those of the largest point."""
     warnings: tuple[str, ...]
@@ -207,17 +207,25 @@ class Prediction:
         }  # fmt: skip
 
 
-def fit(
-    points: Points, seed: Seed, *,
-    form: Form = "hoffmann", delta: float = DELTA, replicates: int = REPLICATES,
-    noise: float = 0.0, prior: float = PRIOR_MIDDLE,
-) -> Fit:  # fmt: skip
-    """Return the constants that fit `points` best, without its outliers, and their intervals.
+class ExponentPrior(NamedTuple):
+    """How published exponents weigh in a fit to few points (see `descent`)."""
 
-    With `noise`, the scatter to expect of log losses, exponents are weakly pulled to `prior` (see `descent`).
-    """
+    noise: float = 0.0
+    """Scatter to expect of log losses; with none, the points decide alone."""
+    middle: float = PRIOR_MIDDLE
+    """What exponents are weakly pulled to."""
+
+
+NO_PRIOR = ExponentPrior()
+
+
+def fit(
+    points: Points, seed: Seed, *, form: Form = "hoffmann", delta: float = DELTA, replicates: int = REPLICATES,
+    prior: ExponentPrior = NO_PRIOR,
+) -> Fit:  # fmt: skip
+    """Return the constants that fit `points` best, without its outliers, and their 95 % intervals."""
     _refuse(points)
-    surface = replace(_surface(points, delta, form), noise=noise, prior=prior)
+    surface = replace(_surface(points, delta, form), noise=prior.noise, prior=prior.middle)
     starts = _starts(points)
     found = descend(surface, starts)
     best, agreed = found.best, found.agreed

@@ -19,12 +19,11 @@ from weft.planning.scaling_laws.scaling import FORMULAS, Fit, Floats, Form, Poin
 HELD_TIMES = 3.0
 """Runs of more than the largest one's operations divided by this are held back."""
 DELTA = 0.01
-"""Log loss at which the ladder's Huber loss turns. Its runs scatter by a few thousandths and none of them is foreign:
+"""Huber delta of the ladder, in log loss. Its runs scatter by a few thousandths and none of them is foreign:
 with the 1e-3 of published tables nearly all of them would count by their sign alone, which wastes a third of them."""
 
-NOISE = 0.005
-"""Scatter to expect of log losses. Sixteen runs hardly know five constants: exponents, which E can make up for, are
-weighed against published ones."""
+PRIOR = scaling.ExponentPrior(noise=0.005)
+"""Sixteen runs hardly know five constants: exponents, which E can make up for, are weighed against published ones."""
 LEAST_ERROR = 1e-4
 """No law counts as if it were nearer than this."""
 
@@ -80,7 +79,7 @@ def attempt(points: Points, seed: Seed) -> Trial:
     factor = float(flops.max() / known.flops.max())
     off: dict[Form, Floats] = {}
     for form in FORMULAS:
-        law = scaling.fit(known, seed, form=form, delta=DELTA, replicates=1, noise=NOISE).law
+        law = scaling.fit(known, seed, form=form, delta=DELTA, replicates=1, prior=PRIOR).law
         off[form] = np.log(law.loss(points.params[held], points.tokens[held]) / points.loss[held])
     errors = {form: max(LEAST_ERROR, _size(values)) for form, values in off.items()}
     total = sum(error**-2 for error in errors.values())
@@ -100,7 +99,7 @@ def foretell(points: Points, params: float, tokens: float, seed: Seed) -> tuple[
     The fit that is returned is that of the law which counts the most.
     """
     trial = attempt(points, seed)
-    fits = [(test.weight, scaling.fit(points, seed, form=test.form, delta=DELTA, noise=NOISE)) for test in trial.tests]
+    fits = [(test.weight, scaling.fit(points, seed, form=test.form, delta=DELTA, prior=PRIOR)) for test in trial.tests]
     factor = scaling.FLOPS_PER_PARAMETER_AND_TOKEN * params * tokens / float(points.flops.max())
     bias = math.hypot(trial.at(factor), _leaning(points, params, tokens, seed, trial))
     return scaling.blend(fits, params, tokens, seed, bias=bias), fits[0][1], trial
@@ -110,11 +109,9 @@ def _leaning(points: Points, params: float, tokens: float, seed: Seed, trial: Tr
     """Return by how much the prediction moves, as a share, where published exponents were one deviation off."""
     ends: list[float] = []
     for prior in (PRIOR_MIDDLE - PRIOR_WIDTH, PRIOR_MIDDLE + PRIOR_WIDTH):
+        pull = PRIOR._replace(middle=prior)
         fits = [
-            (
-                test.weight,
-                scaling.fit(points, seed, form=test.form, delta=DELTA, replicates=1, noise=NOISE, prior=prior),
-            )
+            (test.weight, scaling.fit(points, seed, form=test.form, delta=DELTA, replicates=1, prior=pull))
             for test in trial.tests
         ]
         ends.append(math.log(scaling.blend(fits, params, tokens, seed).loss))

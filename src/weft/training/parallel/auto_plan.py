@@ -1,21 +1,23 @@
 """The plan of a job that leaves it open: the planner's best among those that this machine can start.
 
-The planner decides; what is added here is what the trainer cannot do (`mesh.problems`) and how many ranks there are.
+The planner decides; what is added here is what the trainer cannot do (`planning.legality`) and how many ranks there are.
 `weft train`, `weft submit` and `weft submit --on` all ask `planned`, so that one job file means one plan.
 """
+
+from dataclasses import replace
 
 from weft.core.errors import UsageError
 from weft.core.processors import processors
 from weft.planning.cost_model.machine import Machine, machine_of
-from weft.planning.cost_model.plans import Practice, dimensions_of, spec_of
+from weft.planning.cost_model.plans import Plans, Practice, dimensions_of, spec_of
 from weft.planning.cost_model.step import Workload
+from weft.planning.legality import problems
 from weft.planning.search import search
 from weft.specs import load_site
 from weft.specs.job import JobSpec, PlanSpec
-from weft.training.parallel.mesh import check, problems
+from weft.training.parallel.mesh import check
 
 _HERE = "laptop"
-_TRIED = 200
 
 
 def planned(job: JobSpec, site: str | None = None, ranks: int | None = None) -> JobSpec:
@@ -38,13 +40,16 @@ def automatic(job: JobSpec, ranks: int, machine: Machine | None = None) -> PlanS
     known = machine or machine_of(load_site(_HERE))
     practice = Practice(fp32=known.kind == "CPU")
     work = Workload(dimensions_of(job.model), job.batch.sequences, job.batch.length)
+
+    def starts(plans: Plans, row: int) -> bool:
+        return not problems(spec_of(plans, row, practice), job.model, job.batch)
+
     for room in range(min(ranks, job.batch.sequences), 0, -1):
+        here = replace(known, gpus=room)
         try:
-            found = search(work, known, practice, fixed={"micro": str(job.batch.micro)}, top=_TRIED, gpus=room)
+            found = search(work, here, practice, fixed={"micro": str(job.batch.micro)}, top=1, accept=starts)
         except UsageError:
             continue
-        for row in range(len(found.best)):
-            plan = spec_of(found.best.plans, row, practice)
-            if not problems(plan, job.model, job.batch):
-                return plan
+        if len(found.best):
+            return spec_of(found.best.plans, 0, practice)
     return PlanSpec()

@@ -10,17 +10,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from weft.core.errors import UsageError
-from weft.specs.job import BatchSpec, JobSpec, ModelSpec, PlanSpec
+from weft.planning.legality import problems
+from weft.specs.job import JobSpec, PlanSpec
 
 if TYPE_CHECKING:
     import torch.distributed as dist
     from torch.distributed.device_mesh import DeviceMesh
-
-CHUNKS = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "looped-bfs": 2, "zero-bubble": 2, "zbv": 2, "dualpipev": 2}
-"""Pipeline stages that each rank holds, by schedule."""
-
-
-_SPLIT = ("zero-bubble", "zbv", "dualpipev")
 
 
 @dataclass(frozen=True)
@@ -94,115 +89,6 @@ class Layout:
         """Return the ranks that hold the same experts as `place`."""
         same = range(place.dp % self.plan.ep, self.plan.dp, self.plan.ep)
         return [self.rank(MeshCoordinate(place.pp, dp, cp, place.tp)) for dp in same for cp in range(self.plan.cp)]
-
-
-def _nearest(wanted: int, whole: int) -> int:
-    """Return the divisor of `whole` that is nearest to `wanted`."""
-    return min((n for n in range(1, whole + 1) if whole % n == 0), key=lambda n: (abs(n - wanted), n))
-
-
-def _model_problems(plan: PlanSpec, model: ModelSpec) -> list[str]:
-    problems: list[str] = []
-    stages = plan.pp * (CHUNKS[plan.schedule] if plan.pp > 1 else 1)
-    if stages > model.layers:
-        fits = model.layers // (stages // plan.pp)
-        problems.append(
-            f"pp = {plan.pp} with schedule {plan.schedule!r} needs {stages} stages but there are {model.layers} layers;"
-            f" write pp = {fits} or less"
-        )
-    kv_heads = model.kv_heads or model.heads
-    for heads, what in ((model.heads, "heads"), (kv_heads, "kv_heads")):
-        if heads % plan.tp:
-            problems.append(
-                f"tp = {plan.tp} does not divide {heads} {what}; the nearest that does is {_nearest(plan.tp, heads)}"
-            )
-    inner, word = (model.experts.ffn, "experts.ffn") if model.experts else (model.ffn, "ffn")
-    for size, what in ((inner, word), (model.vocabulary, "vocabulary")):
-        if size % plan.tp:
-            problems.append(
-                f"tp = {plan.tp} does not divide {what} = {size}; the nearest that does is {_nearest(plan.tp, size)}"
-            )
-    if plan.ep > 1 and model.experts is None:
-        problems.append(f"ep = {plan.ep} but the model has no experts; write ep = 1")
-    elif model.experts is not None and model.experts.count % plan.ep:
-        near = _nearest(plan.ep, model.experts.count)
-        problems.append(
-            f"ep = {plan.ep} does not divide {model.experts.count} experts; the nearest that does is {near}"
-        )
-    return problems
-
-
-def _batch_problems(plan: PlanSpec, batch: BatchSpec) -> list[str]:
-    problems: list[str] = []
-    count = batch.sequences // batch.micro
-    if count < plan.dp:
-        problems.append(
-            f"dp = {plan.dp} but a step has {count} micro-batches; write dp = {count} or less, or a smaller micro"
-        )
-    elif (plan.shard > 1 or plan.ep > 1) and count % plan.dp:
-        word = "shard" if plan.shard > 1 else "ep"
-        problems.append(
-            f"{count} micro-batches do not divide over dp = {plan.dp}, which {word} > 1 needs;"
-            f" the nearest that does is dp = {_nearest(plan.dp, count)}"
-        )
-    pieces = (2 * plan.cp if plan.cp > 1 else 1) * plan.tp
-    if batch.length % pieces:
-        down = batch.length - batch.length % pieces
-        why = f"tp = {plan.tp}" if plan.cp == 1 else f"tp = {plan.tp} and cp = {plan.cp} in two halves"
-        problems.append(
-            f"length = {batch.length} does not divide by {pieces} ({why});"
-            f" the nearest that do are {down or pieces} and {down + pieces}"
-        )
-    rounds = max(count // plan.dp // plan.pp, 1)
-    if (
-        plan.pp > 1
-        and plan.schedule in ("interleaved", "zero-bubble")
-        and (count % plan.dp or count // plan.dp % rounds)
-    ):
-        problems.append(
-            f"schedule {plan.schedule!r} needs a number of micro-batches for each rank that divides into rounds of pp"
-            f" = {plan.pp}; there are {count} over dp = {plan.dp}; write a multiple of {plan.dp * plan.pp}"
-        )
-    least = {"1f1b": plan.pp, "dualpipev": 2 * plan.pp}.get(plan.schedule, 1) if plan.pp > 1 else 1
-    if plan.dp <= count < plan.dp * least:
-        problems.append(
-            f"schedule {plan.schedule!r} needs at least {least} micro-batches for each rank, there are"
-            f" {count // plan.dp}; write dp = {max(1, count // least)} or less, or schedule = 'gpipe'"
-        )
-    return problems
-
-
-def _joint_problems(plan: PlanSpec) -> list[str]:
-    problems: list[str] = []
-    if plan.exact and plan.shard > 1 and plan.pp > 1 and plan.schedule in _SPLIT:
-        problems.append(
-            f"shard > 1 under schedule {plan.schedule!r} sums in an order of its own; write schedule = 'interleaved',"
-            " or exact = false"
-        )
-    if plan.pp > 1 and plan.recompute != "none" and plan.schedule in _SPLIT:
-        problems.append(
-            f"schedule {plan.schedule!r} runs backward in two parts, which recompute = {plan.recompute!r} cannot;"
-            " write recompute = 'none', or schedule = 'interleaved'"
-        )
-    if plan.pp > 1 and plan.compile and plan.schedule in _SPLIT:
-        problems.append(
-            f"schedule {plan.schedule!r} runs backward in two parts, which compiled blocks cannot; write compile ="
-            " false, or schedule = 'interleaved'"
-        )
-    if plan.shard > 1 and plan.ep > 1:
-        problems.append(f"shard = {plan.shard} and ep = {plan.ep} do not go together; write one of them as 1")
-    return problems
-
-
-def problems(plan: PlanSpec, model: ModelSpec, batch: BatchSpec, ranks: int | None = None) -> list[str]:
-    """Return every reason why `plan` does not fit, each with the nearest that would."""
-    found = _model_problems(plan, model) + _batch_problems(plan, batch) + _joint_problems(plan)
-    if ranks is not None and ranks != plan.ranks:
-        product = f"dp {plan.dp} x tp {plan.tp} x pp {plan.pp} x cp {plan.cp} = {plan.ranks}"
-        other, rest = divmod(ranks, plan.ranks // plan.dp)
-        remedy = f"write dp = {other}" if other and not rest else f"start {plan.ranks} ranks"
-        found.insert(0, f"the plan needs {product} ranks but {ranks} are there; {remedy}")
-    return found
 
 
 def check(job: JobSpec, plan: PlanSpec, ranks: int | None = None) -> None:

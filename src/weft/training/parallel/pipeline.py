@@ -18,9 +18,9 @@ from torch.distributed.pipelining._backward import stage_backward
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle
 from typing_extensions import override
 
+from weft.planning.legality import CHUNKS
 from weft.specs.job import JobSpec, PlanSpec
 from weft.training.model import Block, Decoder, Rotary
-from weft.training.parallel.mesh import CHUNKS
 
 SCHEDULES: dict[str, type[PipelineScheduleSingle | PipelineScheduleMulti]] = {
     "gpipe": pipelining.ScheduleGPipe,
