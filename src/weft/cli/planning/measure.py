@@ -1,5 +1,6 @@
 """`weft site measure`: time this machine with all its ranks busy and write it down as a site."""
 
+import contextlib
 import statistics
 from collections.abc import Callable
 from functools import partial

@@ -6,9 +6,9 @@ from typing import Any
 
 from weft.cluster.recovery.events import RankSlot, RecoveryPolicy
 from weft.cluster.recovery.limits import LimitRule
+from weft.planning.legality import problems
 from weft.specs.job import JobSpec, PlanSpec
 from weft.training.launch.ranks import Target
-from weft.training.parallel.mesh import problems
 
 
 @dataclass(frozen=True)

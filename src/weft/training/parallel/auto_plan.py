@@ -1,7 +1,7 @@
 """The plan of a job that leaves it open: the planner's best among those that this machine can start.
 
-The planner decides; what is added here is what the trainer cannot do (`planning.legality`) and how many ranks there are.
-`weft train`, `weft submit` and `weft submit --on` all ask `planned`, so that one job file means one plan.
+The planner decides; what is added here is what the trainer cannot do (`planning.legality`) and how many ranks there
+are. `weft train`, `weft submit` and `weft submit --on` all ask `planned`, so that one job file means one plan.
 """
 
 from dataclasses import replace
