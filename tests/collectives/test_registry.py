@@ -79,7 +79,7 @@ def test_any_other_is_named_by_kind_and_algorithm():
 
 @pytest.mark.parametrize("name", ["", "rign", "all-reduce", "gather/ring", "/ring"])
 def test_an_unknown_name_is_refused_with_those_there_are(name: str):
-    with pytest.raises(UsageError, match="there is no collective called .*ring, reduce-scatter"):
+    with pytest.raises(UsageError, match=r"there is no collective called .*ring, reduce-scatter"):
         named(name)
 
 
@@ -115,7 +115,7 @@ def test_a_plugin_is_known_by_its_algorithm(monkeypatch: pytest.MonkeyPatch, giv
 
 def test_a_plugin_of_another_kind_is_not_taken(monkeypatch: pytest.MonkeyPatch):
     plug(monkeypatch, {"star": OWN})
-    with pytest.raises(UsageError, match="no all-reduce by star; there is one by ring, .*star"):
+    with pytest.raises(UsageError, match=r"no all-reduce by star; there is one by ring, .*star"):
         find("all-reduce", "star")
 
 

@@ -89,7 +89,7 @@ def test_a_mistake_in_the_type_is_told_with_its_file_and_key(tmp_path: Path):
     path = described(tmp_path)
     own = tmp_path / "gpus" / "x1000.toml"
     own.write_text(own.read_text().replace('memory = "1000 GB"', 'memory = "1000 m"'))
-    with pytest.raises(SpecError, match="x1000.toml"):
+    with pytest.raises(SpecError, match=r"x1000\.toml"):
         load_site(str(path))
 
 
