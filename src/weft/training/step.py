@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from weft.core.errors import FailedError, UsageError
 from weft.core.units import PICOSECONDS_PER_SECOND, Picoseconds
+from weft.planning.legality import CHUNKS
 from weft.training.checked_collectives import mark_step
 from weft.training.metrics.ledger import TimeClass, bubble_ps
 from weft.training.parallel import exact_sum
-from weft.planning.legality import CHUNKS
 from weft.training.parallel.microbatches import MicroBatchSplit
 from weft.training.parallel.reducer import Share
 from weft.training.rank_context import RankContext
