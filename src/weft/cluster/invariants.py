@@ -92,7 +92,8 @@ def _doubled(snapshot: Snapshot, holders: Sequence[Job]) -> list[str]:
     taken: Counter[int] = Counter()
     devices: dict[int, Counter[int]] = defaultdict(Counter)
     for job in holders:
-        assert job.placement is not None
+        if job.placement is None:
+            continue  # `_gang` has named it already
         taken.update(dict.fromkeys(job.placement.nodes, job.placement.gpus_per_node))
         for node, each in zip(job.placement.nodes, job.placement.devices, strict=False):
             devices[node].update(each)

@@ -117,6 +117,6 @@ def record_after(job: Job, verdict: Verdict, now_ms: int) -> Job:
 def first_cause(ends: Iterable[tuple[int, int | None]]) -> int:
     """Return the rank to blame of those that ended badly, given with their statuses.
 
-    A rank that only says that the others are gone (`TRY_AGAIN`) is blamed last; among equals the lowest rank is.
+    A rank that only says that the others are gone (`TRY_AGAIN`) is blamed last; among equals the lowest rank is first.
     """
     return min(ends, key=lambda end: (end[1] == TRY_AGAIN, end[0]))[0]

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from weft.cluster.invariants import InvariantSampler
 from weft.cluster.records.job import Job, Team
 from weft.cluster.records.node import Node
 from weft.cluster.records.snapshot import Snapshot
@@ -147,6 +148,8 @@ class ControllerState:
     """Orphaned pods whose deletion is on its way, by uid."""
     refused: dict[str, str] = field(default_factory=dict)
     """The version in which a job that cannot be read was last refused, by uid."""
+    invariants: InvariantSampler = field(default_factory=InvariantSampler)
+    """Looks at the scheduler's state now and then."""
     opened: bool = False
     resynced_s: float = float("-inf")
     teams_s: float = float("-inf")

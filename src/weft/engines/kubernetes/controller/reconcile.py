@@ -82,6 +82,8 @@ def reconcile(seen: Observation, state: ControllerState, now: Now) -> list[Write
     for action in decide(state.cluster, now.ms):
         state.decisions += not isinstance(action, Wait)
         one.take_up(action)
+    for text in state.invariants.after_pass(state.cluster):
+        _LOG.error("invariant violated: %s", text)
     one.compare(sorted(jobs | state.live))
     one.show_teams()
     state.passes += 1
