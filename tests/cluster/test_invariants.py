@@ -20,7 +20,13 @@ TEAMS = (Team("red", 4, 6), Team("blue", 4))
 
 
 def running(name: str, *nodes: int, gpus: int = 2, **more: Any) -> Job:
-    known: dict[str, Any] = {"state": JobState.RUNNING, "placement": Placement(nodes, gpus), "start_ms": 0, "team": "blue", **more}
+    known: dict[str, Any] = {
+        "state": JobState.RUNNING,
+        "placement": Placement(nodes, gpus),
+        "start_ms": 0,
+        "team": "blue",
+        **more,
+    }
     return replace(Job(name, Gang(len(nodes), gpus), 0), **known)
 
 
