@@ -12,7 +12,8 @@ import numpy as np
 from weft.core.compile.rules import compiled, rule
 from weft.mrc import columns
 from weft.mrc.rules.acks import on_sack
-from weft.mrc.rules.receiver import receive, start_receiver, take_sack
+from weft.mrc.rules.evs import Paths
+from weft.mrc.rules.receiver import DataHeader, receive, start_receiver, take_sack
 from weft.mrc.rules.sender import next_data, post, start_sender
 from weft.mrc.rules.settings import settings
 from weft.specs.transport import MrcSpec
@@ -32,7 +33,7 @@ def exchange(s: Any, r: Any, sends: Any, replies: Any, rounds: int) -> int:
                 next_data(s, i, now_ps + k * 1000, -1, sends[k])
             for k in range(len(sends)):
                 row = sends[k]
-                receive(r, i, row["psn"], row["value"], 0, 0, row["ack_request"], 4096, -1, now_ps)
+                receive(r, i, DataHeader(row["psn"], row["value"], 0, 0, row["ack_request"], 4096, -1), now_ps)
                 take_sack(r, i, replies[k])
             for k in range(len(sends)):
                 on_sack(s, i, replies[k], now_ps + 13_000_000 + k * 1000)
@@ -45,7 +46,7 @@ def _world() -> tuple[Any, ...]:
     params = settings(MrcSpec(), planes=8, rate_bps=800 * 10**9)
     s, r = columns.make_sender(params, QUEUE_PAIRS), columns.make_receiver(params, QUEUE_PAIRS)
     for i in range(QUEUE_PAIRS):
-        start_sender(s, i, i, 0, 256, 256, np.zeros(256, np.int64))
+        start_sender(s, i, i, 0, Paths(256, 256, np.zeros(256, np.int64)))
         start_receiver(r, i, i, 0)
     return s, r, np.zeros(BURST, columns.SEND), np.zeros(BURST, columns.REPLY)
 

@@ -15,6 +15,8 @@ from weft.core.compile.rules import compiled
 from weft.mrc import columns
 from weft.mrc.invariants import check_receiver, check_sender
 from weft.mrc.rules import acks, control, ports, receiver, reverse, sender
+from weft.mrc.rules.evs import Paths
+from weft.mrc.rules.receiver import DataHeader
 from weft.mrc.rules.settings import settings
 from weft.specs.transport import MrcSpec
 
@@ -89,8 +91,8 @@ class Channel:
         self.back = columns.make_sender(params, 1)
         self.r = columns.make_receiver(params, 1)
         scratch = np.zeros(max(paths, 1), np.int64)
-        self.rules.start_sender(self.s, 0, seed, first_seq, paths, STRIDE, scratch)
-        self.rules.start_sender(self.back, 0, seed + 1, 0, paths, STRIDE, scratch)
+        self.rules.start_sender(self.s, 0, seed, first_seq, Paths(paths, STRIDE, scratch))
+        self.rules.start_sender(self.back, 0, seed + 1, 0, Paths(paths, STRIDE, scratch))
         self.rules.start_receiver(self.r, 0, seed + 2, first_seq)
         self.send, self.reply = np.zeros(1, columns.SEND), np.zeros(1, columns.REPLY)
         self.memory = np.zeros(sum(length for length, _ in messages), np.int64)
@@ -206,18 +208,8 @@ class Channel:
             if self.rules.receive_trimmed(self.r, 0, psn, value, int(fate == TRIM_LAST), out):
                 self._answer("reply", out.copy())
         else:
-            verdict = self.rules.receive(
-                self.r,
-                0,
-                psn,
-                value,
-                int(fate == MARK),
-                int(row["retransmission"]),
-                int(row["ack_request"]),
-                int(row["length"]),
-                int(row["immediate"]),
-                self.now,
-            )
+            said = [int(row[name]) for name in ("retransmission", "ack_request", "length", "immediate")]
+            verdict = self.rules.receive(self.r, 0, DataHeader(psn, value, int(fate == MARK), *said), self.now)
             if verdict == receiver.ACCEPTED:
                 at = self.rules.placement(int(row["address"]), int(row["length"]), REGION, len(self.memory))
                 assert at >= 0, "a packet points outside the region"
@@ -229,7 +221,7 @@ class Channel:
     def _after_receiving(self) -> None:
         out = self.reply[0]
         while self.rules.take_sack(self.r, 0, out):
-            ev = int(self.rules.reverse_ev(self.back, 0, self.r, 0, -1))
+            ev = int(self.rules.reverse_ev(self.back, 0, self.r, 0))
             self._answer("reply", out.copy(), int(self.back.evs[0, ev]["value"]) if ev >= 0 else 0)
         while (immediate := self.rules.take_immediate(self.r, 0)) >= 0:
             self.immediates.append(int(immediate))

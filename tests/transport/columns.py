@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from weft.mrc.rules.evs import Paths
 from weft.mrc.rules.receiver import start_receiver
 from weft.mrc.rules.sender import start_sender
 from weft.mrc.rules.settings import settings
@@ -31,7 +32,7 @@ def state_of(pairs: int = 1, *, journal_rows: int = 0, capture_rows: int = 0, pa
     hub["stride"], hub["check"], hub["liveness_ps"] = underlay.paths, 1, 3 * 10**12
     hub["journal_on"], hub["capture_on"] = int(journal_rows > 0), int(capture_rows > 0)
     for pair in range(pairs):
-        start_sender(state.sender, pair, 11 + pair, 100, underlay.paths, underlay.paths, np.zeros(1, np.int64))
+        start_sender(state.sender, pair, 11 + pair, 100, Paths(underlay.paths, underlay.paths, np.zeros(1, np.int64)))
         start_receiver(state.receiver, pair, 17 + pair, 100)
         peer = state.peers[pair]
         peer["open"], peer["engine"], peer["rank"] = 1, 1, pair

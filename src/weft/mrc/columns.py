@@ -6,7 +6,7 @@ in slot `seq & slot_mask`: slots are a power of two, because divisions are dear.
 there is none. Rows link to each other by slot numbers, -1 for none.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -197,26 +197,50 @@ NOTHING, DATA, PROBE, EV_PROBE, PORT_STATUS, SACK, NACK = 0, 1, 2, 3, 4, 5, 6
 """Kinds of packets in `SEND` and `REPLY` rows."""
 
 
-class Sender(NamedTuple):
-    """The columns of the sending halves of many queue pairs."""
+Rows: TypeAlias = np.ndarray[Any, np.dtype[np.void]]
+"""A column of structured rows."""
+Words: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+"""A column of whole numbers."""
+ByteArray: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
+"""Memory to the byte."""
+SettingsRow: TypeAlias = np.void
+"""The row of `SETTINGS`."""
+SenderRow: TypeAlias = np.void
+"""A row of `SENDER`."""
+ReceiverRow: TypeAlias = np.void
+"""A row of `RECEIVER`."""
+EvRow: TypeAlias = np.void
+"""A row of `EV`."""
+PacketRow: TypeAlias = np.void
+"""A row of `PACKET`."""
+MessageRow: TypeAlias = np.void
+"""A row of `MESSAGE`."""
+SendRow: TypeAlias = np.void
+"""A row of `SEND`."""
+ReplyRow: TypeAlias = np.void
+"""A row of `REPLY`, or any other that has its fields."""
 
-    params: Any
-    qp: Any
-    packets: Any
-    arrived: Any
-    evs: Any
-    rotation: Any
-    planes: Any
-    messages: Any
+
+class Sender(NamedTuple):
+    """The columns of the senders of many queue pairs; the first index is the queue pair."""
+
+    params: Rows
+    qp: Rows
+    packets: Rows
+    arrived: Words
+    evs: Rows
+    rotation: Words
+    planes: Rows
+    messages: Rows
 
 
 class Receiver(NamedTuple):
-    """The columns of the receiving halves of many queue pairs."""
+    """The columns of the receivers of many queue pairs; the first index is the queue pair."""
 
-    params: Any
-    qp: Any
-    arrived: Any
-    stash: Any
+    params: Rows
+    qp: Rows
+    arrived: Words
+    stash: Rows
 
 
 def aligned(shape: Any, dtype: Any) -> np.ndarray:

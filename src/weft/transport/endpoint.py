@@ -29,6 +29,7 @@ import numpy as np
 from weft.core.errors import FailedError, LimitReachedError, UsageError
 from weft.core.seeds import Seed
 from weft.mrc.invariants import check_receiver, check_sender
+from weft.mrc.rules.evs import Paths
 from weft.mrc.rules.receiver import start_receiver
 from weft.mrc.rules.sender import start_sender
 from weft.mrc.rules.settings import settings as mrc_settings
@@ -308,7 +309,9 @@ class Endpoint:
         random = self.seed.branch("pair", index)
         words = [random.branch(name).word() & _WORD_MASK for name in ("send", "receive")]
         self._starts[index] = PairStart(words[0], int(pair.card["first"]), words[1], int(card["first"]))
-        start_sender(state.sender, index, words[0], int(pair.card["first"]), paths, paths, np.zeros(paths, np.int64))
+        start_sender(
+            state.sender, index, words[0], int(pair.card["first"]), Paths(paths, paths, np.zeros(paths, np.int64))
+        )
         start_receiver(state.receiver, index, words[1], int(card["first"]))
         for path, value in enumerate(state.sender.evs[index]["value"].tolist()):
             if value >= 0:

@@ -14,9 +14,9 @@ import numpy as np
 from weft.mrc.columns import NOTHING, REPLY, SEND, Receiver, Sender, make_receiver, make_sender
 from weft.mrc.rules.acks import on_nack, on_sack
 from weft.mrc.rules.control import next_control, on_ev_probe_answer, on_timer
-from weft.mrc.rules.evs import deny
+from weft.mrc.rules.evs import Paths, deny
 from weft.mrc.rules.ports import on_port_answer, on_port_status, port_changed
-from weft.mrc.rules.receiver import on_probe, receive, start_receiver, take_immediate, take_sack
+from weft.mrc.rules.receiver import DataHeader, on_probe, receive, start_receiver, take_immediate, take_sack
 from weft.mrc.rules.reverse import next_reverse_probe, on_reverse_answer, reverse_ev
 from weft.mrc.rules.sender import next_data, post, start_sender
 from weft.transport.memory import journal
@@ -112,7 +112,7 @@ class _Rules:
         self.out, self.reply = np.zeros(1, SEND)[0], np.zeros(1, REPLY)[0]
         scratch = np.zeros(record.paths, np.int64)
         for pair, start in record.starts.items():
-            start_sender(self.sender, pair, start.word, start.first, record.paths, record.paths, scratch)
+            start_sender(self.sender, pair, start.word, start.first, Paths(record.paths, record.paths, scratch))
             start_receiver(self.receiver, pair, start.back_word, start.far_first)
 
     def _fill(self, **values: int) -> np.void:
@@ -135,11 +135,11 @@ class _Rules:
         return decided, row[:1] if row[0] == NOTHING else row[:3]
 
     def next_reverse_probe(self, pair: int, now: int, row: list[int]) -> Decision:
-        kind = next_reverse_probe(self.sender, pair, self.receiver, pair, now, -1, self.out)
+        kind = next_reverse_probe(self.sender, pair, self.receiver, pair, now, self.out)
         return [kind, int(self.out["ev"]) if kind else 0, int(self.out["id"]) if kind else 0], row[:3]
 
     def reverse_ev(self, pair: int, _now: int, row: list[int]) -> Decision:
-        return [int(reverse_ev(self.sender, pair, self.receiver, pair, -1))], row[:1]
+        return [int(reverse_ev(self.sender, pair, self.receiver, pair))], row[:1]
 
     def on_timer(self, pair: int, now: int, row: list[int]) -> Decision:
         on_timer(self.sender, pair, now)
@@ -164,7 +164,9 @@ class _Rules:
 
     def receive(self, pair: int, now: int, row: list[int]) -> Decision:
         # An endpoint on sockets sees no marks: the fifth number is always 0 there.
-        return [receive(self.receiver, pair, row[0], row[1], 0, row[2], row[3], row[4], row[5], now)], row[6:7]
+        return [receive(self.receiver, pair, DataHeader(row[0], row[1], 0, row[2], row[3], row[4], row[5]), now)], row[
+            6:7
+        ]
 
     def take_sack(self, pair: int, _now: int, row: list[int]) -> Decision:
         take_sack(self.receiver, pair, self.reply)

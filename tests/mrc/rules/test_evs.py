@@ -12,6 +12,7 @@ from weft.mrc import columns
 from weft.mrc.columns import ACTIVE, ASSUMED_BAD, DENIED, EV_STATE_NAMES, GOOD, SKIP, SPARE
 from weft.mrc.invariants import check_evs
 from weft.mrc.rules import evs, skipping
+from weft.mrc.rules.evs import Paths
 from weft.mrc.rules.ports import on_port_status
 from weft.mrc.rules.sender import start_sender
 from weft.mrc.rules.settings import settings
@@ -32,7 +33,7 @@ def made(
 ):
     spec = MrcSpec.model_validate({"ev": {"active": active, "backup": backup, "min_active": min_active}, **more})
     s = columns.make_sender(settings(spec, planes=planes, rate_bps=10**11), 1)
-    start_sender(s, 0, seed, 0, paths, 128, np.zeros(max(paths, 1), np.int64))
+    start_sender(s, 0, seed, 0, Paths(paths, 128, np.zeros(max(paths, 1), np.int64)))
     check_evs(s, 0)
     return s
 

@@ -11,6 +11,8 @@ from weft.mrc import columns
 from weft.mrc.columns import ERROR_NAMES, NACK, NOTHING, SACK
 from weft.mrc.invariants import check_receiver
 from weft.mrc.rules import receiver, reverse, sender
+from weft.mrc.rules.evs import Paths
+from weft.mrc.rules.receiver import DataHeader
 from weft.mrc.rules.settings import settings
 from weft.mrc.wire import packets
 
@@ -33,7 +35,7 @@ def take(
     length: int = 4096,
     immediate: Any = -1,
 ):
-    verdict = receiver.receive(r, 0, seq & 0xFFFFFF, value, marked, again, ask, length, immediate, 0)
+    verdict = receiver.receive(r, 0, DataHeader(seq & 0xFFFFFF, value, marked, again, ask, length, immediate), 0)
     check_receiver(r, 0)
     return verdict
 
@@ -204,38 +206,38 @@ def test_bytes_are_placed_inside_the_region_or_nowhere(address: Any, length: int
 def test_the_way_back_rotates_over_planes_and_learns_from_probes() -> None:
     r, out = made()
     s = columns.make_sender(r.params, 1)
-    sender.start_sender(s, 0, 5, 0, 16, 16, np.zeros(16, np.int64))
-    planes = [int(s.evs[0, reverse.reverse_ev(s, 0, r, 0, -1)]["plane"]) for _ in range(4)]
+    sender.start_sender(s, 0, 5, 0, Paths(16, 16, np.zeros(16, np.int64)))
+    planes = [int(s.evs[0, reverse.reverse_ev(s, 0, r, 0)]["plane"]) for _ in range(4)]
     assert planes in ([0, 1, 0, 1], [1, 0, 1, 0])
     s.qp[0]["peer_up"] = 0b01
-    assert {int(s.evs[0, reverse.reverse_ev(s, 0, r, 0, -1)]["plane"]) for _ in range(4)} == {0}
+    assert {int(s.evs[0, reverse.reverse_ev(s, 0, r, 0)]["plane"]) for _ in range(4)} == {0}
     s.qp[0]["peer_up"] = 0b11
     probe = np.zeros(1, columns.SEND)[0]
     now = 0
     take(r, 0)
-    assert reverse.next_reverse_probe(s, 0, r, 0, now, -1, probe) == NOTHING, "nothing has gone back yet"
+    assert reverse.next_reverse_probe(s, 0, r, 0, now, probe) == NOTHING, "nothing has gone back yet"
     r.qp[0]["due"] = 1
     receiver.take_sack(r, 0, reply := np.zeros(1, columns.REPLY)[0])
     assert reply["kind"] == SACK
-    while not reverse.next_reverse_probe(s, 0, r, 0, now, -1, probe):
+    while not reverse.next_reverse_probe(s, 0, r, 0, now, probe):
         now += int(r.params[0]["base_rtt_ps"])
     later = now + int(r.params[0]["base_rtt_ps"])
-    assert reverse.next_reverse_probe(s, 0, r, 0, later, -1, probe) == NOTHING, "one probe for each reply at most"
+    assert reverse.next_reverse_probe(s, 0, r, 0, later, probe) == NOTHING, "one probe for each reply at most"
     reverse.on_reverse_answer(s, 0, r, 0, int(probe["id"]))
     assert s.planes[0, int(probe["plane"])]["reverse"] == probe["ev"]
     s.qp[0]["end"] += 1
-    assert reverse.next_reverse_probe(s, 0, r, 0, now + 10**9, -1, probe) == NOTHING
+    assert reverse.next_reverse_probe(s, 0, r, 0, now + 10**9, probe) == NOTHING
     assert out["kind"] == 0
 
 
 def test_with_few_paths_every_second_answer_goes_the_way_the_last_packet_came():
     r, _ = made()
     s = columns.make_sender(r.params, 1)
-    sender.start_sender(s, 0, 5, 0, 2, 16, np.zeros(16, np.int64))
+    sender.start_sender(s, 0, 5, 0, Paths(2, 16, np.zeros(16, np.int64)))
     values = [int(ev["value"]) for ev in s.evs[0] if ev["value"] >= 0]
     trusted = {int(s.evs[0, row["reverse"]]["value"]) for row in s.planes[0]}
     for came in values:
         receiver.on_probe(r, 0, 1, came, 5)
-        used = [int(s.evs[0, reverse.reverse_ev(s, 0, r, 0, -1)]["value"]) for _ in range(8)]
+        used = [int(s.evs[0, reverse.reverse_ev(s, 0, r, 0)]["value"]) for _ in range(8)]
         assert used.count(came) >= 4
         assert set(used) <= trusted | {came}

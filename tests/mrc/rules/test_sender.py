@@ -14,6 +14,7 @@ from weft.mrc.invariants import check_sender
 from weft.mrc.rules import sender
 from weft.mrc.rules.acks import on_nack, on_sack
 from weft.mrc.rules.control import next_control
+from weft.mrc.rules.evs import Paths
 from weft.mrc.rules.recovery import LONGEST_TIMEOUT_PS, timeout_ps
 from weft.mrc.rules.settings import settings
 from weft.mrc.wire import packets
@@ -21,7 +22,7 @@ from weft.mrc.wire import packets
 
 def made(first_seq: int = 0, paths: int = 16, **more: Any):
     s = columns.make_sender(settings(small_spec(**more), planes=2, rate_bps=10**11, payload=64), 1)
-    sender.start_sender(s, 0, 7, first_seq, paths, paths, np.zeros(paths, np.int64))
+    sender.start_sender(s, 0, 7, first_seq, Paths(paths, paths, np.zeros(paths, np.int64)))
     return s, np.zeros(1, columns.SEND)[0]
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from weft.mrc import columns
 from weft.mrc.columns import GOOD, SKIP
 from weft.mrc.rules import evs, skipping
+from weft.mrc.rules.evs import Paths
 from weft.mrc.rules.sender import start_sender
 from weft.mrc.rules.settings import settings
 from weft.specs.transport import MrcSpec
@@ -21,7 +22,7 @@ MOST = 32
 def made(active: Any = 16, seed: int = 1, **more: Any):
     table = {"ev": {"active": active, "backup": 0, "min_active": 1, "most_skips": MOST}, **more}
     s = columns.make_sender(settings(MrcSpec.model_validate(table), planes=1, rate_bps=10**11), 1)
-    start_sender(s, 0, seed, 0, 64, 128, np.zeros(64, np.int64))
+    start_sender(s, 0, seed, 0, Paths(64, 128, np.zeros(64, np.int64)))
     s.qp[0]["end"] = 10**6
     return s
 

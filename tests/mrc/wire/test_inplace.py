@@ -103,8 +103,9 @@ def test_endpoint_operations_are_written_alike(
 ) -> None:
     request = Packet(Bth(packets.ENDPOINT_REQUEST, 2, number), (Erth(operation, port_status=mask),))
     assert sealed(inplace.pack_request, operation, number, mask) == encode(request)
+    answer = inplace.EndpointResponse(operation, number, verdict, value, mask)
     response = Packet(Bth(packets.ENDPOINT_RESPONSE, 2, number), (Eeth(operation, verdict, value, mask),))
-    assert sealed(inplace.pack_response, operation, number, verdict, value, mask) == encode(response)
+    assert sealed(inplace.pack_response, answer) == encode(response)
 
 
 def accepted(data: Any, trimmed: bool, read: Any = inplace.read_packet):

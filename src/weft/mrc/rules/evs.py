@@ -23,12 +23,12 @@ leave open is chosen here:
   ones, and the probes that would show it need a way back that works, too.
 """
 
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
 from weft.core.compile.rules import rule
-from weft.mrc.columns import ACTIVE, ASSUMED_BAD, DENIED, GOOD, OUT, SKIP, SPARE
+from weft.mrc.columns import ACTIVE, ASSUMED_BAD, DENIED, GOOD, OUT, SKIP, SPARE, EvRow, Sender, SenderRow, Words
 from weft.mrc.rules.numbers import next_draw
 from weft.mrc.rules.skipping import is_held, mark_ages, most_held, note_mark, pace, rounds_of
 
@@ -68,36 +68,47 @@ _BACKGROUND = _BACKGROUND_ONE >> 19
 """Share of such losses from which one more blames its EV no longer: one within the last 11,000."""
 
 
-@rule
-def fill_evs(s: Any, i: int, paths: int, stride: int, scratch: Any) -> None:
-    """Give queue pair `i` its EVs: in every plane the same number of paths, drawn without order and without repeats.
+class Paths(NamedTuple):
+    """The paths that a queue pair may choose from."""
 
-    The value of an EV is `plane` x `stride` + path: the dense number that `weft.fabric` gives it, where a plane has
-    `stride` paths. `paths` is less than that where both ends share a T0. Where a plane has fewer paths than EVs are
-    wanted, all of them are active first and what remains is spare. `scratch` holds at least `paths` numbers.
+    count: int
+    """Paths in each plane: fewer than the stride where both ends share a T0."""
+    stride: int
+    """How far apart the dense numbers of two planes are, as `weft.fabric` gives them."""
+    scratch: Words
+    """Room for `count` numbers, whose content does not matter."""
+
+
+@rule
+def fill_evs(sender: Sender, pair: int, paths: Paths) -> None:
+    """Give queue pair `pair` its EVs: in every plane the same number of paths, drawn without order and without repeats.
+
+    The value of an EV is `plane` x `stride` + path. Where a plane has fewer paths than EVs are wanted, all of them are
+    active first and what remains is spare. Writes `evs`, `rotation`, `planes` and the row's counts of them.
     """
-    params = s.params[0]
-    q = s.qp[i]
+    params = sender.params[0]
+    qp = sender.qp[pair]
     planes = params["planes"]
+    scratch = paths.scratch
     per_plane = params["evs"] // planes
-    active = min(params["active"] // planes, paths)
-    used = min(per_plane, paths)
-    q["active"] = 0
-    q["loss_left"] = 0
-    q["skipping"] = 0
-    q["cursor"] = 0
-    q["reach"] = (1 << planes) - 1
+    active = min(params["active"] // planes, paths.count)
+    used = min(per_plane, paths.count)
+    qp["active"] = 0
+    qp["loss_left"] = 0
+    qp["skipping"] = 0
+    qp["cursor"] = 0
+    qp["reach"] = (1 << planes) - 1
     for plane in range(planes):
-        for path in range(paths):
+        for path in range(paths.count):
             scratch[path] = path
-        row = s.planes[i, plane]
+        row = sender.planes[pair, plane]
         row["used"] = used
         row["target"] = active
         row["active"] = active
         row["spare"] = used - active
         for k in range(per_plane):
-            e = plane * per_plane + k
-            ev = s.evs[i, e]
+            ev_index = plane * per_plane + k
+            ev = sender.evs[pair, ev_index]
             ev["plane"] = plane
             ev["flying"] = 0
             ev["losses"] = 0
@@ -107,152 +118,152 @@ def fill_evs(s: Any, i: int, paths: int, stride: int, scratch: Any) -> None:
                 ev["state"] = DENIED
                 ev["role"] = OUT
                 continue
-            j = k + next_draw(q, paths - k)
+            j = k + next_draw(qp, paths.count - k)
             scratch[k], scratch[j] = scratch[j], scratch[k]
-            ev["value"] = plane * stride + scratch[k]
+            ev["value"] = plane * paths.stride + scratch[k]
             ev["state"] = GOOD
             ev["role"] = SPARE
             if k < active:
                 ev["role"] = ACTIVE
-                s.rotation[i, q["active"]] = e
-                q["active"] += 1
+                sender.rotation[pair, qp["active"]] = ev_index
+                qp["active"] += 1
 
 
 @rule
-def usable(s: Any, i: int, plane: int, room: int) -> bool:
+def usable(sender: Sender, pair: int, plane: int, room: int) -> bool:
     """Return whether packets may go to `plane`: up here, up at the peer, and its port in `room` can take one."""
-    q = s.qp[i]
-    return (q["local_up"] & q["peer_up"] & room) >> plane & 1 == 1
+    qp = sender.qp[pair]
+    return (qp["local_up"] & qp["peer_up"] & room) >> plane & 1 == 1
 
 
 @rule
-def reachable(s: Any, i: int) -> bool:
+def reachable(sender: Sender, pair: int) -> bool:
     """Return whether there is any EV in rotation whose plane is up."""
-    q = s.qp[i]
-    return q["reach"] & q["local_up"] & q["peer_up"] != 0
+    qp = sender.qp[pair]
+    return qp["reach"] & qp["local_up"] & qp["peer_up"] != 0
 
 
 @rule
-def _note_reach(s: Any, i: int, plane: int) -> None:
+def _note_reach(sender: Sender, pair: int, plane: int) -> None:
     """Keep the bit of a plane that has EVs in rotation."""
-    q = s.qp[i]
+    qp = sender.qp[pair]
     bit = 1 << plane
-    q["reach"] = q["reach"] | bit if s.planes[i, plane]["active"] > 0 else q["reach"] & ~bit
+    qp["reach"] = qp["reach"] | bit if sender.planes[pair, plane]["active"] > 0 else qp["reach"] & ~bit
 
 
 @rule
-def _next_in_round(s: Any, i: int, room: int) -> int:
+def _next_in_round(sender: Sender, pair: int, room: int) -> int:
     """Return the next EV of the rotation whose port can take a packet, or -1 where there is none.
 
     What stands before the cursor has had its turn in this round, what stands behind it has not. The round ends early
     where nothing that is left of it can be used.
     """
-    q = s.qp[i]
-    if q["cursor"] >= q["active"]:
-        q["cursor"] = 0
-    at = _find_usable(s, i, q["cursor"], room)
-    if at < 0 and q["cursor"] > 0:
-        q["cursor"] = 0
-        at = _find_usable(s, i, 0, room)
+    qp = sender.qp[pair]
+    if qp["cursor"] >= qp["active"]:
+        qp["cursor"] = 0
+    at = _find_usable(sender, pair, qp["cursor"], room)
+    if at < 0 and qp["cursor"] > 0:
+        qp["cursor"] = 0
+        at = _find_usable(sender, pair, 0, room)
     if at < 0:
         return -1
-    found = s.rotation[i, at]
-    if s.params[0]["shuffle"]:
-        s.rotation[i, at] = s.rotation[i, q["cursor"]]
-        s.rotation[i, q["cursor"]] = found
-        q["cursor"] += 1
+    found = sender.rotation[pair, at]
+    if sender.params[0]["shuffle"]:
+        sender.rotation[pair, at] = sender.rotation[pair, qp["cursor"]]
+        sender.rotation[pair, qp["cursor"]] = found
+        qp["cursor"] += 1
     else:
-        q["cursor"] = at + 1
+        qp["cursor"] = at + 1
     return found
 
 
 @rule
-def _find_usable(s: Any, i: int, first: int, room: int) -> int:
+def _find_usable(sender: Sender, pair: int, first: int, room: int) -> int:
     """Return the place, from `first` on, of an EV whose port can take a packet, drawn or the next one; -1 for none."""
-    q = s.qp[i]
-    left = q["active"] - first
+    qp = sender.qp[pair]
+    left = qp["active"] - first
     start = 0
-    if s.params[0]["shuffle"]:
+    if sender.params[0]["shuffle"]:
         # Drawing again where the port is busy gives all others the same chance; it ends in a search, for a limit.
-        for _ in range(_DRAWS_FOR_A_PLANE * s.params[0]["planes"]):
-            start = next_draw(q, left)
-            if usable(s, i, s.evs[i, s.rotation[i, first + start]]["plane"], room):
+        for _ in range(_DRAWS_FOR_A_PLANE * sender.params[0]["planes"]):
+            start = next_draw(qp, left)
+            if usable(sender, pair, sender.evs[pair, sender.rotation[pair, first + start]]["plane"], room):
                 return first + start
     for k in range(left):
         at = first + (start + k) % left
-        if usable(s, i, s.evs[i, s.rotation[i, at]]["plane"], room):
+        if usable(sender, pair, sender.evs[pair, sender.rotation[pair, at]]["plane"], room):
             return at
     return -1
 
 
 @rule
-def pick_ev(s: Any, i: int, avoid: int, room: int) -> int:
+def pick_ev(sender: Sender, pair: int, avoid: int, room: int) -> int:
     """Return the EV for the next packet, or -1 where none can be used; never `avoid` while there is another.
 
     Where none can be used nothing is drawn and nothing changes.
     """
-    q = s.qp[i]
-    if q["reach"] & q["local_up"] & q["peer_up"] & room == 0:
+    qp = sender.qp[pair]
+    if qp["reach"] & qp["local_up"] & qp["peer_up"] & room == 0:
         return -1
-    params = s.params[0]
-    most = most_held(params, q)
+    params = sender.params[0]
+    most = most_held(params, qp)
     revived = False
     held = 0
     fallback = -1
     passed = -1
-    for _ in range(2 * q["active"]):
-        e = _next_in_round(s, i, room)
-        if e < 0:
+    for _ in range(2 * qp["active"]):
+        ev_index = _next_in_round(sender, pair, room)
+        if ev_index < 0:
             break
-        ev = s.evs[i, e]
+        ev = sender.evs[pair, ev_index]
         if ev["state"] == SKIP:
-            revived = _pass_over(q, ev, revived)
-            passed = e if passed < 0 or passed == avoid else passed
-        elif e == avoid:
-            fallback = e
-        elif held < most and is_held(params, q, ev):
+            revived = _pass_over(qp, ev, revived)
+            passed = ev_index if passed < 0 or passed == avoid else passed
+        elif ev_index == avoid:
+            fallback = ev_index
+        elif held < most and is_held(params, qp, ev):
             held += 1
-            passed = e if passed < 0 or passed == avoid else passed
+            passed = ev_index if passed < 0 or passed == avoid else passed
         else:
-            pace(q, ev)
-            return e
+            pace(qp, ev)
+            return ev_index
     # Every path is busy: the first that was passed over serves, or else the one to be avoided.
     chosen = passed if passed != avoid and passed >= 0 else max(passed, fallback)
     if chosen >= 0:
-        q["skipping"] -= s.evs[i, chosen]["state"] == SKIP
-        s.evs[i, chosen]["state"] = TRANSITIONS[SKIP, PASSED]
-        q["reused_ev"] += 1 if chosen == avoid else 0
+        qp["skipping"] -= sender.evs[pair, chosen]["state"] == SKIP
+        sender.evs[pair, chosen]["state"] = TRANSITIONS[SKIP, PASSED]
+        qp["reused_ev"] += 1 if chosen == avoid else 0
     return chosen
 
 
 @rule
-def _pass_over(q: Any, ev: Any, revived: bool) -> bool:
+def _pass_over(qp: SenderRow, ev: EvRow, revived: bool) -> bool:
     """Pass over an EV in SKIP; it is GOOD again once that has been done often enough, one EV for each packet."""
     if ev["skips"] > 1:
         ev["skips"] -= 1
     elif not revived:
         ev["state"] = TRANSITIONS[SKIP, PASSED]
-        q["skipping"] -= 1
+        qp["skipping"] -= 1
         return True
     return revived
 
 
 @rule
-def ev_event(s: Any, i: int, e: int, event: int) -> int:
-    """Apply one input to EV `e` and return its new state; retires, replaces and readmits as the table says."""
-    q = s.qp[i]
-    ev = s.evs[i, e]
-    q["skipping"] -= ev["role"] == ACTIVE and ev["state"] == SKIP
-    new = _event(s, i, e, event)
-    q["skipping"] += ev["role"] == ACTIVE and ev["state"] == SKIP
+def ev_event(sender: Sender, pair: int, ev_index: int, event: int) -> int:
+    """Apply one input to EV `ev_index` and return its new state; retires, replaces and readmits as the table says."""
+    qp = sender.qp[pair]
+    ev = sender.evs[pair, ev_index]
+    qp["skipping"] -= ev["role"] == ACTIVE and ev["state"] == SKIP
+    new = _event(sender, pair, ev_index, event)
+    qp["skipping"] += ev["role"] == ACTIVE and ev["state"] == SKIP
     return new
 
 
 @rule
-def _event(s: Any, i: int, e: int, event: int) -> int:
+def _event(sender: Sender, pair: int, ev_index: int, event: int) -> int:
     """Do what `ev_event` does, but for the count of EVs in SKIP."""
-    params = s.params[0]
-    ev = s.evs[i, e]
+    params = sender.params[0]
+    ev = sender.evs[pair, ev_index]
     old = ev["state"]
     if ev["value"] == -1:
         return old
@@ -263,100 +274,100 @@ def _event(s: Any, i: int, e: int, event: int) -> int:
     if new == ASSUMED_BAD and old != ASSUMED_BAD and not params["retire"]:
         return old
     if new == SKIP and event in (MARK, TRIM, PROBED_MARKED):
-        note_mark(params, s.qp[i], ev)
+        note_mark(params, sender.qp[pair], ev)
         if old == GOOD:
             ev["skips"] = rounds_of(ev)
     if old <= SKIP and new > SKIP:
-        if ev["role"] == ACTIVE and not _leave_rotation(s, i, e, event == DENY):
-            s.qp[i]["refused"] += 1
+        if ev["role"] == ACTIVE and not _leave_rotation(sender, pair, ev_index, event == DENY):
+            sender.qp[pair]["refused"] += 1
             ev["state"] = SKIP
             return SKIP
-        _leave(s, i, e, new)
+        _leave(sender, pair, ev_index, new)
     elif old > SKIP and new <= SKIP:
-        _return(s, i, e, old)
+        _return(sender, pair, ev_index, old)
     elif old == ASSUMED_BAD and new == DENIED:
-        s.qp[i]["bad"] -= 1
+        sender.qp[pair]["bad"] -= 1
     ev["state"] = new
     return new
 
 
 @rule
-def ev_marked(s: Any, i: int, e: int) -> None:
-    """Take in a mark on EV `e`: it loses its next turn, unless the mark would be old by then."""
-    ev = s.evs[i, e]
-    if ev["state"] == GOOD and mark_ages(s.params[0], s.qp[i], ev):
-        note_mark(s.params[0], s.qp[i], ev)
+def ev_marked(sender: Sender, pair: int, ev_index: int) -> None:
+    """Take in a mark on EV `ev_index`: it loses its next turn, unless the mark would be old by then."""
+    ev = sender.evs[pair, ev_index]
+    if ev["state"] == GOOD and mark_ages(sender.params[0], sender.qp[pair], ev):
+        note_mark(sender.params[0], sender.qp[pair], ev)
     else:
-        ev_event(s, i, e, MARK)
+        ev_event(sender, pair, ev_index, MARK)
 
 
 @rule
-def ev_delivers(s: Any, i: int, e: int) -> None:
-    """Note that EV `e` has delivered a packet: its silent losses are no longer in a row."""
-    if s.qp[i]["lossy"]:
-        s.evs[i, e]["losses"] = 0
+def ev_delivers(sender: Sender, pair: int, ev_index: int) -> None:
+    """Note that EV `ev_index` has delivered a packet: its silent losses are no longer in a row."""
+    if sender.qp[pair]["lossy"]:
+        sender.evs[pair, ev_index]["losses"] = 0
 
 
 @rule
-def forgive(s: Any, i: int) -> None:
+def forgive(sender: Sender, pair: int) -> None:
     """Take every EV back that silence has retired, because nothing at all is heard any more."""
-    for e in range(s.params[0]["evs"]):
-        if s.evs[i, e]["state"] == ASSUMED_BAD:
-            ev_event(s, i, e, PROBED_CLEAR)
+    for ev_index in range(sender.params[0]["evs"]):
+        if sender.evs[pair, ev_index]["state"] == ASSUMED_BAD:
+            ev_event(sender, pair, ev_index, PROBED_CLEAR)
 
 
 @rule
-def deny(s: Any, i: int, value: int, denied: int) -> int:
+def deny(sender: Sender, pair: int, value: int, denied: int) -> int:
     """Carry out the controller's word on the EV with the bits `value`: 1 denies, 0 allows; return how many it met."""
     met = 0
-    for e in range(s.params[0]["evs"]):
-        if s.evs[i, e]["value"] == value:
-            ev_event(s, i, e, DENY if denied else ALLOW)
+    for ev_index in range(sender.params[0]["evs"]):
+        if sender.evs[pair, ev_index]["value"] == value:
+            ev_event(sender, pair, ev_index, DENY if denied else ALLOW)
             met += 1
     return met
 
 
 @rule
-def ev_silent(s: Any, i: int, e: int) -> int:
-    """Blame EV `e` for a packet that vanished, and return its new state.
+def ev_silent(sender: Sender, pair: int, ev_index: int) -> int:
+    """Blame EV `ev_index` for a packet that vanished, and return its new state.
 
     Where switches do not trim, a loss may be a full queue: the EV is skipped once, and retired only after more losses,
     with nothing delivered between, than the share that is lost on all paths explains. Where they do, the second in a
     row is needed while losses fall on other EVs too.
     """
-    params = s.params[0]
-    ev = s.evs[i, e]
+    params = sender.params[0]
+    ev = sender.evs[pair, ev_index]
     ev["losses"] = min(ev["losses"] + 1, _MOST_COUNTED)
-    s.qp[i]["lossy"] = 1
+    sender.qp[pair]["lossy"] = 1
     needed = params["losses_to_retire"]
     if needed > 1:
-        needed = max(needed, _losses_in_a_row(s.qp[i]["loss_share"]))
-    elif _elsewhere(s.qp[i], e):
+        needed = max(needed, _losses_in_a_row(sender.qp[pair]["loss_share"]))
+    elif _elsewhere(sender.qp[pair], ev_index):
         needed = 2
     if ev["losses"] >= needed:
-        return ev_event(s, i, e, SILENCE)
-    return ev_event(s, i, e, MARK)
+        return ev_event(sender, pair, ev_index, SILENCE)
+    return ev_event(sender, pair, ev_index, MARK)
 
 
 @rule
-def _elsewhere(q: Any, e: int) -> bool:
-    """Note a silent loss on EV `e`, and return whether losses have lately gone from one EV to another."""
-    if q["loss_left"] > 0 and q["loss_ev"] != e:
-        q["background"] += (_BACKGROUND_ONE - q["background"]) >> _BACKGROUND_SHIFT
-    q["loss_ev"] = e
-    q["loss_left"] = _REMEMBERED
-    return q["background"] > _BACKGROUND
+def _elsewhere(qp: SenderRow, ev_index: int) -> bool:
+    """Note a silent loss on EV `ev_index`, and return whether losses have lately gone from one EV to another."""
+    if qp["loss_left"] > 0 and qp["loss_ev"] != ev_index:
+        qp["background"] += (_BACKGROUND_ONE - qp["background"]) >> _BACKGROUND_SHIFT
+    qp["loss_ev"] = ev_index
+    qp["loss_left"] = _REMEMBERED
+    return qp["background"] > _BACKGROUND
 
 
 @rule
-def note_fate(q: Any, lost: int) -> None:
+def note_fate(qp: SenderRow, lost: int) -> None:
     """Move the shares of transmissions that are lost, in 1/1024, by one whose fate is known now."""
-    if lost | q["loss_share"] | q["loss_left"] | q["background"] == 0:
+    if lost | qp["loss_share"] | qp["loss_left"] | qp["background"] == 0:
         return
-    q["loss_share"] += (lost * _ONE - q["loss_share"]) // _SHARE_OVER
+    qp["loss_share"] += (lost * _ONE - qp["loss_share"]) // _SHARE_OVER
     if not lost:
-        q["loss_left"] = max(0, q["loss_left"] - 1)
-        q["background"] = max(0, q["background"] - (q["background"] >> _BACKGROUND_SHIFT) - 1)
+        qp["loss_left"] = max(0, qp["loss_left"] - 1)
+        qp["background"] = max(0, qp["background"] - (qp["background"] >> _BACKGROUND_SHIFT) - 1)
 
 
 @rule
@@ -371,101 +382,101 @@ def _losses_in_a_row(share: int) -> int:
 
 
 @rule
-def _leave(s: Any, i: int, e: int, new: int) -> None:
+def _leave(sender: Sender, pair: int, ev_index: int, new: int) -> None:
     """Take an EV that is not in rotation any more out of use."""
-    q = s.qp[i]
-    ev = s.evs[i, e]
+    qp = sender.qp[pair]
+    ev = sender.evs[pair, ev_index]
     if ev["role"] == SPARE:
-        s.planes[i, ev["plane"]]["spare"] -= 1
+        sender.planes[pair, ev["plane"]]["spare"] -= 1
     ev["role"] = OUT
     ev["probes"] = 0
     if new == ASSUMED_BAD:
-        q["retired"] += 1
-        q["bad"] += 1
+        qp["retired"] += 1
+        qp["bad"] += 1
 
 
 @rule
-def _leave_rotation(s: Any, i: int, e: int, forced: bool) -> bool:
-    """Give the place of EV `e` to a spare, or close the gap; return whether that was possible."""
-    q = s.qp[i]
-    plane = s.evs[i, e]["plane"]
+def _leave_rotation(sender: Sender, pair: int, ev_index: int, forced: bool) -> bool:
+    """Give the place of EV `ev_index` to a spare, or close the gap; return whether that was possible."""
+    qp = sender.qp[pair]
+    plane = sender.evs[pair, ev_index]["plane"]
     at = 0
-    while s.rotation[i, at] != e:
+    while sender.rotation[pair, at] != ev_index:
         at += 1
-    spare = _find_spare(s, i, plane)
+    spare = _find_spare(sender, pair, plane)
     if spare >= 0:
-        s.rotation[i, at] = spare
-        taken = s.evs[i, spare]
+        sender.rotation[pair, at] = spare
+        taken = sender.evs[pair, spare]
         taken["role"] = ACTIVE
-        q["skipping"] += taken["state"] == SKIP
-        s.planes[i, taken["plane"]]["spare"] -= 1
-        s.planes[i, taken["plane"]]["active"] += 1
-        _note_reach(s, i, taken["plane"])
-    elif forced or q["active"] > _floor(s, i):
-        _close_gap(s, i, at)
+        qp["skipping"] += taken["state"] == SKIP
+        sender.planes[pair, taken["plane"]]["spare"] -= 1
+        sender.planes[pair, taken["plane"]]["active"] += 1
+        _note_reach(sender, pair, taken["plane"])
+    elif forced or qp["active"] > _floor(sender, pair):
+        _close_gap(sender, pair, at)
     else:
         return False
-    s.planes[i, plane]["active"] -= 1
-    _note_reach(s, i, plane)
+    sender.planes[pair, plane]["active"] -= 1
+    _note_reach(sender, pair, plane)
     # It is neither in rotation nor a spare now; `_leave` or `_return` says what it becomes.
-    s.evs[i, e]["role"] = OUT
+    sender.evs[pair, ev_index]["role"] = OUT
     return True
 
 
 @rule
-def _floor(s: Any, i: int) -> int:
+def _floor(sender: Sender, pair: int) -> int:
     """Return below how many EVs in rotation silence retires no more: the same share for a pair that has few paths."""
-    params = s.params[0]
-    began = s.planes[i, 0]["target"] * params["planes"]
+    params = sender.params[0]
+    began = sender.planes[pair, 0]["target"] * params["planes"]
     return max(1, params["min_active"] * began // params["active"])
 
 
 @rule
-def _close_gap(s: Any, i: int, at: int) -> None:
+def _close_gap(sender: Sender, pair: int, at: int) -> None:
     """Remove place `at`, keeping those used in this round before the cursor and the others behind it."""
-    q = s.qp[i]
-    last = q["active"] - 1
-    if at < q["cursor"]:
-        q["cursor"] -= 1
-        s.rotation[i, at] = s.rotation[i, q["cursor"]]
-        at = q["cursor"]
-    s.rotation[i, at] = s.rotation[i, last]
-    q["active"] = last
+    qp = sender.qp[pair]
+    last = qp["active"] - 1
+    if at < qp["cursor"]:
+        qp["cursor"] -= 1
+        sender.rotation[pair, at] = sender.rotation[pair, qp["cursor"]]
+        at = qp["cursor"]
+    sender.rotation[pair, at] = sender.rotation[pair, last]
+    qp["active"] = last
 
 
 @rule
-def _find_spare(s: Any, i: int, plane: int) -> int:
+def _find_spare(sender: Sender, pair: int, plane: int) -> int:
     """Return a spare EV of `plane` (of any plane where same-plane backup is off), or -1."""
-    params = s.params[0]
-    q = s.qp[i]
-    if params["same_plane"] and s.planes[i, plane]["spare"] == 0:
+    params = sender.params[0]
+    qp = sender.qp[pair]
+    if params["same_plane"] and sender.planes[pair, plane]["spare"] == 0:
         return -1
     evs = params["evs"]
-    start = next_draw(q, evs)
+    start = next_draw(qp, evs)
     for k in range(evs):
-        e = (start + k) % evs
-        ev = s.evs[i, e]
+        ev_index = (start + k) % evs
+        ev = sender.evs[pair, ev_index]
         if ev["role"] == SPARE and (ev["plane"] == plane or not params["same_plane"]):
-            return e
+            return ev_index
     return -1
 
 
 @rule
-def _return(s: Any, i: int, e: int, old: int) -> None:
+def _return(sender: Sender, pair: int, ev_index: int, old: int) -> None:
     """Bring an EV back: into the gap of its plane, or among the spares."""
-    q = s.qp[i]
-    ev = s.evs[i, e]
-    plane = s.planes[i, ev["plane"]]
+    qp = sender.qp[pair]
+    ev = sender.evs[pair, ev_index]
+    plane = sender.planes[pair, ev["plane"]]
     ev["losses"] = 0
     ev["probes"] = 0
     if old == ASSUMED_BAD:
-        q["bad"] -= 1
-        q["readmitted"] += 1
-    if plane["active"] < plane["target"] and q["active"] < s.params[0]["active"]:
-        s.rotation[i, q["active"]] = e
-        q["active"] += 1
+        qp["bad"] -= 1
+        qp["readmitted"] += 1
+    if plane["active"] < plane["target"] and qp["active"] < sender.params[0]["active"]:
+        sender.rotation[pair, qp["active"]] = ev_index
+        qp["active"] += 1
         plane["active"] += 1
-        _note_reach(s, i, ev["plane"])
+        _note_reach(sender, pair, ev["plane"])
         ev["role"] = ACTIVE
     else:
         plane["spare"] += 1

@@ -5,11 +5,9 @@ the PSN. `seq_near` turns a PSN back into the sequence number closest to one tha
 because a window (at most 255 x 128 packets) is far smaller than half the PSN space.
 """
 
-from typing import Any
-
 from weft.core.compile.intrinsics import lowest_set
 from weft.core.compile.rules import compiled_variant, rule
-from weft.mrc.columns import LOW32
+from weft.mrc.columns import LOW32, SenderRow
 
 PSN_MASK = 0xFFFFFF
 _PSN_SPACE = 0x1000000
@@ -85,11 +83,11 @@ def mix32(word: int, counter: int) -> int:
 
 
 @rule
-def next_draw(q: Any, below: int) -> int:
+def next_draw(qp: SenderRow, below: int) -> int:
     """Return the next of the even draws that a row's `word` gives, and have the one after it ready in `drawn`."""
-    found = (q["drawn"] * below) >> 32
-    q["draws"] += 1
-    q["drawn"] = mix32(q["word"], q["draws"])
+    found = (qp["drawn"] * below) >> 32
+    qp["draws"] += 1
+    qp["drawn"] = mix32(qp["word"], qp["draws"])
     return found
 
 

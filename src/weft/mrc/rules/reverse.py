@@ -11,10 +11,8 @@ round trips, or there are few EVs at all, every second answer goes back the way 
 none was answered for long, the others take an EV drawn at random.
 """
 
-from typing import Any
-
 from weft.core.compile.rules import rule
-from weft.mrc.columns import DENIED, EV_PROBE, NOTHING
+from weft.mrc.columns import DENIED, EV_PROBE, NOTHING, Receiver, Sender, SendRow
 from weft.mrc.rules.evs import usable
 from weft.mrc.rules.numbers import draw
 
@@ -24,6 +22,8 @@ _ID_MASK = 0x7FFF
 RECENT_ROUND_TRIPS = 8
 """Base round trips for which a pair that received counts as receiving: its reverse path is probed that long."""
 _MOST_DRAWS = 16
+_ANY_ROOM = -1
+"""Answers are small and go whether the port is busy or not: bits for all of them."""
 _FRESH_ROUND_TRIPS = 2
 _FEW_EVS = 16
 """With so few EVs each is a large share of all, and one that has died is likely the one that is trusted."""
@@ -32,105 +32,113 @@ _ENOUGH_PLANES = 4
 
 
 @rule
-def reverse_ev(s: Any, k: int, r: Any, i: int, room: int) -> int:
-    """Return the EV for the next SACK or NACK of receiver `i`, planes in turn, or -1 where no plane is up.
+def reverse_ev(sender: Sender, sender_pair: int, receiver: Receiver, pair: int) -> int:
+    """Return the EV for the next SACK or NACK of receiver `pair`, planes in turn, or -1 where no plane is up.
 
-    The EVs are those of sender `k`, the half of the same queue pair that sends.
+    The EVs are those of sender `sender_pair`, the half of the same queue pair that sends.
     """
-    q = r.qp[i]
-    planes = s.params[0]["planes"]
+    qp = receiver.qp[pair]
+    planes = sender.params[0]["planes"]
     if planes < _ENOUGH_PLANES:
-        e = _other_way(s, k, r, i, room)
-        if e >= 0:
-            return e
+        ev_index = _other_way(sender, sender_pair, receiver, pair)
+        if ev_index >= 0:
+            return ev_index
     for _ in range(planes):
-        plane = q["reverse_at"] + 1 if q["reverse_at"] + 1 < planes else 0
-        q["reverse_at"] = plane
-        if usable(s, k, plane, room) and s.planes[k, plane]["reverse"] >= 0:
-            return s.planes[k, plane]["reverse"]
+        plane = qp["reverse_at"] + 1 if qp["reverse_at"] + 1 < planes else 0
+        qp["reverse_at"] = plane
+        if usable(sender, sender_pair, plane, _ANY_ROOM) and sender.planes[sender_pair, plane]["reverse"] >= 0:
+            return sender.planes[sender_pair, plane]["reverse"]
     return -1
 
 
 @rule
-def _other_way(s: Any, k: int, r: Any, i: int, room: int) -> int:
+def _other_way(sender: Sender, sender_pair: int, receiver: Receiver, pair: int) -> int:
     """Return an EV for every second answer where the one that is trusted could be dead, else -1."""
-    q = r.qp[i]
-    rtt_ps = s.params[0]["base_rtt_ps"]
+    qp = receiver.qp[pair]
+    rtt_ps = sender.params[0]["base_rtt_ps"]
     # What the pair itself sends proves its way as a probe does, by being answered.
-    old_ps = q["heard_ps"] - max(q["reverse_good_ps"], s.qp[k]["heard_ps"])
-    few = s.planes[k, 0]["used"] * s.params[0]["planes"] <= _FEW_EVS
+    old_ps = qp["heard_ps"] - max(qp["reverse_good_ps"], sender.qp[sender_pair]["heard_ps"])
+    few = sender.planes[sender_pair, 0]["used"] * sender.params[0]["planes"] <= _FEW_EVS
     if not few and old_ps <= _FRESH_ROUND_TRIPS * rtt_ps:
         return -1
-    q["reverse_turn"] ^= 1
-    e = _way_it_came(s, k, q["came_ev"], room) if q["reverse_turn"] else -1
-    return _drawn(s, k, r, i, room) if e < 0 and old_ps > RECENT_ROUND_TRIPS * rtt_ps else e
+    qp["reverse_turn"] ^= 1
+    ev_index = _way_it_came(sender, sender_pair, qp["came_ev"]) if qp["reverse_turn"] else -1
+    return (
+        _drawn(sender, sender_pair, receiver, pair)
+        if ev_index < 0 and old_ps > RECENT_ROUND_TRIPS * rtt_ps
+        else ev_index
+    )
 
 
 @rule
-def _way_it_came(s: Any, k: int, value: int, room: int) -> int:
-    """Return the EV of sender `k` with the bits by which a packet came, or -1 where it has none or may not use it."""
+def _way_it_came(sender: Sender, sender_pair: int, value: int) -> int:
+    """Return the EV of the sender whose bits a packet came with, or -1 where it has none or may not use it."""
     if value < 0:
         return -1
-    for e in range(s.params[0]["evs"]):
-        ev = s.evs[k, e]
-        if ev["value"] == value and ev["state"] != DENIED and usable(s, k, ev["plane"], room):
-            return e
+    for ev_index in range(sender.params[0]["evs"]):
+        ev = sender.evs[sender_pair, ev_index]
+        if ev["value"] == value and ev["state"] != DENIED and usable(sender, sender_pair, ev["plane"], _ANY_ROOM):
+            return ev_index
     return -1
 
 
 @rule
-def _drawn(s: Any, k: int, r: Any, i: int, room: int) -> int:
-    """Return an EV of sender `k` at random whose plane is up, or -1 where none was found."""
-    q = r.qp[i]
-    planes = s.params[0]["planes"]
-    places = s.params[0]["evs"] // planes
+def _drawn(sender: Sender, sender_pair: int, receiver: Receiver, pair: int) -> int:
+    """Return an EV of sender `sender_pair` at random whose plane is up, or -1 where none was found."""
+    qp = receiver.qp[pair]
+    planes = sender.params[0]["planes"]
+    places = sender.params[0]["evs"] // planes
     # A pair with few paths has places without an EV at the end of each plane's.
-    used = s.planes[k, 0]["used"]
+    used = sender.planes[sender_pair, 0]["used"]
     for _ in range(_MOST_DRAWS):
-        drawn = draw(q["word"], q["reverse_draws"], planes * used)
+        drawn = draw(qp["word"], qp["reverse_draws"], planes * used)
         drawn += drawn // used * (places - used)
-        q["reverse_draws"] += 1
-        if s.evs[k, drawn]["state"] != DENIED and usable(s, k, s.evs[k, drawn]["plane"], room):
+        qp["reverse_draws"] += 1
+        if sender.evs[sender_pair, drawn]["state"] != DENIED and usable(
+            sender, sender_pair, sender.evs[sender_pair, drawn]["plane"], _ANY_ROOM
+        ):
             return drawn
     return -1
 
 
 @rule
-def next_reverse_probe(s: Any, k: int, r: Any, i: int, now_ps: int, room: int, out: Any) -> int:
-    """Fill `out` with a probe of a random EV of sender `k` where one is due and return EV_PROBE, or return NOTHING."""
-    params = s.params[0]
-    sender = s.qp[k]
-    q = r.qp[i]
-    receiving = q["heard_ps"] >= 0 and now_ps - q["heard_ps"] <= RECENT_ROUND_TRIPS * params["base_rtt_ps"]
-    if not receiving or now_ps < q["reverse_probe_ps"]:
+def next_reverse_probe(
+    sender: Sender, sender_pair: int, receiver: Receiver, pair: int, now_ps: int, out: SendRow
+) -> int:
+    """Fill `out` with a probe of a random EV of the sender where one is due and return EV_PROBE, or return NOTHING."""
+    params = sender.params[0]
+    sending = sender.qp[sender_pair]
+    qp = receiver.qp[pair]
+    receiving = qp["heard_ps"] >= 0 and now_ps - qp["heard_ps"] <= RECENT_ROUND_TRIPS * params["base_rtt_ps"]
+    if not receiving or now_ps < qp["reverse_probe_ps"]:
         return NOTHING
-    q["reverse_probe_ps"] = now_ps + params["base_rtt_ps"]
-    replies = q["sacks"] + q["nacks"]
+    qp["reverse_probe_ps"] = now_ps + params["base_rtt_ps"]
+    replies = qp["sacks"] + qp["nacks"]
     # A pair that sends has its way back proved by the answers to its data.
-    if sender["una"] < sender["end"] or replies == q["reverse_replies"]:
+    if sending["una"] < sending["end"] or replies == qp["reverse_replies"]:
         return NOTHING
-    q["reverse_replies"] = replies
-    e = _drawn(s, k, r, i, room)
-    if e < 0:
+    qp["reverse_replies"] = replies
+    ev_index = _drawn(sender, sender_pair, receiver, pair)
+    if ev_index < 0:
         return NOTHING
-    ev = s.evs[k, e]
-    q["reverse_probe_id"] = (q["reverse_probe_id"] + 1) & _ID_MASK
-    q["reverse_probe_ev"] = e
+    ev = sender.evs[sender_pair, ev_index]
+    qp["reverse_probe_id"] = (qp["reverse_probe_id"] + 1) & _ID_MASK
+    qp["reverse_probe_ev"] = ev_index
     out["kind"] = EV_PROBE
-    out["ev"] = e
+    out["ev"] = ev_index
     out["value"] = ev["value"]
     out["plane"] = ev["plane"]
-    out["id"] = q["reverse_probe_id"] | REVERSE_ID
-    out["port_status"] = sender["local_up"]
+    out["id"] = qp["reverse_probe_id"] | REVERSE_ID
+    out["port_status"] = sending["local_up"]
     return EV_PROBE
 
 
 @rule
-def on_reverse_answer(s: Any, k: int, r: Any, i: int, number: int) -> None:
+def on_reverse_answer(sender: Sender, sender_pair: int, receiver: Receiver, pair: int, number: int) -> None:
     """Take in the answer to a reverse probe: its EV becomes the way back in its plane."""
-    q = r.qp[i]
-    e = q["reverse_probe_ev"]
-    if e >= 0 and number == (q["reverse_probe_id"] | REVERSE_ID):
-        q["reverse_probe_ev"] = -1
-        q["reverse_good_ps"] = q["heard_ps"]
-        s.planes[k, s.evs[k, e]["plane"]]["reverse"] = e
+    qp = receiver.qp[pair]
+    ev_index = qp["reverse_probe_ev"]
+    if ev_index >= 0 and number == (qp["reverse_probe_id"] | REVERSE_ID):
+        qp["reverse_probe_ev"] = -1
+        qp["reverse_good_ps"] = qp["heard_ps"]
+        sender.planes[sender_pair, sender.evs[sender_pair, ev_index]["plane"]]["reverse"] = ev_index

@@ -4,12 +4,23 @@
 time through `control.on_timer`. Nothing is sent here: the caller puts what stands in the `SEND` row on the wire.
 """
 
-from typing import Any
-
 from weft.core.compile.rules import replaceable, rule
-from weft.mrc.columns import ACTIVE, DATA, FREE, GOOD, KEPT, NEVER, NOTHING
+from weft.mrc.columns import (
+    ACTIVE,
+    DATA,
+    FREE,
+    GOOD,
+    KEPT,
+    NEVER,
+    NOTHING,
+    MessageRow,
+    PacketRow,
+    Sender,
+    SendRow,
+    SettingsRow,
+)
 from weft.mrc.rules.congestion import cc_allows, cc_start
-from weft.mrc.rules.evs import fill_evs, pick_ev, reachable, usable
+from weft.mrc.rules.evs import Paths, fill_evs, pick_ev, reachable, usable
 from weft.mrc.rules.numbers import mix32, psn_of
 from weft.mrc.rules.recovery import link_flying, seq_of, unlink_lost
 from weft.mrc.wire.packets import FIRST, LAST, LAST_IMMEDIATE, MIDDLE, ONLY, ONLY_IMMEDIATE
@@ -24,252 +35,257 @@ _PER_MPR = 128
 
 
 @rule
-def start_sender(s: Any, i: int, word: int, first_seq: int, paths: int, stride: int, scratch: Any) -> None:
-    """Make queue pair `i` ready: its chance, its first sequence number, its EVs (see `fill_evs`)."""
-    params = s.params[0]
-    q = s.qp[i]
-    q["word"] = word
-    q["draws"] = 0
-    q["drawn"] = mix32(word, 0)
-    q["una"] = first_seq
-    q["next"] = first_seq
-    q["end"] = first_seq
-    q["granted"] = params["window"]
+def start_sender(sender: Sender, pair: int, word: int, first_seq: int, paths: Paths) -> None:
+    """Make queue pair `pair` ready: its chance, its first sequence number, its EVs (see `fill_evs`)."""
+    params = sender.params[0]
+    qp = sender.qp[pair]
+    qp["word"] = word
+    qp["draws"] = 0
+    qp["drawn"] = mix32(word, 0)
+    qp["una"] = first_seq
+    qp["next"] = first_seq
+    qp["end"] = first_seq
+    qp["granted"] = params["window"]
     for slot in range(params["slot_mask"] + 1):
-        p = s.packets[i, slot]
-        p["state"] = FREE
-        p["ev"] = -1
-        p["before"] = -1
-    q["oldest"] = -1
-    q["newest"] = -1
-    q["lost_first"] = -1
-    q["lost_last"] = -1
-    q["passed_ps"] = -NEVER
-    q["passed_order"] = -1
-    q["spread_ps"] = params["spread_ps"]
-    q["spread_at_ps"] = -NEVER
-    q["heard_ps"] = -1
-    q["active_ps"] = -1
-    q["stalled_ps"] = NEVER
-    q["probe_sent_ps"] = -1
-    q["ev_probe_ev"] = -1
-    q["local_up"] = (1 << params["planes"]) - 1
-    q["peer_up"] = (1 << params["planes"]) - 1
-    q["told"] = q["local_up"]
-    q["tell_sent_ps"] = -NEVER
-    q["ports_due_ps"] = NEVER
+        packet = sender.packets[pair, slot]
+        packet["state"] = FREE
+        packet["ev"] = -1
+        packet["before"] = -1
+    qp["oldest"] = -1
+    qp["newest"] = -1
+    qp["lost_first"] = -1
+    qp["lost_last"] = -1
+    qp["passed_ps"] = -NEVER
+    qp["passed_order"] = -1
+    qp["spread_ps"] = params["spread_ps"]
+    qp["spread_at_ps"] = -NEVER
+    qp["heard_ps"] = -1
+    qp["active_ps"] = -1
+    qp["stalled_ps"] = NEVER
+    qp["probe_sent_ps"] = -1
+    qp["ev_probe_ev"] = -1
+    qp["local_up"] = (1 << params["planes"]) - 1
+    qp["peer_up"] = (1 << params["planes"]) - 1
+    qp["told"] = qp["local_up"]
+    qp["tell_sent_ps"] = -NEVER
+    qp["ports_due_ps"] = NEVER
     for plane in range(params["planes"]):
-        row = s.planes[i, plane]
+        row = sender.planes[pair, plane]
         row["due_ps"] = NEVER
         row["up"] = 1
         row["reverse"] = -1
-    fill_evs(s, i, paths, stride, scratch)
-    for e in range(params["evs"]):
-        ev = s.evs[i, e]
-        if s.planes[i, ev["plane"]]["reverse"] < 0 and ev["value"] >= 0:
-            s.planes[i, ev["plane"]]["reverse"] = e
-    cc_start(params, q)
+    fill_evs(sender, pair, paths)
+    for ev_index in range(params["evs"]):
+        ev = sender.evs[pair, ev_index]
+        if sender.planes[pair, ev["plane"]]["reverse"] < 0 and ev["value"] >= 0:
+            sender.planes[pair, ev["plane"]]["reverse"] = ev_index
+    cc_start(params, qp)
 
 
 @rule
-def post(s: Any, i: int, address: int, key: int, length: int, immediate: int) -> int:
+def post(sender: Sender, pair: int, address: int, key: int, length: int, immediate: int) -> int:
     """Take one write of `length` bytes to `address`, with an immediate where that is not -1; return its fate."""
-    params = s.params[0]
-    q = s.qp[i]
-    if q["error"] != 0:
+    params = sender.params[0]
+    qp = sender.qp[pair]
+    if qp["error"] != 0:
         return POST_CLOSED
     if length <= 0:
         return POST_EMPTY
     if length > LONGEST_MESSAGE:
         return POST_TOO_LONG
-    if q["msg_end"] - q["msg_first"] >= params["messages"]:
+    if qp["msg_end"] - qp["msg_first"] >= params["messages"]:
         return POST_QUEUE_FULL
     if immediate >= 0:
-        if q["immediates"] >= params["immediates"]:
+        if qp["immediates"] >= params["immediates"]:
             return POST_IMMEDIATES_FULL
-        q["immediates"] += 1
-    m = s.messages[i, q["msg_end"] & params["message_mask"]]
+        qp["immediates"] += 1
+    message = sender.messages[pair, qp["msg_end"] & params["message_mask"]]
     packets = (length + params["payload"] - 1) // params["payload"]
-    m["first"] = q["end"]
-    m["packets"] = packets
-    m["address"] = address
-    m["key"] = key
-    m["length"] = length
-    m["immediate"] = immediate
-    m["msn"] = q["msn"]
-    q["msn"] = (q["msn"] + 1) & _MSN_MASK
-    q["msg_end"] += 1
-    q["end"] += packets
+    message["first"] = qp["end"]
+    message["packets"] = packets
+    message["address"] = address
+    message["key"] = key
+    message["length"] = length
+    message["immediate"] = immediate
+    message["msn"] = qp["msn"]
+    qp["msn"] = (qp["msn"] + 1) & _MSN_MASK
+    qp["msg_end"] += 1
+    qp["end"] += packets
     return POSTED
 
 
 @rule
-def packet_length(params: Any, m: Any, seq: int) -> int:
-    """Return the payload of packet `seq` of message `m`."""
-    return min(params["payload"], m["length"] - (seq - m["first"]) * params["payload"])
+def packet_length(params: SettingsRow, message: MessageRow, seq: int) -> int:
+    """Return the payload of packet `seq` of message `message`."""
+    return min(params["payload"], message["length"] - (seq - message["first"]) * params["payload"])
 
 
 @rule
-def window_open(s: Any, i: int) -> bool:
+def window_open(sender: Sender, pair: int) -> bool:
     """Return whether a new packet fits the receiver's window."""
-    q = s.qp[i]
-    return q["next"] < q["end"] and q["next"] < q["una"] + q["granted"]
+    qp = sender.qp[pair]
+    return qp["next"] < qp["end"] and qp["next"] < qp["una"] + qp["granted"]
 
 
 @rule
-def unfinished(s: Any, i: int) -> bool:
+def unfinished(sender: Sender, pair: int) -> bool:
     """Return whether anything is left to send, or to send again, whether it may go now or not."""
-    q = s.qp[i]
-    return q["next"] < q["end"] or q["lost_first"] >= 0
+    qp = sender.qp[pair]
+    return qp["next"] < qp["end"] or qp["lost_first"] >= 0
 
 
 @rule
-def next_data(s: Any, i: int, now_ps: int, room: int, out: Any) -> int:
+def next_data(sender: Sender, pair: int, now_ps: int, room: int, out: SendRow) -> int:
     """Fill `out` with the next data packet and return DATA, or return NOTHING.
 
     `room` has a bit for each plane whose port can take a packet now.
     """
-    return next_data_on(s, i, -1, now_ps, room, out)
+    return next_data_on(sender, pair, -1, now_ps, room, out)
 
 
 @rule
-def sendable(s: Any, i: int) -> bool:
+def sendable(sender: Sender, pair: int) -> bool:
     """Return whether `next_data` would give a packet if every port had room; changes nothing."""
-    q = s.qp[i]
-    if q["error"] != 0 or (q["reach"] & q["local_up"] & q["peer_up"] == 0 and q["stalled_ps"] < NEVER):
+    qp = sender.qp[pair]
+    if qp["error"] != 0 or (qp["reach"] & qp["local_up"] & qp["peer_up"] == 0 and qp["stalled_ps"] < NEVER):
         return False
-    if q["lost_first"] >= 0:
-        return cc_allows(q, s.packets[i, q["lost_first"]]["bytes"])
-    if not window_open(s, i):
+    if qp["lost_first"] >= 0:
+        return cc_allows(qp, sender.packets[pair, qp["lost_first"]]["bytes"])
+    if not window_open(sender, pair):
         return False
-    params = s.params[0]
-    m = s.messages[i, q["msg_next"] & params["message_mask"]]
-    return cc_allows(q, packet_length(params, m, q["next"]) + params["overhead"])
+    params = sender.params[0]
+    message = sender.messages[pair, qp["msg_next"] & params["message_mask"]]
+    return cc_allows(qp, packet_length(params, message, qp["next"]) + params["overhead"])
 
 
 @rule
-def next_data_on(s: Any, i: int, wish: int, now_ps: int, room: int, out: Any) -> int:
+def next_data_on(sender: Sender, pair: int, wish: int, now_ps: int, room: int, out: SendRow) -> int:
     """Do what `next_data` does, on EV `wish` where that is not -1, is GOOD and has not just lost the same packet."""
-    q = s.qp[i]
-    if q["error"] != 0:
+    qp = sender.qp[pair]
+    if qp["error"] != 0:
         return NOTHING
-    if q["lost_first"] >= 0:
-        return _send_again(s, i, q["lost_first"], wish, now_ps, room, out)
-    if not window_open(s, i):
+    if qp["lost_first"] >= 0:
+        return _send_again(sender, pair, wish, now_ps, room, out)
+    if not window_open(sender, pair):
         return NOTHING
-    params = s.params[0]
-    index = q["msg_next"] & params["message_mask"]
-    m = s.messages[i, index]
-    seq = q["next"]
-    size = packet_length(params, m, seq) + params["overhead"]
-    if not cc_allows(q, size):
+    params = sender.params[0]
+    index = qp["msg_next"] & params["message_mask"]
+    message = sender.messages[pair, index]
+    seq = qp["next"]
+    size = packet_length(params, message, seq) + params["overhead"]
+    if not cc_allows(qp, size):
         return NOTHING
-    e = _choose_ev(s, i, wish, -1, room)
-    if e < 0:
-        return _no_path(s, i, now_ps)
+    ev_index = _choose_ev(sender, pair, wish, -1, room)
+    if ev_index < 0:
+        return _no_path(sender, pair, now_ps)
     slot = seq & params["slot_mask"]
-    p = s.packets[i, slot]
-    p["message"] = index
-    p["bytes"] = size
-    p["tries"] = 0
-    p["before"] = -1
-    p["gone"] = KEPT
-    q["next"] += 1
-    if q["next"] == m["first"] + m["packets"]:
-        q["msg_next"] += 1
-    _transmit(s, i, slot, e, now_ps)
-    _describe(s, i, slot, out)
+    packet = sender.packets[pair, slot]
+    packet["message"] = index
+    packet["bytes"] = size
+    packet["tries"] = 0
+    packet["before"] = -1
+    packet["gone"] = KEPT
+    qp["next"] += 1
+    if qp["next"] == message["first"] + message["packets"]:
+        qp["msg_next"] += 1
+    _transmit(sender, pair, slot, ev_index, now_ps)
+    _describe(sender, pair, slot, out)
     return DATA
 
 
 @rule
-def _choose_ev(s: Any, i: int, wish: int, avoid: int, room: int) -> int:
+def _choose_ev(sender: Sender, pair: int, wish: int, avoid: int, room: int) -> int:
     """Return the EV that was wished for where it may be used, or else the next of the rotation."""
     if wish >= 0 and wish != avoid:
-        ev = s.evs[i, wish]
-        if ev["state"] == GOOD and ev["role"] == ACTIVE and usable(s, i, ev["plane"], room):
+        ev = sender.evs[pair, wish]
+        if ev["state"] == GOOD and ev["role"] == ACTIVE and usable(sender, pair, ev["plane"], room):
             return wish
-    return pick_ev(s, i, avoid, room)
+    return pick_ev(sender, pair, avoid, room)
 
 
 @rule
-def _send_again(s: Any, i: int, slot: int, wish: int, now_ps: int, room: int, out: Any) -> int:
+def _send_again(sender: Sender, pair: int, wish: int, now_ps: int, room: int, out: SendRow) -> int:
     """Send a lost packet again on a fresh EV, never on the one that it was lost on."""
-    q = s.qp[i]
-    p = s.packets[i, slot]
-    if not cc_allows(q, p["bytes"]):
+    qp = sender.qp[pair]
+    slot = qp["lost_first"]
+    packet = sender.packets[pair, slot]
+    if not cc_allows(qp, packet["bytes"]):
         return NOTHING
-    e = _choose_ev(s, i, wish, p["before"], room)
-    if e < 0:
-        return _no_path(s, i, now_ps)
-    unlink_lost(s, i, slot)
-    q["resent"] += 1
-    _transmit(s, i, slot, e, now_ps)
-    _describe(s, i, slot, out)
+    ev_index = _choose_ev(sender, pair, wish, packet["before"], room)
+    if ev_index < 0:
+        return _no_path(sender, pair, now_ps)
+    unlink_lost(sender, pair, slot)
+    qp["resent"] += 1
+    _transmit(sender, pair, slot, ev_index, now_ps)
+    _describe(sender, pair, slot, out)
     return DATA
 
 
 @rule
-def _no_path(s: Any, i: int, now_ps: int) -> int:
+def _no_path(sender: Sender, pair: int, now_ps: int) -> int:
     """Note since when no path at all can be used; a port that is merely busy is no such case."""
-    q = s.qp[i]
-    if q["stalled_ps"] == NEVER and not reachable(s, i):
-        q["stalled_ps"] = now_ps
+    qp = sender.qp[pair]
+    if qp["stalled_ps"] == NEVER and not reachable(sender, pair):
+        qp["stalled_ps"] = now_ps
     return NOTHING
 
 
 @rule
-def _transmit(s: Any, i: int, slot: int, e: int, now_ps: int) -> None:
-    """Note one transmission of the packet in `slot` on EV `e`."""
-    q = s.qp[i]
-    p = s.packets[i, slot]
-    p["ev"] = e
-    p["sent_ps"] = now_ps
-    p["order"] = q["order"]
-    p["tries"] = min(p["tries"] + 1, _MOST_TRIES)
-    q["order"] += 1
-    q["sent"] += 1
-    q["active_ps"] = now_ps
-    q["stalled_ps"] = NEVER
-    link_flying(s, i, slot)
+def _transmit(sender: Sender, pair: int, slot: int, ev_index: int, now_ps: int) -> None:
+    """Note one transmission of the packet in `slot` on EV `ev_index`."""
+    qp = sender.qp[pair]
+    packet = sender.packets[pair, slot]
+    packet["ev"] = ev_index
+    packet["sent_ps"] = now_ps
+    packet["order"] = qp["order"]
+    packet["tries"] = min(packet["tries"] + 1, _MOST_TRIES)
+    qp["order"] += 1
+    qp["sent"] += 1
+    qp["active_ps"] = now_ps
+    qp["stalled_ps"] = NEVER
+    link_flying(sender, pair, slot)
 
 
 @rule
-def _describe(s: Any, i: int, slot: int, out: Any) -> None:
+def _describe(sender: Sender, pair: int, slot: int, out: SendRow) -> None:
     """Write what goes on the wire for the packet in `slot` into `out`."""
-    params = s.params[0]
-    p = s.packets[i, slot]
-    m = s.messages[i, p["message"]]
-    ev = s.evs[i, p["ev"]]
-    seq = seq_of(s, i, slot)
-    last = seq == m["first"] + m["packets"] - 1
+    params = sender.params[0]
+    packet = sender.packets[pair, slot]
+    message = sender.messages[pair, packet["message"]]
+    ev = sender.evs[pair, packet["ev"]]
+    seq = seq_of(sender, pair, slot)
+    last = seq == message["first"] + message["packets"] - 1
     out["kind"] = DATA
     out["psn"] = psn_of(seq)
     out["value"] = ev["value"]
     out["plane"] = ev["plane"]
-    out["length"] = p["bytes"] - params["overhead"]
-    out["retransmission"] = 1 if p["tries"] > 1 else 0
-    out["ack_request"] = 1 if last or p["tries"] > 1 else 0
-    describe_write(params, p, m, seq, last, out)
+    out["length"] = packet["bytes"] - params["overhead"]
+    out["retransmission"] = 1 if packet["tries"] > 1 else 0
+    out["ack_request"] = 1 if last or packet["tries"] > 1 else 0
+    describe_write(params, packet, message, seq, last, out)
 
 
 @replaceable("describe_no_write in simulations, where packets carry no bytes")
 @rule
-def describe_write(params: Any, p: Any, m: Any, seq: int, last: bool, out: Any) -> None:
+def describe_write(
+    params: SettingsRow, packet: PacketRow, message: MessageRow, seq: int, last: bool, out: SendRow
+) -> None:
     """Write what places the bytes of a packet into `out`, and what the sender knows it by."""
-    with_immediate = last and m["immediate"] >= 0
+    with_immediate = last and message["immediate"] >= 0
     out["seq"] = seq
-    out["ev"] = p["ev"]
-    out["opcode"] = _opcode(seq == m["first"], last, with_immediate)
-    out["address"] = m["address"] + (seq - m["first"]) * params["payload"]
-    out["key"] = m["key"]
-    out["immediate"] = m["immediate"] if with_immediate else -1
-    out["msn"] = m["msn"]
-    out["bytes"] = p["bytes"]
+    out["ev"] = packet["ev"]
+    out["opcode"] = _opcode(seq == message["first"], last, with_immediate)
+    out["address"] = message["address"] + (seq - message["first"]) * params["payload"]
+    out["key"] = message["key"]
+    out["immediate"] = message["immediate"] if with_immediate else -1
+    out["msn"] = message["msn"]
+    out["bytes"] = packet["bytes"]
 
 
 @rule
-def describe_no_write(params: Any, p: Any, m: Any, seq: int, last: bool, out: Any) -> None:
+def describe_no_write(
+    params: SettingsRow, packet: PacketRow, message: MessageRow, seq: int, last: bool, out: SendRow
+) -> None:
     """Take the place of `describe_write` where packets carry no bytes."""
 
 
@@ -284,13 +300,13 @@ def _opcode(first: bool, last: bool, with_immediate: bool) -> int:
 
 
 @rule
-def idle(s: Any, i: int) -> bool:
+def idle(sender: Sender, pair: int) -> bool:
     """Return whether everything that was posted has been acknowledged."""
-    return s.qp[i]["una"] == s.qp[i]["end"]
+    return sender.qp[pair]["una"] == sender.qp[pair]["end"]
 
 
 @rule
-def grant(s: Any, i: int, mpr: int) -> None:
+def grant(sender: Sender, pair: int, mpr: int) -> None:
     """Take the receive window of `mpr` x 128 packets that the peer announces, within what the columns hold."""
     if mpr > 0:
-        s.qp[i]["granted"] = min(mpr * _PER_MPR, s.params[0]["window"])
+        sender.qp[pair]["granted"] = min(mpr * _PER_MPR, sender.params[0]["window"])

@@ -22,10 +22,8 @@ A mark skips an EV once (facts section 4.2). What goes beyond is chosen here; `e
   packet, and no later round is left in which to even out.
 """
 
-from typing import Any
-
 from weft.core.compile.rules import rule
-from weft.mrc.columns import SKIP
+from weft.mrc.columns import SKIP, EvRow, Sender, SenderRow, SettingsRow
 
 _PATIENCE_SHIFT = 3
 """Marks in a row, doublings of `patience`, that only skip an EV once each; those after them double the rounds."""
@@ -40,65 +38,65 @@ _SHARE_SHIFT = 5
 
 
 @rule
-def most_held(params: Any, q: Any) -> int:
+def most_held(params: SettingsRow, qp: SenderRow) -> int:
     """Return how many EVs that are not in SKIP one packet may pass over."""
-    return min(_MOST_HELD, q["active"] >> _QUARTER_SHIFT) if params["even"] else 0
+    return min(_MOST_HELD, qp["active"] >> _QUARTER_SHIFT) if params["even"] else 0
 
 
 @rule
-def is_held(params: Any, q: Any, ev: Any) -> bool:
+def is_held(params: SettingsRow, qp: SenderRow, ev: EvRow) -> bool:
     """Return whether a GOOD EV loses its turn: it has more than its share under way or, near the end, was marked."""
-    in_use = q["active"] - q["skipping"]
+    in_use = qp["active"] - qp["skipping"]
     if ev["flying"] > 1 and ev["flying"] * in_use * params["mtu"] > params["bdp"]:
         return True
-    return ev["patience"] > 1 and 2 * (q["end"] - q["next"]) < q["active"]
+    return ev["patience"] > 1 and 2 * (qp["end"] - qp["next"]) < qp["active"]
 
 
 @rule
-def _is_alone(q: Any) -> bool:
+def _is_alone(qp: SenderRow) -> bool:
     """Return whether few other EVs are in SKIP, so that marks tell of a path and not of load on all of them."""
-    return q["skipping"] < max(1, q["active"] >> _QUARTER_SHIFT)
+    return qp["skipping"] < max(1, qp["active"] >> _QUARTER_SHIFT)
 
 
 @rule
-def note_mark(params: Any, q: Any, ev: Any) -> None:
+def note_mark(params: SettingsRow, qp: SenderRow, ev: EvRow) -> None:
     """Note a mark on an EV; those that fall on few EVs lengthen how long it is passed over."""
-    q["mark_share"] += (_ONE - q["mark_share"]) >> _SHARE_SHIFT
-    if _is_alone(q):
+    qp["mark_share"] += (_ONE - qp["mark_share"]) >> _SHARE_SHIFT
+    if _is_alone(qp):
         ev["patience"] = min(2 * max(ev["patience"], 1), params["most_skips"] << _PATIENCE_SHIFT)
     else:
         ev["patience"] = max(ev["patience"], 2)
 
 
 @rule
-def mark_ages(params: Any, q: Any, ev: Any) -> bool:
+def mark_ages(params: SettingsRow, qp: SenderRow, ev: EvRow) -> bool:
     """Return whether a mark will be old when the turn of its EV comes, and is not one of many."""
     paced = params["skip"] != 0 and params["paced"] != 0
-    return paced and q["inflight"] < q["active"] and ev["patience"] <= _OLD_MARKS
+    return paced and qp["inflight"] < qp["active"] and ev["patience"] <= _OLD_MARKS
 
 
 @rule
-def rounds_of(ev: Any) -> int:
+def rounds_of(ev: EvRow) -> int:
     """Return for how many rounds an EV is passed over."""
     return max(ev["patience"] >> _PATIENCE_SHIFT, 1)
 
 
 @rule
-def pace(q: Any, ev: Any) -> None:
+def pace(qp: SenderRow, ev: EvRow) -> None:
     """Let an EV that is marked again and again carry one packet, and then be passed over as long as it has to."""
     rounds = rounds_of(ev)
-    if rounds > 1 and _is_alone(q):
+    if rounds > 1 and _is_alone(qp):
         ev["state"] = SKIP
         ev["skips"] = rounds
-        q["skipping"] += 1
+        qp["skipping"] += 1
 
 
 @rule
-def ev_clear(s: Any, i: int, e: int) -> None:
-    """Note that a packet came back from EV `e` without a mark."""
-    if s.params[0]["paced"]:
-        q = s.qp[i]
-        q["mark_share"] -= q["mark_share"] >> _SHARE_SHIFT
-        patience = s.evs[i, e]["patience"]
-        off = max(patience // 4, 2 * q["mark_share"] * patience // _ONE, 1)
-        s.evs[i, e]["patience"] = max(1, patience - off)
+def ev_clear(sender: Sender, pair: int, ev_index: int) -> None:
+    """Note that a packet came back from EV `ev_index` without a mark."""
+    if sender.params[0]["paced"]:
+        qp = sender.qp[pair]
+        qp["mark_share"] -= qp["mark_share"] >> _SHARE_SHIFT
+        patience = sender.evs[pair, ev_index]["patience"]
+        off = max(patience // 4, 2 * qp["mark_share"] * patience // _ONE, 1)
+        sender.evs[pair, ev_index]["patience"] = max(1, patience - off)

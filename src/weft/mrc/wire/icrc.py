@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.compile.rules import rule
-from weft.mrc.columns import LOW32
+from weft.mrc.columns import LOW32, ByteArray
 
 ICRC_BYTES = 4
 CHANGEABLE_BTH_BYTE = 4
@@ -49,13 +49,13 @@ ICRC_START = zlib.crc32(_ONES)
 
 
 @rule
-def byte_at(data: Any, at: int) -> Any:
+def byte_at(data: ByteArray, at: int) -> Any:
     """Return one byte as a signed 64-bit number, which all other arithmetic here is in."""
     return np.int64(data[at])
 
 
 @rule
-def crc_over(data: Any, at: int, end: int, crc: int) -> int:
+def crc_over(data: ByteArray, at: int, end: int, crc: int) -> int:
     """Return `crc` carried on over bytes `at` to `end` - 1 of `data`, eight at a time."""
     crc = int(crc) ^ LOW32
     while end - at >= _LANES:
@@ -80,7 +80,7 @@ def crc_over(data: Any, at: int, end: int, crc: int) -> int:
 
 
 @rule
-def icrc_over(data: Any, at: int, end: int) -> int:
+def icrc_over(data: ByteArray, at: int, end: int) -> int:
     """Return the check of the packet in bytes `at` to `end` - 1 of `data`, with nothing in front."""
     crc = crc_over(data, at, at + CHANGEABLE_BTH_BYTE, ICRC_START)
     crc = (crc ^ LOW32) & LOW32

@@ -6,12 +6,12 @@ names are those that the protocol's rules read, so that a view can be given to t
 addresses are kept signed, as everywhere in the columns.
 """
 
-from typing import Any
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from weft.core.compile.rules import rule
-from weft.mrc.columns import REPLY
+from weft.mrc.columns import REPLY, ByteArray, ReplyRow, SendRow
 from weft.mrc.wire.headers import (
     Aeth,
     Bth,
@@ -51,6 +51,8 @@ VIEW = np.dtype(
     ]
 )
 """Everything that any packet says, one row; what a packet does not say is left as it was."""
+ViewRow: TypeAlias = np.void
+"""A row of `VIEW`."""
 
 FINE, TOO_SHORT, UNKNOWN_OPCODE, WRONG_VERSION, WRONG_CHECK, WRONG_LENGTH, WRONG_REASON = 0, 1, 2, 3, 4, 5, 6
 """What `read_packet` answers."""
@@ -83,40 +85,40 @@ _REASONS = np.array(NACK_REASONS, np.int64)
 
 
 @rule
-def put16(data: Any, at: int, value: int) -> None:
+def put16(data: ByteArray, at: int, value: int) -> None:
     """Write 16 bits, most significant byte first."""
     data[at] = (value >> 8) & 0xFF
     data[at + 1] = value & 0xFF
 
 
 @rule
-def put24(data: Any, at: int, value: int) -> None:
+def put24(data: ByteArray, at: int, value: int) -> None:
     """Write 24 bits."""
     data[at] = (value >> 16) & 0xFF
     put16(data, at + 1, value)
 
 
 @rule
-def put32(data: Any, at: int, value: int) -> None:
+def put32(data: ByteArray, at: int, value: int) -> None:
     """Write 32 bits."""
     put16(data, at, value >> 16)
     put16(data, at + 2, value)
 
 
 @rule
-def get16(data: Any, at: int) -> int:
+def get16(data: ByteArray, at: int) -> int:
     """Read 16 bits."""
     return byte_at(data, at) << 8 | byte_at(data, at + 1)
 
 
 @rule
-def get24(data: Any, at: int) -> int:
+def get24(data: ByteArray, at: int) -> int:
     """Read 24 bits."""
     return byte_at(data, at) << 16 | get16(data, at + 1)
 
 
 @rule
-def get32(data: Any, at: int) -> int:
+def get32(data: ByteArray, at: int) -> int:
     """Read 32 bits."""
     return get16(data, at) << 16 | get16(data, at + 2)
 
@@ -128,7 +130,7 @@ def signed(value: int, bits: int) -> int:
 
 
 @rule
-def _pack_bth(data: Any, at: int, opcode: int, queue_pair: int, psn: int, flags: int) -> int:
+def _pack_bth(data: ByteArray, at: int, opcode: int, queue_pair: int, psn: int, flags: int) -> int:
     """Write a base transport header; `flags` is the byte of its three flags."""
     data[at] = opcode
     data[at + _VERSION_AT] = 0
@@ -141,7 +143,7 @@ def _pack_bth(data: Any, at: int, opcode: int, queue_pair: int, psn: int, flags:
 
 
 @rule
-def pack_data(data: Any, at: int, queue_pair: int, send: Any, stamp: int) -> int:
+def pack_data(data: ByteArray, at: int, queue_pair: int, send: SendRow, stamp: int) -> int:
     """Write the headers of a data packet from a `SEND` row, with a timestamp, and return where its payload begins."""
     flags = send["ack_request"] << _ACK_REQUEST | send["retransmission"] << _RETRANSMISSION | 1 << _TIMESTAMPED
     at = _pack_bth(data, at, send["opcode"], queue_pair, send["psn"], flags)
@@ -163,7 +165,7 @@ def pack_data(data: Any, at: int, queue_pair: int, send: Any, stamp: int) -> int
 
 
 @rule
-def pack_reply(data: Any, at: int, queue_pair: int, reply: Any) -> int:
+def pack_reply(data: ByteArray, at: int, queue_pair: int, reply: ReplyRow) -> int:
     """Write a SACK or a NACK from a `REPLY` row and return where it ends."""
     if reply["reason"] != 0:
         at = _pack_bth(data, at, NACK, queue_pair, 0, 0)
@@ -191,7 +193,7 @@ def pack_reply(data: Any, at: int, queue_pair: int, reply: Any) -> int:
 
 
 @rule
-def pack_probe(data: Any, at: int, queue_pair: int, number: int, stamp: int) -> int:
+def pack_probe(data: ByteArray, at: int, queue_pair: int, number: int, stamp: int) -> int:
     """Write a reliability probe and return where it ends."""
     at = _pack_bth(data, at, PROBE, queue_pair, 0, 0)
     data[at : at + _PETH] = 0
@@ -201,7 +203,7 @@ def pack_probe(data: Any, at: int, queue_pair: int, number: int, stamp: int) -> 
 
 
 @rule
-def pack_request(data: Any, at: int, operation: int, number: int, port_status: int) -> int:
+def pack_request(data: ByteArray, at: int, operation: int, number: int, port_status: int) -> int:
     """Write an endpoint operation and return where it ends."""
     at = _pack_bth(data, at, ENDPOINT_REQUEST, ENDPOINT_QUEUE_PAIR, number, 0)
     data[at : at + _ERTH] = 0
@@ -210,20 +212,31 @@ def pack_request(data: Any, at: int, operation: int, number: int, port_status: i
     return at + _ERTH
 
 
+class EndpointResponse(NamedTuple):
+    """What the answer to an endpoint operation says."""
+
+    operation: int
+    number: int
+    verdict: int
+    value: int
+    """The 32 bits of the EV that the request came on."""
+    port_status: int
+
+
 @rule
-def pack_response(data: Any, at: int, operation: int, number: int, verdict: int, value: int, port_status: int) -> int:
+def pack_response(data: ByteArray, at: int, response: EndpointResponse) -> int:
     """Write the answer to an endpoint operation and return where it ends."""
-    at = _pack_bth(data, at, ENDPOINT_RESPONSE, ENDPOINT_QUEUE_PAIR, number, 0)
+    at = _pack_bth(data, at, ENDPOINT_RESPONSE, ENDPOINT_QUEUE_PAIR, response.number, 0)
     data[at : at + _EETH] = 0
-    data[at] = operation
-    data[at + _RESPONSE_VERDICT_AT] = verdict << _RESPONSE_VERDICT
-    put32(data, at + _RESPONSE_EV_AT, value)
-    put32(data, at + _RESPONSE_PORTS_AT, port_status)
+    data[at] = response.operation
+    data[at + _RESPONSE_VERDICT_AT] = response.verdict << _RESPONSE_VERDICT
+    put32(data, at + _RESPONSE_EV_AT, response.value)
+    put32(data, at + _RESPONSE_PORTS_AT, response.port_status)
     return at + _EETH
 
 
 @rule
-def seal(data: Any, start: int, end: int) -> int:
+def seal(data: ByteArray, start: int, end: int) -> int:
     """Add the check behind the packet in bytes `start` to `end` - 1 and return the new end."""
     check = icrc_over(data, start, end)
     for k in range(ICRC_BYTES):
@@ -247,7 +260,7 @@ def _header_bytes(opcode: int, timestamped: int) -> int:
 
 
 @rule
-def read_packet(data: Any, start: int, end: int, trimmed: bool, view: Any) -> int:
+def read_packet(data: ByteArray, start: int, end: int, trimmed: bool, view: ViewRow) -> int:
     """Check the packet in bytes `start` to `end` - 1, fill `view` and return FINE, or say what is wrong with it."""
     wrong = packet_shape(data, start, end, trimmed)
     if wrong != FINE:
@@ -259,7 +272,7 @@ def read_packet(data: Any, start: int, end: int, trimmed: bool, view: Any) -> in
 
 
 @rule
-def packet_shape(data: Any, start: int, end: int, trimmed: bool) -> int:
+def packet_shape(data: ByteArray, start: int, end: int, trimmed: bool) -> int:
     """Return FINE where a packet is long enough for what its opcode asks for, else what is wrong."""
     if end - start < _BTH:
         return TOO_SHORT
@@ -274,7 +287,7 @@ def packet_shape(data: Any, start: int, end: int, trimmed: bool) -> int:
 
 
 @rule
-def read_headers(data: Any, start: int, body_end: int, trimmed: bool, view: Any) -> int:
+def read_headers(data: ByteArray, start: int, body_end: int, trimmed: bool, view: ViewRow) -> int:
     """Read a packet whose opcode and size are right and whose check has been looked at."""
     opcode = byte_at(data, start)
     flags = byte_at(data, start + _FLAGS_AT)
@@ -294,13 +307,13 @@ def read_headers(data: Any, start: int, body_end: int, trimmed: bool, view: Any)
 
 
 @rule
-def read_check(data: Any, at: int) -> int:
+def read_check(data: ByteArray, at: int) -> int:
     """Read the check, which stands least significant byte first."""
     return byte_at(data, at) | byte_at(data, at + 1) << 8 | byte_at(data, at + 2) << 16 | byte_at(data, at + 3) << 24
 
 
 @rule
-def _read_data(data: Any, at: int, view: Any) -> None:
+def _read_data(data: ByteArray, at: int, view: ViewRow) -> None:
     """Read the headers of a data packet."""
     view["rqmsn"] = get16(data, at)
     view["msn"] = get16(data, at + _MSN_AT)
@@ -316,7 +329,7 @@ def _read_data(data: Any, at: int, view: Any) -> None:
 
 
 @rule
-def _read_control(data: Any, at: int, opcode: int, view: Any) -> int:
+def _read_control(data: ByteArray, at: int, opcode: int, view: ViewRow) -> int:
     """Read the headers of a control packet."""
     if opcode == SACK:
         _read_sack(data, at, view)
@@ -347,7 +360,7 @@ def _read_control(data: Any, at: int, opcode: int, view: Any) -> int:
 
 
 @rule
-def _read_sack(data: Any, at: int, view: Any) -> None:
+def _read_sack(data: ByteArray, at: int, view: ViewRow) -> None:
     """Read a selective acknowledgement with its congestion state."""
     view["reason"] = 0
     view["verdict"] = byte_at(data, at) >> _VERDICT

@@ -25,7 +25,16 @@ from weft.mrc.rules.acks import on_nack, on_sack, transmission
 from weft.mrc.rules.control import next_control, on_ev_probe_answer, on_timer
 from weft.mrc.rules.numbers import seq_near
 from weft.mrc.rules.ports import on_port_answer, on_port_status, port_changed
-from weft.mrc.rules.receiver import ACCEPTED, DUPLICATE, on_probe, receive, receive_trimmed, refusal, take_sack
+from weft.mrc.rules.receiver import (
+    ACCEPTED,
+    DUPLICATE,
+    DataHeader,
+    on_probe,
+    receive,
+    receive_trimmed,
+    refusal,
+    take_sack,
+)
 from weft.mrc.rules.reverse import next_reverse_probe, on_reverse_answer
 from weft.mrc.rules.sender import next_data_on, post, sendable, unfinished
 from weft.netsim.host.host_state import (
@@ -155,10 +164,11 @@ def _take_data(h: Any, sheet: Any, head: Any, marked: int, trimmed: int, time_ps
     q = h.r.qp[i]
     verdict = ACCEPTED
     if not trimmed:
-        verdict = receive(
-            h.r, i, head["psn"], head["value"], marked, head["retransmission"], head["ack_request"], head["length"],
-            head["immediate"], time_ps,
+        header = DataHeader(
+            head["psn"], head["value"], marked, head["retransmission"], head["ack_request"], head["length"],
+            head["immediate"],
         )  # fmt: skip
+        verdict = receive(h.r, i, header, time_ps)
     if trimmed or verdict > DUPLICATE:
         _refuse(h, sheet, head, verdict, trimmed, time_ps)
     if q["due"] != 0 or q["probe_due"] != 0:
@@ -344,11 +354,11 @@ def _next_control(h: Any, i: int, side: int, now_ps: int, out: Any) -> int:
         return next_control(h.s, i, now_ps, -1, out)
     k = opposite(h, i)
     if k >= 0:
-        return next_reverse_probe(h.s, k, h.r, i, now_ps, -1, out)
+        return next_reverse_probe(h.s, k, h.r, i, now_ps, out)
     found = next_control(h.b, i, now_ps, -1, out)
     if found != NOTHING:
         return found
-    return next_reverse_probe(h.b, i, h.r, i, now_ps, -1, out)
+    return next_reverse_probe(h.b, i, h.r, i, now_ps, out)
 
 
 @replaceable("roce.send_data in RoCE")

@@ -4,7 +4,7 @@ from typing import Any
 
 from weft.core.compile.rules import rule
 from weft.mrc.columns import DENIED
-from weft.mrc.rules.evs import DENY, ev_event
+from weft.mrc.rules.evs import DENY, Paths, ev_event
 from weft.mrc.rules.receiver import start_receiver
 from weft.mrc.rules.sender import start_sender
 
@@ -13,8 +13,8 @@ from weft.mrc.rules.sender import start_sender
 def start_pairs(h: Any, words: Any, paths: Any, stride: int, scratch: Any) -> None:
     """Make the halves of every pair ready; a row of `words` is the chance of its three halves."""
     for i in range(len(paths)):
-        start_sender(h.s, i, words[i, 0], 0, paths[i], stride, scratch)
-        start_sender(h.b, i, words[i, 1], 0, paths[i], stride, scratch)
+        start_sender(h.s, i, words[i, 0], 0, Paths(paths[i], stride, scratch))
+        start_sender(h.b, i, words[i, 1], 0, Paths(paths[i], stride, scratch))
         start_receiver(h.r, i, words[i, 2], 0)
 
 

@@ -24,9 +24,9 @@ def way_back(h: Any, head: Any, i: int, half: int, plane: int) -> int:
             return route
         k = opposite(h, i)
         if k >= 0:
-            e = reverse_ev(h.s, k, h.r, i, -1)
+            e = reverse_ev(h.s, k, h.r, i)
             return h.s.evs[k, e]["value"] if e >= 0 else -1
-        e = reverse_ev(h.b, i, h.r, i, -1)
+        e = reverse_ev(h.b, i, h.r, i)
         return h.b.evs[i, e]["value"] if e >= 0 else -1
     for step in range(h.s.params[0]["planes"]):
         other = (plane + step) % h.s.params[0]["planes"]

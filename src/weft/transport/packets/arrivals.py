@@ -16,6 +16,7 @@ from weft.mrc.rules.ports import on_port_answer, on_port_status
 from weft.mrc.rules.receiver import (
     ACCEPTED,
     DUPLICATE,
+    DataHeader,
     on_probe,
     placement,
     receive,
@@ -281,19 +282,10 @@ def _take_data(state: EndpointState, pair: int, value: int, now_ps: int) -> bool
     if offset < 0 or length > state.receiver.params[0]["payload"] or broken:
         hub["out_of_bounds"] += 1
         return False
-    verdict = receive(
-        state.receiver,
-        pair,
-        view["psn"],
-        value,
-        0,
-        view["retransmission"],
-        view["ack_request"],
-        length,
-        view["immediate"],
-        now_ps,
-    )
     again, asked = view["retransmission"], view["ack_request"]
+    verdict = receive(
+        state.receiver, pair, DataHeader(view["psn"], value, 0, again, asked, length, view["immediate"]), now_ps
+    )
     note(state, RECEIVE, pair, now_ps, (view["psn"], value, again, asked, length, view["immediate"], verdict))
     # Only now: a duplicate must never be added twice, nor written over what was meanwhile reused.
     if verdict == ACCEPTED and adds > 0:

@@ -14,7 +14,16 @@ from weft.mrc.rules.numbers import draw
 from weft.mrc.rules.reverse import RECENT_ROUND_TRIPS, next_reverse_probe, reverse_ev
 from weft.mrc.rules.sender import next_data
 from weft.mrc.wire.icrc import ICRC_START
-from weft.mrc.wire.inplace import pack_data, pack_probe, pack_reply, pack_request, pack_response, put16, put32
+from weft.mrc.wire.inplace import (
+    EndpointResponse,
+    pack_data,
+    pack_probe,
+    pack_reply,
+    pack_request,
+    pack_response,
+    put16,
+    put32,
+)
 from weft.mrc.wire.packets import OPERATION_EV_PROBE, OPERATION_PORT_STATUS
 from weft.transport.memory import native
 from weft.transport.memory.journal import NEXT_CONTROL, NEXT_DATA, REVERSE_EV, REVERSE_PROBE, TIMER, note
@@ -238,7 +247,7 @@ def _reverse_path(state: EndpointState, pair: int, now_ps: int) -> int:
     _apart()
     found = -1
     for _ in range(state.sender.params[0]["planes"]):
-        path = reverse_ev(state.sender, pair, state.receiver, pair, -1)
+        path = reverse_ev(state.sender, pair, state.receiver, pair)
         note(state, REVERSE_EV, pair, now_ps, (path,))
         if path < 0:
             break
@@ -279,7 +288,9 @@ def send_answer(state: EndpointState, pair: int, operation: int, number: int, va
     if path < 0 or slot < 0:
         return
     base = slot * HEAD_BYTES
-    end = pack_response(state.heads, base + PREFIX, operation, number, 0, value, state.sender.qp[pair]["local_up"])
+    end = pack_response(
+        state.heads, base + PREFIX, EndpointResponse(operation, number, 0, value, state.sender.qp[pair]["local_up"])
+    )
     put16(state.heads, base + CONTEXT_RESPONSE, state.peers[pair]["remote"] & 0xFFFF)
     launch(state, pair, Outgoing(path, slot, end, 0, 0), now_ps)
 
@@ -330,7 +341,7 @@ def pass_time(state: EndpointState, pair: int, now_ps: int) -> None:
     note(state, NEXT_CONTROL, pair, now_ps, (NOTHING,))
     if now_ps >= peer["reverse_ps"]:
         peer["reverse_ps"] = now_ps + REVERSE_EVERY_PS
-        kind = next_reverse_probe(sender, pair, state.receiver, pair, now_ps, -1, out)
+        kind = next_reverse_probe(sender, pair, state.receiver, pair, now_ps, out)
         # Where there is no probe, `out` still holds the packet before; the journal must not depend on it.
         note(state, REVERSE_PROBE, pair, now_ps, (kind, out["ev"] if kind else 0, out["id"] if kind else 0))
         if kind != NOTHING:

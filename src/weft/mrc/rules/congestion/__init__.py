@@ -5,9 +5,8 @@ way; whether a packet may go is the same for all. Compiled code holds no functio
 the position in `ALGORITHMS`.
 """
 
-from typing import Any
-
 from weft.core.compile.rules import rule
+from weft.mrc.columns import SenderRow, SettingsRow
 from weft.mrc.rules.congestion.fixed import fixed_start
 from weft.mrc.rules.congestion.nscc import nscc_ack, nscc_loss, nscc_penalty, nscc_start, nscc_trim
 
@@ -17,43 +16,43 @@ NSCC = 1
 
 
 @rule
-def cc_start(params: Any, q: Any) -> None:
+def cc_start(params: SettingsRow, qp: SenderRow) -> None:
     """Give a fresh queue pair its first window."""
     if params["congestion"] == NSCC:
-        nscc_start(params, q)
+        nscc_start(params, qp)
     else:
-        fixed_start(params, q)
+        fixed_start(params, qp)
 
 
 @rule
-def cc_ack(params: Any, q: Any, now_ps: int, acked: int, delay_ps: int, marked: int) -> None:
+def cc_ack(params: SettingsRow, qp: SenderRow, now_ps: int, acked: int, delay_ps: int, marked: int) -> None:
     """Learn of `acked` newly acknowledged bytes, the queueing delay (-1 where not known) and an ECN mark."""
     if params["congestion"] == NSCC:
-        nscc_ack(params, q, now_ps, acked, delay_ps, marked)
+        nscc_ack(params, qp, now_ps, acked, delay_ps, marked)
 
 
 @rule
-def cc_trim(params: Any, q: Any, now_ps: int, lost: int) -> None:
+def cc_trim(params: SettingsRow, qp: SenderRow, now_ps: int, lost: int) -> None:
     """Learn that a packet of `lost` bytes was trimmed."""
     if params["congestion"] == NSCC:
-        nscc_trim(params, q, now_ps, lost)
+        nscc_trim(params, qp, now_ps, lost)
 
 
 @rule
-def cc_loss(params: Any, q: Any, lost: int) -> None:
+def cc_loss(params: SettingsRow, qp: SenderRow, lost: int) -> None:
     """Learn that a packet of `lost` bytes is presumed lost."""
     if params["congestion"] == NSCC:
-        nscc_loss(params, q, lost)
+        nscc_loss(params, qp, lost)
 
 
 @rule
-def cc_penalty(params: Any, q: Any, acked: int, penalty: int) -> None:
+def cc_penalty(params: SettingsRow, qp: SenderRow, acked: int, penalty: int) -> None:
     """Learn that the receiver wants less: `penalty`/128 of `acked` bytes."""
     if params["congestion"] == NSCC and penalty > 0:
-        nscc_penalty(params, q, acked, penalty)
+        nscc_penalty(params, qp, acked, penalty)
 
 
 @rule
-def cc_allows(q: Any, size: int) -> bool:
+def cc_allows(qp: SenderRow, size: int) -> bool:
     """Return whether `size` more bytes may be under way."""
-    return q["inflight_bytes"] + size <= q["cwnd"]
+    return qp["inflight_bytes"] + size <= qp["cwnd"]

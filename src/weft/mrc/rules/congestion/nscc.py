@@ -10,9 +10,8 @@ trip of 10 ms. The average delay moves by 1/80 of the difference (0.0125) for ea
 it does not matter how many of them share an acknowledgement.
 """
 
-from typing import Any
-
 from weft.core.compile.rules import rule
+from weft.mrc.columns import SenderRow, SettingsRow
 
 _FAST_DELAY_PS = 1_000_000
 _ONE = 1024
@@ -24,154 +23,154 @@ _PENALTIES = 128
 
 
 @rule
-def nscc_start(params: Any, q: Any) -> None:
+def nscc_start(params: SettingsRow, qp: SenderRow) -> None:
     """Open the window to its maximum: a fresh pair sends at line rate."""
-    q["cwnd"] = params["window_max"]
-    q["cc_inc"] = 0
-    q["cc_received"] = 0
-    q["cc_adjusted_ps"] = 0
-    q["cc_delay_ps"] = 0
-    q["cc_fast_bytes"] = 0
-    q["cc_fast"] = 0
-    q["cc_cut_ps"] = -params["base_rtt_ps"]
-    q["cc_achieved"] = 0
-    q["cc_adapt_ps"] = 0
-    q["cc_ignore"] = 0
-    q["cc_ignored"] = 0
-    q["cc_trouble"] = 0
+    qp["cwnd"] = params["window_max"]
+    qp["cc_inc"] = 0
+    qp["cc_received"] = 0
+    qp["cc_adjusted_ps"] = 0
+    qp["cc_delay_ps"] = 0
+    qp["cc_fast_bytes"] = 0
+    qp["cc_fast"] = 0
+    qp["cc_cut_ps"] = -params["base_rtt_ps"]
+    qp["cc_achieved"] = 0
+    qp["cc_adapt_ps"] = 0
+    qp["cc_ignore"] = 0
+    qp["cc_ignored"] = 0
+    qp["cc_trouble"] = 0
 
 
 @rule
-def nscc_ack(params: Any, q: Any, now_ps: int, acked: int, delay_ps: int, marked: int) -> None:
+def nscc_ack(params: SettingsRow, qp: SenderRow, now_ps: int, acked: int, delay_ps: int, marked: int) -> None:
     """Take in one acknowledgement; `delay_ps` is -1 where it gives no clean sample."""
-    q["cc_achieved"] += acked
-    q["cc_received"] += acked
-    if q["cc_ignored"] < q["cc_ignore"]:
-        q["cc_ignored"] += acked
+    qp["cc_achieved"] += acked
+    qp["cc_received"] += acked
+    if qp["cc_ignored"] < qp["cc_ignore"]:
+        qp["cc_ignored"] += acked
         if marked:
             return
-    _quick_adapt(params, q, now_ps)
+    _quick_adapt(params, qp, now_ps)
     if delay_ps >= 0:
-        _average(params, q, acked, delay_ps, marked)
-        _quadrant(params, q, now_ps, acked, delay_ps, marked)
-    elapsed_ps = now_ps - q["cc_adjusted_ps"]
-    if q["cc_received"] >= params["adjust_bytes"] or elapsed_ps >= params["base_rtt_ps"]:
-        _apply(params, q, now_ps)
-    _bound(params, q)
+        _average(params, qp, acked, delay_ps, marked)
+        _quadrant(params, qp, now_ps, acked, delay_ps, marked)
+    elapsed_ps = now_ps - qp["cc_adjusted_ps"]
+    if qp["cc_received"] >= params["adjust_bytes"] or elapsed_ps >= params["base_rtt_ps"]:
+        _apply(params, qp, now_ps)
+    _bound(params, qp)
 
 
 @rule
-def nscc_trim(params: Any, q: Any, now_ps: int, lost: int) -> None:
+def nscc_trim(params: SettingsRow, qp: SenderRow, now_ps: int, lost: int) -> None:
     """Take in a trimmed packet: it is a mark; quick adapt, or else the window shrinks by the packet."""
-    q["cc_trouble"] = 1
-    if q["cc_ignored"] < q["cc_ignore"]:
-        q["cc_ignored"] += lost
+    qp["cc_trouble"] = 1
+    if qp["cc_ignored"] < qp["cc_ignore"]:
+        qp["cc_ignored"] += lost
         return
-    if not _quick_adapt(params, q, now_ps):
-        q["cwnd"] -= lost
-    _bound(params, q)
+    if not _quick_adapt(params, qp, now_ps):
+        qp["cwnd"] -= lost
+    _bound(params, qp)
 
 
 @rule
-def nscc_loss(params: Any, q: Any, lost: int) -> None:
+def nscc_loss(params: SettingsRow, qp: SenderRow, lost: int) -> None:
     """Take in a packet presumed lost: the window shrinks by it."""
-    q["cc_trouble"] = 1
-    q["cwnd"] -= lost
-    _bound(params, q)
+    qp["cc_trouble"] = 1
+    qp["cwnd"] -= lost
+    _bound(params, qp)
 
 
 @rule
-def nscc_penalty(params: Any, q: Any, acked: int, penalty: int) -> None:
+def nscc_penalty(params: SettingsRow, qp: SenderRow, acked: int, penalty: int) -> None:
     """Take in the receiver's penalty of `penalty`/128 of what was acknowledged: it is busy, not the network."""
-    q["cwnd"] = min(q["cwnd"], q["inflight_bytes"]) - penalty * acked // _PENALTIES
-    _bound(params, q)
+    qp["cwnd"] = min(qp["cwnd"], qp["inflight_bytes"]) - penalty * acked // _PENALTIES
+    _bound(params, qp)
 
 
 @rule
-def _quadrant(params: Any, q: Any, now_ps: int, acked: int, delay_ps: int, marked: int) -> None:
+def _quadrant(params: SettingsRow, qp: SenderRow, now_ps: int, acked: int, delay_ps: int, marked: int) -> None:
     """Act on one of the four cases of mark and delay."""
     below = delay_ps < params["target_ps"]
     if not marked and below:
-        _grow_in_proportion(params, q, acked, delay_ps)
+        _grow_in_proportion(params, qp, acked, delay_ps)
     elif not marked:
-        q["cc_fast"] = 0
-        q["cc_fast_bytes"] = 0
-        q["cc_inc"] += params["fair_gain"] * acked
+        qp["cc_fast"] = 0
+        qp["cc_fast_bytes"] = 0
+        qp["cc_inc"] += params["fair_gain"] * acked
     elif not below:
-        _cut(params, q, now_ps)
+        _cut(params, qp, now_ps)
     # Marked but quick: the path is busy, not the destination; the EV is skipped and the window stays.
 
 
 @rule
-def _grow_in_proportion(params: Any, q: Any, acked: int, delay_ps: int) -> None:
+def _grow_in_proportion(params: SettingsRow, qp: SenderRow, acked: int, delay_ps: int) -> None:
     """Grow by how far the delay is below its target, or fast once a whole window saw none."""
     if delay_ps < _FAST_DELAY_PS:
-        q["cc_fast_bytes"] += acked
-        if q["cc_fast"] or q["cc_fast_bytes"] > q["cwnd"]:
-            q["cc_fast"] = 1
-            q["cwnd"] += params["fast_gain"] * acked // _ONE
+        qp["cc_fast_bytes"] += acked
+        if qp["cc_fast"] or qp["cc_fast_bytes"] > qp["cwnd"]:
+            qp["cc_fast"] = 1
+            qp["cwnd"] += params["fast_gain"] * acked // _ONE
             return
     else:
-        q["cc_fast_bytes"] = 0
-    q["cc_fast"] = 0
+        qp["cc_fast_bytes"] = 0
+    qp["cc_fast"] = 0
     room = (params["target_ps"] - delay_ps) * _ONE // params["target_ps"]
-    q["cc_inc"] += params["prop_gain"] * acked * room // _ONE
+    qp["cc_inc"] += params["prop_gain"] * acked * room // _ONE
 
 
 @rule
-def _cut(params: Any, q: Any, now_ps: int) -> None:
+def _cut(params: SettingsRow, qp: SenderRow, now_ps: int) -> None:
     """Cut by how far the average delay is above its target, at most by half and once in a base round trip."""
-    q["cc_fast"] = 0
-    q["cc_fast_bytes"] = 0
-    average_ps = q["cc_delay_ps"]
-    if average_ps <= params["target_ps"] or now_ps - q["cc_cut_ps"] < params["base_rtt_ps"]:
+    qp["cc_fast"] = 0
+    qp["cc_fast_bytes"] = 0
+    average_ps = qp["cc_delay_ps"]
+    if average_ps <= params["target_ps"] or now_ps - qp["cc_cut_ps"] < params["base_rtt_ps"]:
         return
     keep = _ONE - _GAMMA * (average_ps - params["target_ps"]) // average_ps
-    q["cwnd"] = q["cwnd"] * max(keep, _DEEPEST_CUT) // _ONE
-    q["cc_cut_ps"] = now_ps
+    qp["cwnd"] = qp["cwnd"] * max(keep, _DEEPEST_CUT) // _ONE
+    qp["cc_cut_ps"] = now_ps
 
 
 @rule
-def _average(params: Any, q: Any, acked: int, delay_ps: int, marked: int) -> None:
+def _average(params: SettingsRow, qp: SenderRow, acked: int, delay_ps: int, marked: int) -> None:
     """Move the average delay; a long delay without a mark counts as a quarter round trip."""
     sample_ps = delay_ps
     if not marked and delay_ps > params["target_ps"]:
         sample_ps = params["base_rtt_ps"] // 4
     packets = min(max(acked // params["mtu"], 1), _MOST_AVERAGED)
-    q["cc_delay_ps"] += (sample_ps - q["cc_delay_ps"]) * packets // _AVERAGE_OVER
+    qp["cc_delay_ps"] += (sample_ps - qp["cc_delay_ps"]) * packets // _AVERAGE_OVER
 
 
 @rule
-def _quick_adapt(params: Any, q: Any, now_ps: int) -> bool:
+def _quick_adapt(params: SettingsRow, qp: SenderRow, now_ps: int) -> bool:
     """Fall to what was delivered, once in a round trip and target, where packets were lost and little arrived."""
-    if not params["quick_adapt"] or now_ps < q["cc_adapt_ps"]:
+    if not params["quick_adapt"] or now_ps < qp["cc_adapt_ps"]:
         return False
     adapted = False
-    achieved = q["cc_achieved"]
-    if q["cc_adapt_ps"] > 0 and q["cc_trouble"] and achieved < params["window_max"] >> params["qa_gate"]:
-        q["cwnd"] = max(achieved, params["mtu"])
-        q["cc_ignore"] = q["inflight_bytes"]
-        q["cc_ignored"] = 0
+    achieved = qp["cc_achieved"]
+    if qp["cc_adapt_ps"] > 0 and qp["cc_trouble"] and achieved < params["window_max"] >> params["qa_gate"]:
+        qp["cwnd"] = max(achieved, params["mtu"])
+        qp["cc_ignore"] = qp["inflight_bytes"]
+        qp["cc_ignored"] = 0
         adapted = True
-    q["cc_achieved"] = 0
-    q["cc_trouble"] = 0
-    q["cc_adapt_ps"] = now_ps + params["base_rtt_ps"] + params["target_ps"]
+    qp["cc_achieved"] = 0
+    qp["cc_trouble"] = 0
+    qp["cc_adapt_ps"] = now_ps + params["base_rtt_ps"] + params["target_ps"]
     return adapted
 
 
 @rule
-def _apply(params: Any, q: Any, now_ps: int) -> None:
+def _apply(params: SettingsRow, qp: SenderRow, now_ps: int) -> None:
     """Add what was gathered, and once in a base round trip a little more, so that small windows meet."""
-    grown = q["cc_inc"] // q["cwnd"]
-    q["cc_inc"] -= grown * q["cwnd"]
-    q["cwnd"] += grown
-    q["cc_received"] = 0
-    if now_ps - q["cc_adjusted_ps"] >= params["base_rtt_ps"]:
-        q["cwnd"] += params["eta"]
-        q["cc_adjusted_ps"] = now_ps
+    grown = qp["cc_inc"] // qp["cwnd"]
+    qp["cc_inc"] -= grown * qp["cwnd"]
+    qp["cwnd"] += grown
+    qp["cc_received"] = 0
+    if now_ps - qp["cc_adjusted_ps"] >= params["base_rtt_ps"]:
+        qp["cwnd"] += params["eta"]
+        qp["cc_adjusted_ps"] = now_ps
 
 
 @rule
-def _bound(params: Any, q: Any) -> None:
+def _bound(params: SettingsRow, qp: SenderRow) -> None:
     """Hold the window between one packet and its maximum."""
-    q["cwnd"] = min(max(q["cwnd"], params["mtu"]), params["window_max"])
+    qp["cwnd"] = min(max(qp["cwnd"], params["mtu"]), params["window_max"])
