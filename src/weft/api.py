@@ -92,7 +92,7 @@ def simulate(
     and gives the same reports; `files` are htsim's, in place of the scenario's traffic and fabric; `traces` is the
     prefix of Chakra traces, in place of its traffic. `fast` compiles the protocol's rules for the reference (decided by
     the size of the traffic where absent). `keep` says where a long run is kept, to be taken up again; `series` is a
-    file that grows by a line for each bin; `watch` is told of progress, `say` what takes long.
+    file that grows by a line for each bin; `watch` is called with progress, `say` with what takes long.
     """
     from weft.netsim.run import Observers, run
     from weft.netsim.setup import set_up, set_up_files, set_up_traces, transports_of

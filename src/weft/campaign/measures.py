@@ -101,7 +101,7 @@ class Measures:
         self._since[job.id] = (_UNTOLD, job.submit_ms)
 
     def waits(self, action: Wait, now_ms: int) -> None:
-        """Note that a job was told why it waits."""
+        """Note why a job waits."""
         self._settle(action.job, now_ms)
         self._since[action.job] = (action.code, now_ms)
 

@@ -24,7 +24,7 @@ from weft.cluster.scheduling.state import ClusterState
 from weft.core.errors import LimitReachedError
 
 Watch = Callable[[int, int], None]
-"""Is told how many of how many jobs are over."""
+"""Gets how many of how many jobs are over."""
 _IDLE_PASSES = 1000
 _HORIZON_MS = 30 * 86_400_000
 
@@ -221,7 +221,7 @@ class TraceReplay:
         self.cluster.put(after, at_ms)
 
     def _stop(self, action: Stop) -> None:
-        """End a job that was told to end; one that waited is already over in the state."""
+        """End a job that was asked to end; one that waited is already over in the state."""
         job = self.cluster.jobs.get(action.job)
         if job is None:
             self._over += 1

@@ -41,7 +41,7 @@ class Why:
     holds: tuple[str, ...]
     """Running jobs with the most nodes: who has what it waits for."""
     expected_ms: int | None
-    """When it will start if running jobs end when they say and nothing new comes; none where nobody can say."""
+    """When it will start if running jobs end when they say and nothing new comes; none where unknown."""
     sooner: tuple[str, ...]
     """What would make it start now, each tried."""
 

@@ -20,7 +20,7 @@ class Clock(Protocol):
 
 
 class ManualClock:
-    """A clock that moves only when told to."""
+    """A clock that moves only when it is moved."""
 
     def __init__(self, start: Picoseconds = _START) -> None:
         """Begin at `start`."""

@@ -82,7 +82,7 @@ class Grid:
         return 0 <= dense - self.first < self.size
 
     def __post_init__(self) -> None:
-        """Check that names can be told apart."""
+        """Check that names differ."""
         assert _NAME_WORD.fullmatch(self.kind), self.kind
         assert all(re.fullmatch("[a-z]", axis.letter) and axis.size >= 0 for axis in self.axes), self.axes
 

@@ -6,7 +6,7 @@ first comes back and the second does not, the link between T0 and T1 is at fault
 for a healthy network, and links are blamed by likelihood, the one that explains most first, until all is explained.
 Each of them is then spared for once: where others explain it better, it is they.
 
-Pure: the prober sends probes. Directions are not told apart: loss here is that of a round trip.
+Pure: the prober sends probes. Directions are not distinguished: loss here is that of a round trip.
 """
 
 import math

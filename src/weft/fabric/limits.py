@@ -22,7 +22,7 @@ class Blast:
     part: str
     """What fails."""
     nics: int
-    """NICs that feel it."""
+    """NICs affected."""
     share: Fraction
     """Share of their bandwidth that each of them loses: at once to its port, or of what its T0 can send upwards."""
 

@@ -37,7 +37,7 @@ class Command:
     """One command to run as root."""
 
     words: tuple[str, ...]
-    """What `ip` is told, or the settings that `sysctl` writes."""
+    """Arguments of `ip`, or the settings that `sysctl` writes."""
     namespace: str | None = None
     """The namespace it acts in; none for the machine's own."""
     program: str = "ip"

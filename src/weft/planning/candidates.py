@@ -1,7 +1,7 @@
 """Every valid plan for a model, a batch and a machine, as columns: what the search scores.
 
 A plan is valid when every split divides evenly. There are tens of thousands for an ordinary job; where divisors abound
-and there would be more than half a million, evenly spaced choices of each axis are taken, and the caller is told.
+and there would be more than half a million, evenly spaced choices of each axis are taken, and the caller is informed.
 """
 
 from collections.abc import Mapping

@@ -145,7 +145,7 @@ def _power(report: PlanReport) -> list[RehearsalLine]:
         RehearsalLine(section, "power_mean_w", "mean draw", "W", power.mean_w),
         RehearsalLine(section, "power_peak_w", "peak", "W", power.peak_w),
         RehearsalLine(section, "power_swing_w", "swing within a second", "W", power.swing_w),
-        RehearsalLine(section, "contract", "breaks of the contract", "", ", ".join(power.broken) or "nothing"),
+        RehearsalLine(section, "contract", "utility-contract violations", "", ", ".join(power.broken) or "none"),
         RehearsalLine(section, "energy_j_per_step", "energy of a step", "J", report.energy_j_per_step),
         RehearsalLine(section, "energy_kwh", "energy of the run", "kWh", run.energy_kwh),
         RehearsalLine(section, "carbon_kg", "carbon dioxide", "kg", run.carbon_kg),

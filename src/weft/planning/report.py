@@ -76,7 +76,7 @@ class PlanReport:
     power: PowerVerdict
     """The wave at the meter against the contract."""
     mitigations: tuple[Mitigation, ...]
-    """Ways to smooth it."""
+    """Power mitigations."""
     run: RunCost
     """What the whole run takes."""
     axes: tuple[AxisPlacement, ...]

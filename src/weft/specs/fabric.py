@@ -172,7 +172,7 @@ class FabricSpec(Spec):
     gpus: Annotated[int, Field(ge=1, le=4_000_000)]
     """GPUs on this network; each has one NIC."""
     nic_rate: Rate
-    """Rate of one NIC, one direction, over all its ports."""
+    """NIC rate, one direction, over all its ports."""
     planes: Annotated[int, Field(ge=1, le=64)]
     """Independent networks that each NIC is split over."""
     port_rate: Rate

@@ -52,7 +52,7 @@ def load_scenario(reference: str) -> ScenarioSpec:
 
 
 def load_any(reference: str) -> tuple[str, Spec]:
-    """Return the kind and the spec of a file of any kind, told apart by the names built in and the keys it has."""
+    """Return the kind and the spec of a file of any kind, found by the names built in and the keys it has."""
     for kind, library in _LIBRARIES.items():
         if reference in library.names():
             return kind, load(reference, KINDS[kind], library, _POINTERS.get(kind))

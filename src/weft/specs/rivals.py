@@ -16,7 +16,7 @@ TransportName = Literal[
     "roce:7", "roce:8", "roce:9", "roce:10", "roce:11", "roce:12", "roce:13", "roce:14", "roce:15", "roce:16",
 ]  # fmt: skip
 Forwarding = Literal["srv6", "structured"]
-"""How the path that an EV names is told to switches."""
+"""How switches learn the path that an EV names."""
 _US = 10**6
 _MBPS = 10**6
 _MOST_BURST = 10**6
@@ -105,7 +105,7 @@ class DcqcnSpec(Spec):
     rise_bytes: Size = Bytes(10_000_000)
     """Bytes between two increases of the rate: B."""
     fast_rounds: Annotated[int, Field(ge=1, le=100)] = 5
-    """Increases that only halve the way back to the target: F."""
+    """Increases that only halve the distance to the target: F."""
     additive: Rate = BitsPerSecond(40 * _MBPS)
     """Step of the target after that: R_AI."""
     hyper: Rate = BitsPerSecond(400 * _MBPS)
@@ -134,7 +134,7 @@ class RoceSpec(Spec):
     ack_every: Annotated[int, Field(ge=1, le=1024)] = 4
     """Packets that one acknowledgement answers for within a message. Ours."""
     window: Annotated[int, Field(ge=1, le=8_388_608)] = 65536
-    """Most packets under way; the numbers on the wire allow 2^23, and nothing but the rate limits a sender."""
+    """Most packets in flight; the numbers on the wire allow 2^23, and nothing but the rate limits a sender."""
     reconvergence: Duration | None = None
     """How long routing takes to go round a dead link: seconds with BGP; never (static routes) where absent."""
 
@@ -185,7 +185,7 @@ class PostingSpec(Spec):
     under_way: Annotated[int, Field(ge=1, le=1024)] = 8
     """Messages of a flow that its sender may wait for at once: buffers of a channel (NCCL_STEPS)."""
     turns: bool = False
-    """Whether a message goes to one queue pair of its flow, the next in turn, as NCCL and RCCL do it unless told
+    """Whether a message goes to one queue pair of its flow, the next in turn, as NCCL and RCCL do it unless set
     otherwise (NCCL_IB_SPLIT_DATA_ON_QPS = 0); else every queue pair takes an equal part of it."""
 
 
@@ -198,7 +198,7 @@ class TransportsSpec(Spec):
     """Whether every time in these tables is scaled by the fabric's round trip over `congestion.base_rtt`, for which it
     was chosen (the port remap delay excepted). Off takes them as they are written."""
     forwarding: Forwarding = "srv6"
-    """How an EV's path is told to switches: by an SRv6 address in a second IPv6 header, 166 bytes in all around 4,096,
+    """How switches learn an EV's path: by an SRv6 address in a second IPv6 header, 166 bytes in all around 4,096,
     as in the published clusters of 100,000 GPUs; or by fields of the EV that switches read themselves (structured EVs),
     without that header, 126 bytes in all (section 3). Paths are the same. REPS, random spraying and adaptive routing
     have MRC's frames, whichever these are."""

@@ -47,7 +47,7 @@ class EvSpec(Spec):
 
 
 class LossSpec(Spec):
-    """How silence is told from reordering."""
+    """How silence is distinguished from reordering."""
 
     spread: Duration = Picoseconds(10 * _US)
     """A packet is presumed lost once one that was sent this much later has been acknowledged: more than two paths
@@ -74,7 +74,7 @@ class LossSpec(Spec):
 
 
 class WindowSpec(Spec):
-    """How much may be under way."""
+    """How much may be in flight."""
 
     mpr: Annotated[int, Field(ge=1, le=255)] = 8
     """Receive window in units of 128 packets; 8 is the interface's example and about three bandwidth-delay products of
@@ -82,7 +82,7 @@ class WindowSpec(Spec):
     messages: Annotated[int, Field(ge=1, le=65536)] = 128
     """Messages that one queue pair holds at a time. Ours."""
     immediates: Annotated[int, Field(ge=1, le=4096)] = 128
-    """Writes with immediate under way at a time: `max_wimm_inflight` of the interface's example (section 4.3)."""
+    """Writes with immediate in flight at a time: `max_wimm_inflight` of the interface's example (section 4.3)."""
     ack_bytes: Size = Bytes(16384)
     """Bytes received that make a SACK due: the default of Ultra Ethernet's ACK_Gen_Trigger, from which section 4.3 has
     the other triggers (an emulator has 4096). A SACK for each packet would take 4 % of every link."""
@@ -141,7 +141,7 @@ class MrcSpec(Spec):
     skip: bool = True
     """Whether EVs are passed over for congestion, a marked one once at least; off only to show what that is worth."""
     even: bool = True
-    """Whether, besides what marks say, an EV loses its turn that has more packets under way than its share of a
+    """Whether, besides what marks say, an EV loses its turn that has more packets in flight than its share of a
     bandwidth-delay product, and the end of a message leaves out EVs that were marked last; off only to show what that
     is worth. Ours: section 4.1 asks for about one EV for each packet in flight, so that what is known of an EV is
     fresh; what is on one beyond that waits in a queue."""

@@ -90,7 +90,7 @@ class FakeApiServer:
     """One server. Inside a loop, times are the loop's, so that virtual time counts."""
 
     def __init__(self, seed: int = 0, *, crds: bool = True) -> None:
-        """Begin empty, with weft's CRDs served unless told otherwise."""
+        """Begin empty, with weft's CRDs served unless asked otherwise."""
         self.store = ObjectStore(self.now, seed)
         self.trouble = Trouble()
         self.planned: list[Fault] = []
@@ -153,7 +153,7 @@ class FakeApiServer:
             await asyncio.sleep(self._random.random() * self.trouble.latency_s)
         fault = self._fault(call)
         if fault is not None and not fault.done:
-            return _refused(Refusal(fault.status, "Fault", "the fake server was told to fail", fault.retry_after_s))
+            return _refused(Refusal(fault.status, "Fault", "the fake server was asked to fail", fault.retry_after_s))
         try:
             answer = self._do(call)
         except Refusal as why:
@@ -248,7 +248,7 @@ class FakeApiServer:
         """Answer a watch: with its lines, or with a refusal."""
         fault = self._fault(call, "WATCH")
         if fault is not None:
-            return _refused(Refusal(fault.status, "Fault", "the fake server was told to fail", fault.retry_after_s))
+            return _refused(Refusal(fault.status, "Fault", "the fake server was asked to fail", fault.retry_after_s))
         try:
             target = self.store.target(call.path)
             self.requests[f"WATCH {target.resource.plural}"] += 1
@@ -401,7 +401,7 @@ async def _heard(lines: AsyncIterator[bytes], silence_s: float) -> AsyncIterator
 
 
 def _told(event: StoredEvent, chosen: Callable[[Object], bool]) -> bytes | None:
-    """Return the line of an event; an object that leaves the selection is told as deleted."""
+    """Return the line of an event; an object that leaves the selection is sent as deleted."""
     was = event.old is not None and chosen(event.old)
     now = event.new is not None and chosen(event.new)
     some = event.new if event.new is not None else event.old

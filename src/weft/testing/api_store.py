@@ -87,7 +87,7 @@ class ObjectStore:
         return Target(resource, namespace, *(*rest[1:], None, None)[:2])
 
     def compact(self) -> None:
-        """Forget the past: who asks for an older version than now is told that it is gone."""
+        """Forget the past: who asks for an older version than now learns that it is gone."""
         self.oldest = self.version
         self._pages.clear()
         self._history.clear()

@@ -31,7 +31,7 @@ _SOON_S = 0.2
 
 @dataclass(frozen=True)
 class SimulatedNodes:
-    """What is acted."""
+    """What is simulated."""
 
     nodes: int
     """How many nodes."""

@@ -1,4 +1,4 @@
-"""Runs the commands of acted pods as processes of this machine: a pod really trains and really dies.
+"""Runs the commands of simulated pods as processes of this machine: a pod really trains and really dies.
 
 There is no container: what a pod mounts is a folder below ours (a claim keeps its own, a node's path is itself), and
 its path in the pod is replaced by that folder wherever command or environment name it. Output goes to a file.

@@ -84,7 +84,7 @@ async def _serve(home: Home, host: str, port: int) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Serve the cluster in a folder until told to end."""
+    """Serve the cluster in a folder until asked to end."""
     parser = argparse.ArgumentParser(prog="weft-cluster")
     parser.add_argument("home", type=Path)
     parser.add_argument("--host", default="127.0.0.1")

@@ -5,7 +5,7 @@ import pytest
 
 from weft.core.seeds import Seed
 from weft.planning.scaling_laws.scaling import Law, Points
-from weft.planning.scaling_laws.selftest import HELD_TIMES, SelfTest, Trial, attempt, foretell
+from weft.planning.scaling_laws.selftest import HELD_TIMES, SelfTest, Trial, attempt, predict_large
 
 LAWS = {
     "hoffmann": Law(1.3, 10.0, 60.0, 0.35, 0.4),
@@ -33,7 +33,7 @@ def test_the_law_behind_the_runs_predicts_the_largest_of_them_best(name: str):
 def test_the_interval_holds_a_run_ten_times_larger(name: str):
     law, held = LAWS[name], 0
     for seed in range(10):
-        prediction, fitted, trial = foretell(rungs(law, seed), 9e4, 2.5e6, Seed(seed))
+        prediction, fitted, trial = predict_large(rungs(law, seed), 9e4, 2.5e6, Seed(seed))
         held += prediction.low <= law.loss(9e4, 2.5e6) <= prediction.high
         assert fitted.law.form == trial.tests[0].form
     assert held >= 8

@@ -22,7 +22,7 @@ from weft.engines.local.client import LocalClient
 from weft.planning.scaling_laws import scaling
 from weft.planning.scaling_laws.ladder import Rung, cautions, rung_of
 from weft.planning.scaling_laws.ladder import ladder as rungs_of
-from weft.planning.scaling_laws.selftest import Trial, foretell
+from weft.planning.scaling_laws.selftest import Trial, predict_large
 from weft.specs import load_job
 from weft.specs.submission import SubmissionSpec
 
@@ -53,7 +53,7 @@ def ladder(
         write_whole(out, "params,tokens,loss\n" + "".join(f"{a},{b},{c!r}\n" for a, b, c in points))
         columns = np.array(points, dtype=np.float64)
         known = scaling.Points(columns[:, 0], columns[:, 1], columns[:, 2])
-        prediction, found, trial = foretell(known, top.params, top.tokens, Seed(target.seed))
+        prediction, found, trial = predict_large(known, top.params, top.tokens, Seed(target.seed))
     document = {
         "job": target.name, "rungs": [{"params": a, "tokens": b, "loss": c} for a, b, c in points],
         "flops": sum(rung.flops for rung in rungs), "times_cheaper": top.flops / max(rung.flops for rung in rungs),

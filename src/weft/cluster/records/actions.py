@@ -114,7 +114,7 @@ class Wait:
     text: str
     """The same in words."""
     expected_ms: int | None = None
-    """When it will start as things are; none where nobody can say."""
+    """When it will start as things are; none where unknown."""
     before: tuple[str, ...] = ()
     """Who is before it: the nearest few."""
 

@@ -174,7 +174,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """Who pays, and for how much."""
+    """A team and its quota."""
 
     name: str
     """Its name."""

@@ -99,7 +99,7 @@ def _paragraphs(figures: Figures) -> tuple[str, ...]:
         f"round trip of {significant(figures.round_trip_us)} us it is "
         f"{100 * flaps.stalled_share(stalls, figures.round_trip_ps):.1g} %."
         if per_minute
-        else "This site's links never flap (its file says 0 FIT), so only the cost of one failure can be told, not how "
+        else "This site's links never flap (its file says 0 FIT), so only the cost of one failure is known, not how "
         "often it is paid."
     )
     return (

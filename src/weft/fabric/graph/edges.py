@@ -1,7 +1,7 @@
 """Any network as a `Topology`, from an edge list: one line of CSV for each link.
 
 Columns `a` and `b` name the nodes; `rate` ("100 Gb/s"), `length` ("30 m") and `plane` (a number) are optional, and an
-empty cell means the default. Names are free. Which nodes are hosts is told by an explicit `HostRule`. Two lines with
+empty cell means the default. Names are free. Which nodes are hosts is said by an explicit `HostRule`. Two lines with
 the same ends are two parallel links. Ports are counted in the order of the lines; the tier of a switch is its distance
 from the nearest host. Lines that begin with # are left out. Text comes in, columns go out; nothing here opens a file.
 """

@@ -1,4 +1,4 @@
-"""Watts over a step, what they cost, and what the grid allows: the waveform, its spectrum and ways to smooth it.
+"""Watts over a step, what they cost, and what the grid allows: the waveform, its spectrum and its mitigations.
 
 A synchronous job draws power in unison: full in its products, little while it waits. The wave is a list of phases, or
 samples of it in a numpy column; every mitigation is a function from samples to samples, with its cost in energy. The

@@ -21,7 +21,7 @@ SIZE_STEP, LENGTH_STEP = 1.6, 1.6
 """Between two sizes, and two lengths: near enough to the target for one law to hold, far enough to see it."""
 LEAST_STEPS = 20
 TRANSIENT_STEPS = 1000
-"""Shorter runs are told apart by when they leave their first plateau, not by what they can learn: their losses scatter
+"""Shorter runs differ by when they leave their first plateau, not by what they can learn: their losses scatter
 several times as much as those of longer runs (docs/scaling.md has the numbers)."""
 MOST_RATE = 10.0
 """The highest learning rate that a job may have."""

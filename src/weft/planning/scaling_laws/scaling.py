@@ -325,7 +325,7 @@ def optimal(fitted: Fit, flops: float, seed: Seed) -> Optimum:
 
 
 def _refuse(points: Points) -> None:
-    """Refuse points from which five constants cannot be told."""
+    """Refuse points from which five constants cannot be fitted."""
     for name in ("params", "tokens", "loss"):
         column: Floats = getattr(points, name)
         wrong = np.flatnonzero(~(np.isfinite(column) & (column > 0)))

@@ -91,7 +91,7 @@ def attempt(points: Points, seed: Seed) -> Trial:
     return Trial(tuple(tests), _size(sum((weights[form] * off[form] for form in off), np.zeros(len(held)))))
 
 
-def foretell(points: Points, params: float, tokens: float, seed: Seed) -> tuple[Prediction, Fit, Trial]:
+def predict_large(points: Points, params: float, tokens: float, seed: Seed) -> tuple[Prediction, Fit, Trial]:
     """Predict a run by the laws as they came through their self-test.
 
     The interval also holds that test's error, and what published exponents decide.

@@ -99,73 +99,71 @@ def main() -> None:
     """Be the end that the first line asks for."""
     line = AgentChannel()
     try:
-        meeting = MrcAgent(line)
+        agent = MrcAgent(line)
         role = {("stream", False): send, ("stream", True): receive, ("ping", False): ping, ("ping", True): echo}
-        role[line.asked["mode"], line.asked["receives"]](meeting)
-        meeting.stop.set()
-        line.say(statistics=statistics(meeting), end=True)
-        meeting.endpoint.close(0.2)
+        role[line.asked["mode"], line.asked["receives"]](agent)
+        agent.stop.set()
+        line.say(statistics=statistics(agent), end=True)
+        agent.endpoint.close(0.2)
     except WeftError as error:
         line.say(error=str(error))
 
 
-def send(meeting: MrcAgent) -> None:
-    """Write without a pause until told to stop."""
+def send(agent: MrcAgent) -> None:
+    """Write without a pause until asked to stop."""
     posted = settled = 0
-    while not meeting.stop.is_set():
+    while not agent.stop.is_set():
         while posted - settled < UNDER_WAY:
-            meeting.write(posted)
+            agent.write(posted)
             posted += 1
-        if meeting.next(SAMPLE_S) is not None:
+        if agent.next(SAMPLE_S) is not None:
             settled += 1
-        meeting.line.sample(settled * meeting.size, statistics=statistics(meeting))
+        agent.line.sample(settled * agent.size, statistics=statistics(agent))
 
 
-def receive(meeting: MrcAgent) -> None:
-    """Count what arrives until told to stop."""
-    meeting.pair.expect()
+def receive(agent: MrcAgent) -> None:
+    """Count what arrives until asked to stop."""
+    agent.pair.expect()
     carried = 0
-    while not meeting.stop.is_set():
-        done = meeting.next(SAMPLE_S)
+    while not agent.stop.is_set():
+        done = agent.next(SAMPLE_S)
         if done is not None and done.kind == "immediate":
-            carried += meeting.size
-        meeting.line.sample(carried)
+            carried += agent.size
+        agent.line.sample(carried)
 
 
-def ping(meeting: MrcAgent) -> None:
+def ping(agent: MrcAgent) -> None:
     """Write, wait for the answer, note how long it took; as often as asked."""
-    asked = meeting.line.asked
+    asked = agent.line.asked
     trips: deque[int] = deque(maxlen=100_000)
     for number in range(asked["count"]):
-        if meeting.stop.is_set():
+        if agent.stop.is_set():
             break
         begun_ns = time.monotonic_ns()
-        meeting.write(number)
-        while not meeting.stop.is_set():
-            done = meeting.next(SAMPLE_S)
+        agent.write(number)
+        while not agent.stop.is_set():
+            done = agent.next(SAMPLE_S)
             if done is not None and done.kind == "immediate" and done.value == number:
                 trips.append(time.monotonic_ns() - begun_ns)
-                meeting.line.say(number=number, round_trip_ns=trips[-1], statistics=statistics(meeting))
+                agent.line.say(number=number, round_trip_ns=trips[-1], statistics=statistics(agent))
                 break
-        meeting.stop.wait(asked["interval_s"])
+        agent.stop.wait(asked["interval_s"])
 
 
-def echo(meeting: MrcAgent) -> None:
-    """Answer every write with one of the same size until told to stop."""
-    while not meeting.stop.is_set():
-        done = meeting.next(SAMPLE_S)
+def echo(agent: MrcAgent) -> None:
+    """Answer every write with one of the same size until asked to stop."""
+    while not agent.stop.is_set():
+        done = agent.next(SAMPLE_S)
         if done is not None and done.kind == "immediate":
-            meeting.write(done.value)
+            agent.write(done.value)
 
 
-def statistics(meeting: MrcAgent) -> dict[str, Any]:
+def statistics(agent: MrcAgent) -> dict[str, Any]:
     """Return what the endpoint has counted, by plane."""
-    wire, paths = meeting.endpoint.state, meeting.world.paths
-    own = wire.paths[meeting.pair.index]
-    evs = wire.sender.evs[meeting.pair.index]
-    planes: list[dict[str, int]] = [
-        {"sent": 0, "resent": 0, "bytes": 0, "good": 0} for _ in range(meeting.world.planes)
-    ]
+    wire, paths = agent.endpoint.state, agent.world.paths
+    own = wire.paths[agent.pair.index]
+    evs = wire.sender.evs[agent.pair.index]
+    planes: list[dict[str, int]] = [{"sent": 0, "resent": 0, "bytes": 0, "good": 0} for _ in range(agent.world.planes)]
     for place, value in enumerate(evs["value"].tolist()):
         if value >= 0:
             row = planes[value // paths]
@@ -173,7 +171,7 @@ def statistics(meeting: MrcAgent) -> dict[str, Any]:
             row["resent"] += int(own[place]["resent"])
             row["bytes"] += int(own[place]["bytes"])
             row["good"] += int(evs[place]["state"] in (GOOD, SKIP))
-    pair = wire.sender.qp[meeting.pair.index]
+    pair = wire.sender.qp[agent.pair.index]
     counted = ("sent", "resent", "silent", "spurious", "retired", "readmitted", "refused")
     return {
         "planes": planes,

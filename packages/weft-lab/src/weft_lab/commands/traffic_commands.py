@@ -32,8 +32,8 @@ _BARS = " ▁▂▃▄▅▆▇█"
 _WIDTH = 60
 
 DenyFile = Annotated[Path | None, Parameter(name="--deny", help="Paths to avoid, as weft lab map --deny writes them.")]
-From = Annotated[str, Parameter(name="--from", help="Host that sends.")]
-To = Annotated[str | None, Parameter(name="--to", help="Host that receives; the last one where absent.")]
+From = Annotated[str, Parameter(name="--from", help="Sending host.")]
+To = Annotated[str | None, Parameter(name="--to", help="Receiving host; default: the last one.")]
 
 
 def ping(

@@ -144,7 +144,7 @@ class JobBody(_Body):
 
 
 class TeamBody(_Body):
-    """Who pays, and for how much."""
+    """A team and its quota."""
 
     quota: Annotated[int, Field(ge=0, le=10_000_000)]
     """GPUs that are its own."""
