@@ -66,9 +66,11 @@ def test_a_model_of_ones_own_is_trained(installed: Path, tmp_path: Path, plan: s
 
 
 def test_a_sink_gets_every_step(installed: Path, tmp_path: Path):
-    weft(installed, tmp_path, "train", "tiny-gpt", "--folder", "runs", "--json", "--set", "steps=4", "--set", "plan.dp=1")
+    weft(
+        installed, tmp_path, "train", "tiny-gpt", "--folder", "runs", "--json", "--set", "steps=4", "--set", "plan.dp=1"
+    )
     (written,) = (tmp_path / "runs").glob("*/metrics.csv")
-    rows = list(csv.DictReader(written.open()))
+    rows = list(csv.DictReader(written.read_text().splitlines()))
     assert [int(row["step"]) for row in rows] == [1, 2, 3, 4]
 
 

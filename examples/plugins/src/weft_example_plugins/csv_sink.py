@@ -22,7 +22,7 @@ class CsvSink:
         self._writer.writerow([line.step, line.loss, line.tokens])
 
     def evaluation(self, step: int, values: Mapping[str, float]) -> None:
-        """Evaluations have no column here."""
+        """Leave evaluations out: they have no column here."""
 
     def close(self) -> None:
         """Close the file."""

@@ -1,4 +1,4 @@
-"""A health check: is there room left for checkpoints?"""
+"""A health check: room that is left for checkpoints."""
 
 import shutil
 

@@ -17,6 +17,7 @@ class OnePath(SprayedTransport[MrcSpec]):
     """MRC with one EV, which is never skipped or retired: there is no other to take its place."""
 
     name = "one-path"
+    ecn_last_hop = False
 
     @override
     def protocol(self, network: Network) -> MrcSpec:
