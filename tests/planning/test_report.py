@@ -13,7 +13,7 @@ from weft.core.errors import UsageError
 from weft.planning.cost_model.machine import machine_of
 from weft.planning.cost_model.plans import Practice, dimensions_of, one_plan
 from weft.planning.cost_model.step import Workload
-from weft.planning.run.placement import axes_of, failure_costs, sharing_of
+from weft.planning.run.placement import axes_of, colocation_of, failure_costs
 from weft.planning.what_if import changed
 from weft.specs import JobSpec, load_job, load_site
 
@@ -66,7 +66,7 @@ def test_tensor_groups_stay_in_their_domain_and_pipelines_cross_the_fabric():
 
 
 def test_places_hold_the_ranks_that_fit():
-    places = {each.place: each for each in sharing_of(one_plan(tp=8, dp=128, pp=32), 0, load_site(SITE))}
+    places = {each.place: each for each in colocation_of(one_plan(tp=8, dp=128, pp=32), 0, load_site(SITE))}
     assert places["node"].holds == {"tp": 4, "cp": 1, "dp": 1, "pp": 1}
     assert places["scale-up domain"].holds["dp"] == 9
     assert places["T0"].holds["dp"] == 128 // 8

@@ -20,7 +20,7 @@ from weft.planning.cost_model.step import StepTimes, Workload
 from weft.planning.legality import divisors
 from weft.planning.run.goodput import Goodput, goodput_of
 from weft.planning.run.inference import Serving, best_serving
-from weft.planning.run.placement import AxisPlacement, Colocation, FailureCost, axes_of, failure_costs, sharing_of
+from weft.planning.run.placement import AxisPlacement, Colocation, FailureCost, axes_of, colocation_of, failure_costs
 from weft.planning.run.power import (
     Contract,
     Meter,
@@ -232,7 +232,7 @@ def _report(asked: _Asked, outcome: SearchResult, own: Scored | None) -> PlanRep
         mitigations=tuple(mitigations(wave, meter, machine.power_w, per_second, contract)),
         run=run_cost(job.steps, step_s, gpus, goodput=goodput, meter_w=power.mean_w, tariff=tariff),
         axes=axes_of(plan, 0, site),
-        sharing=sharing_of(plan, 0, site),
+        sharing=colocation_of(plan, 0, site),
         failures=failure_costs(work, plan, machine, practice, site),
         serving=best_serving(work.model, machine, prompt=_PROMPT, output=_OUTPUT, precision=_SERVING_PRECISION),
     )  # fmt: skip

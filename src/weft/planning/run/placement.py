@@ -72,7 +72,7 @@ def axes_of(plans: Plans, row: int, site: SiteSpec) -> tuple[AxisPlacement, ...]
     return tuple(found)
 
 
-def sharing_of(plans: Plans, row: int, site: SiteSpec) -> tuple[Colocation, ...]:
+def colocation_of(plans: Plans, row: int, site: SiteSpec) -> tuple[Colocation, ...]:
     """Return which ranks share a node, a domain, a T0 and a pod."""
     sizes = {name: int(getattr(plans, name)[row]) for name in AXES}
     found: list[Colocation] = []
