@@ -167,13 +167,13 @@ BATCH = BatchSpec.model_validate({"sequences": 8, "micro": 1, "length": 24})
         ({"dp": 3, "shard": 3}, "8 micro-batches do not divide over dp = 3, which shard > 1 needs"),
         (
             {"cp": 8},
-            "length = 24 does not divide by 16 (tp = 1 and cp = 8 in two halves); the nearest that do are 16 and 32",
+            "does not divide by 16 (tp = 1 and cp = 8 in two halves); the nearest that do are 16 and 32",
         ),
         ({"pp": 2, "dp": 8}, "needs at least 2 micro-batches for each rank, there are 1; write dp = 4 or less"),
         ({"pp": 2, "dp": 3, "schedule": "interleaved"}, "there are 8 over dp = 3; write a multiple of 6"),
         (
             {"pp": 2, "schedule": "zbv", "recompute": "full"},
-            "runs backward in two parts, which recompute = 'full' cannot",
+            "backward in two parts, which recompute = 'full' cannot",
         ),
         ({"pp": 2, "schedule": "zbv", "compile": True}, "which compiled blocks cannot"),
         ({"pp": 2, "dp": 2, "shard": 2, "schedule": "zbv", "exact": True}, "sums in an order of its own"),

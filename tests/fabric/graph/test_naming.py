@@ -83,5 +83,5 @@ def test_a_free_name_that_is_nearly_right_is_answered_with_the_right_one():
     names = Names({"nic": (NameList("nic", ("gpu-east", "gpu-west")),)})
     with pytest.raises(IdError, match="did you mean 'gpu-east'"):
         names.families["nic"][0].parse("gpu-eats")
-    with pytest.raises(IdError, match="there is no nic called 'zebra'$"):
+    with pytest.raises(IdError, match=r"there is no nic called 'zebra'$"):
         names.families["nic"][0].parse("zebra")

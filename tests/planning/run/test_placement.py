@@ -1,4 +1,4 @@
-"""Placement: groups fit into what they are said to fit into, places hold what they are said to, failures cost in order."""
+"""Placement: groups fit into what they are said to fit into, places hold what they can, failures cost in order."""
 
 import math
 
