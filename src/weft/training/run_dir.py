@@ -318,7 +318,7 @@ def _spent_on_steps(lines: Sequence[Mapping[str, Any]], begun: int | None, until
     return spent
 
 
-def _differences(there: Any, here: Any, key: str = "") -> Iterator[tuple[str, str, str]]:
+def _differences(there: object, here: object, key: str = "") -> Iterator[tuple[str, str, str]]:
     if isinstance(there, Mapping) and isinstance(here, Mapping):
         for name in [*there, *(name for name in here if name not in there)]:
             yield from _differences(there.get(name), here.get(name), f"{key}.{name}" if key else name)

@@ -4,8 +4,8 @@ import pytest
 import torch
 from tests.training.ranks import job_of
 
+from weft.planning.legality import CHUNKS
 from weft.specs.job import PlanSpec
-from weft.training.parallel.mesh import CHUNKS
 from weft.training.parallel.pipeline import SCHEDULES, measure_layers, stage_numbers, stages_of
 
 plans = [PlanSpec.model_validate({"pp": pp, "schedule": schedule}) for pp in (2, 3, 4) for schedule in CHUNKS]

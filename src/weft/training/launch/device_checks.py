@@ -7,14 +7,13 @@ caller's business (`engines.health`).
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from weft.core.errors import FailedError
 from weft.core.seeds import Seed
-from weft.training.launch.ranks import Ranks
+from weft.training.launch.ranks import Ranks, Reporter
 
 _SIZE = 4096
 _LARGEST = 3
@@ -117,7 +116,7 @@ def all_reduce(ranks: int, seed: int) -> tuple[list[str], float]:
     return [text for text, _ in answers if text], max(seconds for _, seconds in answers)
 
 
-def add_up(seed: int, reporter: Any) -> tuple[str, float]:
+def add_up(seed: int, reporter: Reporter) -> tuple[str, float]:
     """Be one rank of the all-reduce."""
     del reporter
     rank, ranks = dist.get_rank(), dist.get_world_size()

@@ -67,11 +67,11 @@ class Reporter:
         self._pipe = pipe
         self._lock = threading.Lock()
 
-    def send(self, kind: str, content: Any) -> None:
+    def send(self, kind: str, content: object) -> None:
         """Say something; a parent that has gone is no reason to fail."""
         self.heard(kind, content)
 
-    def heard(self, kind: str, content: Any) -> bool:
+    def heard(self, kind: str, content: object) -> bool:
         """Say something and return whether there is a parent to hear it."""
         with self._lock, contextlib.suppress(OSError):
             self._pipe.send((kind, content))

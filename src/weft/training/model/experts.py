@@ -76,7 +76,7 @@ class _Carry(Function):
 
     @staticmethod
     @override
-    def forward(*args: Any, **_: Any) -> Tensor:
+    def forward(*args: Any, **_: object) -> Tensor:
         ctx, value, loss = args
         ctx.save_for_backward(loss)
         return value.view_as(value)
@@ -101,7 +101,7 @@ class _Permute(Function):
 
     @staticmethod
     @override
-    def forward(*args: Any, **_: Any) -> Tensor:
+    def forward(*args: Any, **_: object) -> Tensor:
         ctx, rows, order, inverse = args
         ctx.save_for_backward(inverse)
         return rows.index_select(0, order)

@@ -11,12 +11,10 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.autograd import Function
 from torch.nn import functional
 from typing_extensions import override
 
@@ -24,35 +22,13 @@ from weft.core.errors import UsageError
 from weft.core.seeds import Seed
 from weft.planning.cost_model.arithmetic import flops_per_token
 from weft.specs.job import JobSpec
-from weft.training.metrics.exposed import waiting
 from weft.training.model import Decoder, ExpertBalance, Load, canonical, carry_loss, initialise
 from weft.training.parallel import context_parallel, load_balance, pipeline
+from weft.training.parallel.collective_autograd import passed, total_over
 from weft.training.parallel.expert_parallel import dispatch_over, spread_experts
 from weft.training.parallel.mesh import Mesh
 from weft.training.parallel.parallel_model import OnMesh, ParallelModel, finish_stage, keep_hooked, low_precision
 from weft.training.parallel.tensor_parallel import cut_loss, own_words, spread_tensors
-
-
-class _Total(Function):
-    """Sums a tensor over ranks, forward and backward."""
-
-    @staticmethod
-    @override
-    def forward(*args: Any, **_: Any) -> Tensor:
-        ctx, tensor, group = args
-        ctx.group = group
-        total = tensor.clone()
-        with waiting():
-            dist.all_reduce(total, group=group)
-        return total
-
-    @staticmethod
-    @override
-    def backward(ctx: Any, *grad_outputs: Any) -> Any:
-        total = grad_outputs[0].clone()
-        with waiting():
-            dist.all_reduce(total, group=ctx.group)
-        return total, None
 
 
 def _summed_loss(logits: Tensor, targets: Tensor) -> Tensor:
@@ -103,7 +79,8 @@ class _RankShare:
         """Return the balance loss of a micro-batch whose loads may lie on several context-parallel ranks."""
         group = self.mesh.groups["cp"]
         if group is not None:
-            loads = [Load(_Total.apply(load.counts, group), _Total.apply(load.probability, group)) for load in loads]
+            total = total_over(group)
+            loads = [Load(*(passed(part, total, total) for part in load)) for load in loads]
         return ExpertBalance(weight / self.mesh.plan.cp, loads).loss()
 
 

@@ -40,7 +40,7 @@ class _Gather(Function):
 
     @staticmethod
     @override
-    def forward(*args: Any, **_: Any) -> Tensor:
+    def forward(*args: Any, **_: object) -> Tensor:
         ctx, piece, group = args
         ctx.group = group
         ranks = group.size()

@@ -24,7 +24,7 @@ _DEAR = {
 }
 
 
-def _keep_dear(context: Any, operator: Any, *_: Any, **__: Any) -> CheckpointPolicy:
+def _keep_dear(context: object, operator: object, *_: object, **__: object) -> CheckpointPolicy:
     del context
     return CheckpointPolicy.MUST_SAVE if operator in _DEAR else CheckpointPolicy.PREFER_RECOMPUTE
 

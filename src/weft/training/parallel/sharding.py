@@ -7,7 +7,6 @@ gradient once for each micro-batch, as FSDP2 does when it does not accumulate.
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -44,7 +43,12 @@ class TreeReduceScatter(ReduceScatter):
         return torch.empty(size, dtype=dtype, device=device)
 
     def __call__(
-        self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: dist.ProcessGroup, *_: Any, **__: Any
+        self,
+        output_tensor: torch.Tensor,
+        input_tensor: torch.Tensor,
+        group: dist.ProcessGroup,
+        *_: object,
+        **__: object,
     ) -> None:
         """Take this round's gradients; put the sum out after the last round."""
         received = torch.empty_like(input_tensor)

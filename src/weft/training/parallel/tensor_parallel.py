@@ -98,7 +98,7 @@ class _CutLoss(Function):
 
     @staticmethod
     @override
-    def forward(*args: Any, **_: Any) -> Tensor:
+    def forward(*args: Any, **_: object) -> Tensor:
         ctx, logits, targets, words, group = args
         shifted = logits.float()
         top = shifted.amax(-1)
@@ -125,7 +125,7 @@ class _CutLoss(Function):
         return (gradient * grad_outputs[0]).to(ctx.dtype), None, None, None
 
 
-def _arrived(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+def _arrived(module: nn.Module, inputs: object, output: Tensor) -> Tensor:
     """Wait for what a collective brings: compiled blocks would lose the gradient of a tensor that is under way."""
     del module, inputs
     return output.clone()
@@ -135,7 +135,7 @@ def _own_part(mesh: DeviceMesh) -> Any:
     """Return a hook that takes this rank's part of the sequence from what the experts answered for all of it."""
     from torch.distributed.tensor import DTensor
 
-    def hook(module: nn.Module, inputs: Any, outputs: tuple[Tensor, Any]) -> tuple[Tensor, Any]:
+    def hook(module: nn.Module, inputs: object, outputs: tuple[Tensor, Any]) -> tuple[Tensor, Any]:
         del module, inputs
         whole, load = outputs
         shared = DTensor.from_local(whole, mesh, (Replicate(),), run_check=False)

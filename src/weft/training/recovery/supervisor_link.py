@@ -111,7 +111,7 @@ class SupervisorLink:
         self._ended.set()
 
 
-def _nothing(kind: str, content: Any) -> bool:
+def _nothing(kind: str, content: object) -> bool:
     """Say it to nobody."""
     del kind, content
     return True

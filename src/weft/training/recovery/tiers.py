@@ -52,7 +52,7 @@ def restore_best(orders: Orders, fillable: Fillable, store: CheckpointStore) -> 
     raise FailedError("no state is left that could be restored:\n  " + "\n  ".join(notes))
 
 
-def _everybody(value: Any) -> list[Any]:
+def _everybody(value: object) -> list[Any]:
     answers: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(answers, value)
     return answers

@@ -290,7 +290,7 @@ class Guard:
         dist.all_gather_single(everybody, mine.unsqueeze(0), group=self._group)
         return everybody.tolist()
 
-    def _tell(self, mine: Any) -> list[Any]:
+    def _tell(self, mine: object) -> list[Any]:
         """Return what every rank has to tell; only where something was found."""
         if self._group is None:
             return [mine]

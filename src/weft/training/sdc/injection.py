@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 from torch import nn
@@ -111,11 +110,11 @@ class Injector:
                 name = _chosen(fault, sorted(modules))
                 modules[name].register_forward_hook(partial(self._changed_output, fault))
 
-    def _changed_output(self, fault: Fault, module: nn.Module, inputs: Any, output: Any) -> Any:
+    def _changed_output(self, fault: Fault, module: nn.Module, inputs: object, output: object) -> torch.Tensor | None:
         del module, inputs
         return self._changed(fault, output)
 
-    def _changed(self, fault: Fault, tensor: Any) -> Any:
+    def _changed(self, fault: Fault, tensor: object) -> torch.Tensor | None:
         if not isinstance(tensor, torch.Tensor) or not self._is_due(fault):
             return None
         self._tell(fault)
