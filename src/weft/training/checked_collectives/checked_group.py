@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -169,6 +169,15 @@ class CheckedWork(_Work):
         watch.desk.leave(call)
 
 
+class _Asked(NamedTuple):
+    """What a call asks for, besides its tensors."""
+
+    kind: str
+    detail: str = ""
+    form: str | None = None
+    place: str = ""
+
+
 class CheckedGroup(_ProcessGroup):
     """A process group that passes every call on to `inner` after comparing it with the other ranks' calls."""
 
@@ -227,14 +236,12 @@ class CheckedGroup(_ProcessGroup):
         self._numbers[place] = number + 1
         return number
 
-    def _do(
-        self, kind: str, issue: Callable[[], Any], inputs: Tensors, outputs: Tensors, *, form: str | None = None,
-        detail: str = "", place: str = "",
-    ) -> CheckedWork:  # fmt: skip
-        watch = self.watch
+    def run(self, asked: _Asked, issue: Callable[[], Any], inputs: Tensors, outputs: Tensors) -> CheckedWork:
+        """Compare what is `asked` with the other ranks' calls, `issue` it, and return the wait for its end."""
+        watch, kind = self.watch, asked.kind
         call = Call(
-            self.group_name, self._count(place), kind, _form(inputs) if form is None else form, detail,
-            watch.generation, watch.step, watch.desk.rank, place,
+            self.group_name, self._count(asked.place), kind, _form(inputs) if asked.form is None else asked.form,
+            asked.detail, watch.generation, watch.step, watch.desk.rank, asked.place,
         )  # fmt: skip
         hits = watch.wire.at(call)
         made = watch.wire.before(hits, call, inputs)
@@ -244,136 +251,102 @@ class CheckedGroup(_ProcessGroup):
         watch.desk.enter(call, compare=watch.checks.compare)
         return CheckedWork(self, call, issue(), inputs, outputs, hits=hits)
 
-    def _global(self, rank: int) -> int:
+    def global_rank(self, rank: int) -> int:
+        """Return the number over all ranks of member `rank`."""
         return self.members[rank] if self.members else rank
-
-    def allreduce(self, tensors: Any, opts: Any = None) -> CheckedWork:
-        """Sum, or otherwise reduce, a tensor over all ranks."""
-        opts = opts or _c10d.AllreduceOptions()
-        given = [tensors] if isinstance(tensors, torch.Tensor) else tensors
-        detail = _operation(opts)
-        return self._do("all_reduce", lambda: self.inner.allreduce(given, opts), given, given, detail=detail)
-
-    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> CheckedWork:
-        """Reduce several tensors over all ranks."""
-        opts = opts or _c10d.AllreduceCoalescedOptions()
-        detail = _operation(opts)
-        return self._do(
-            "all_reduce", lambda: self.inner.allreduce_coalesced(tensors, opts), tensors, tensors, detail=detail
-        )
-
-    def broadcast(self, tensors: Any, opts: Any = None) -> CheckedWork:
-        """Give everybody the root's tensor."""
-        opts = opts or _c10d.BroadcastOptions()
-        detail = f"from rank {self._global(opts.rootRank)}"
-        return self._do("broadcast", lambda: self.inner.broadcast(tensors, opts), tensors, tensors, detail=detail)
-
-    def reduce(self, tensors: Any, opts: Any = None) -> CheckedWork:
-        """Reduce a tensor on the root."""
-        opts = opts or _c10d.ReduceOptions()
-        detail = f"{_operation(opts)} to rank {self._global(opts.rootRank)}"
-        return self._do("reduce", lambda: self.inner.reduce(tensors, opts), tensors, tensors, detail=detail)
-
-    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> CheckedWork:
-        """Give everybody everybody's tensor."""
-        opts = opts or _c10d.AllgatherOptions()
-        flat = [tensor for part in outputs for tensor in part]
-        return self._do("all_gather", lambda: self.inner.allgather(outputs, inputs, opts), inputs, flat)
-
-    def all_gather_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> CheckedWork:
-        """Give everybody everybody's tensor, in one piece of memory."""
-        opts = opts or _c10d.AllgatherOptions()
-        return self._do("all_gather", lambda: self.inner.all_gather_single(output, given, opts), [given], [output])
-
-    def all_gather_single_coalesced(
-        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
-    ) -> CheckedWork:
-        """Gather several tensors at once."""
-        opts = opts or _c10d.AllgatherOptions()
-        return self._do(
-            "all_gather", lambda: self.inner.all_gather_single_coalesced(outputs, inputs, opts), inputs, outputs
-        )
-
-    def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> CheckedWork:
-        """Give the root everybody's tensor."""
-        opts = opts or _c10d.GatherOptions()
-        detail = f"to rank {self._global(opts.rootRank)}"
-        flat = [tensor for part in outputs for tensor in part]
-        return self._do("gather", lambda: self.inner.gather(outputs, inputs, opts), inputs, flat, detail=detail)
-
-    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> CheckedWork:
-        """Give everybody a part of what the root has."""
-        opts = opts or _c10d.ScatterOptions()
-        detail = f"from rank {self._global(opts.rootRank)}"
-        flat = [tensor for part in inputs for tensor in part]
-        return self._do(
-            "scatter", lambda: self.inner.scatter(outputs, inputs, opts), flat, outputs, form=_form(outputs),
-            detail=detail,
-        )  # fmt: skip
-
-    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> CheckedWork:
-        """Reduce, and give everybody a part."""
-        opts = opts or _c10d.ReduceScatterOptions()
-        flat = [tensor for part in inputs for tensor in part]
-        detail = _operation(opts)
-        return self._do(
-            "reduce_scatter", lambda: self.inner.reduce_scatter(outputs, inputs, opts), flat, outputs, detail=detail
-        )
-
-    def reduce_scatter_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> CheckedWork:
-        """Reduce, and give everybody a part, in one piece of memory."""
-        opts = opts or _c10d.ReduceScatterOptions()
-        return self._do(
-            "reduce_scatter", lambda: self.inner.reduce_scatter_single(output, given, opts), [given], [output],
-            detail=_operation(opts),
-        )  # fmt: skip
-
-    def reduce_scatter_single_coalesced(
-        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
-    ) -> CheckedWork:
-        """Reduce and scatter several tensors at once."""
-        opts = opts or _c10d.ReduceScatterOptions()
-        return self._do(
-            "reduce_scatter", lambda: self.inner.reduce_scatter_single_coalesced(outputs, inputs, opts), inputs,
-            outputs, detail=_operation(opts),
-        )  # fmt: skip
-
-    def all_to_all_single(
-        self, output: torch.Tensor, given: torch.Tensor, output_sizes: list[int], input_sizes: list[int],
-        opts: Any = None,
-    ) -> CheckedWork:  # fmt: skip
-        """Give every rank its part of this rank's tensor."""
-        opts = opts or _c10d.AllToAllOptions()
-        row = f"{str(given.dtype).removeprefix('torch.')}[*{''.join(f'x{size}' for size in given.shape[1:])}]"
-        return self._do(
-            "all_to_all", lambda: self.inner.all_to_all_single(output, given, output_sizes, input_sizes, opts), [given],
-            [output], form=row,
-        )  # fmt: skip
-
-    def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> CheckedWork:
-        """Give every rank one of this rank's tensors."""
-        opts = opts or _c10d.AllToAllOptions()
-        kind = str(inputs[0].dtype).removeprefix("torch.")
-        return self._do("all_to_all", lambda: self.inner.alltoall(outputs, inputs, opts), inputs, outputs, form=kind)
-
-    def barrier(self, opts: Any = None) -> CheckedWork:
-        """Wait until everybody is here."""
-        opts = opts or _c10d.BarrierOptions()
-        return self._do("barrier", lambda: self.inner.barrier(opts), (), ())
 
     def send(self, tensors: list[torch.Tensor], peer: int, tag: int) -> CheckedWork:
         """Send a tensor to one rank."""
-        place = f"{self.watch.desk.rank}->{self._global(peer)} tag {tag}"
-        return self._do("send", lambda: self.inner.send(tensors, peer, tag), tensors, (), place=place)
+        place = f"{self.watch.desk.rank}->{self.global_rank(peer)} tag {tag}"
+        return self.run(_Asked("send", place=place), lambda: self.inner.send(tensors, peer, tag), tensors, ())
 
     def recv(self, tensors: list[torch.Tensor], peer: int, tag: int) -> CheckedWork:
         """Receive a tensor from one rank."""
-        place = f"{self._global(peer)}->{self.watch.desk.rank} tag {tag}"
-        return self._do("recv", lambda: self.inner.recv(tensors, peer, tag), tensors, tensors, place=place)
+        place = f"{self.global_rank(peer)}->{self.watch.desk.rank} tag {tag}"
+        return self.run(_Asked("recv", place=place), lambda: self.inner.recv(tensors, peer, tag), tensors, tensors)
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int) -> Any:
         """Receive a tensor from any rank; nobody knows from whom, so nothing is compared."""
         return self.inner.recv_anysource(tensors, tag)
+
+
+class _Collective(NamedTuple):
+    """How one of torch's collective methods is called: its tensors come first, then perhaps sizes, then options."""
+
+    kind: str
+    """What ranks compare: several methods may be one kind."""
+    options: str
+    """Name of torch's options for it."""
+    arguments: int = 2
+    """Arguments before the options; the first holds the outputs, the second, where there is one, the inputs."""
+    detail: str = ""
+    """What ranks compare besides kind and shapes, with {reduction} and {root} filled in."""
+    form: Literal["inputs", "outputs", "dtype", "row"] = "inputs"
+    """Whose shapes ranks compare; of an all-to-all only dtype or row size, since its split may differ."""
+
+    def detail_of(self, group: CheckedGroup, opts: Any) -> str:
+        """Return the detail of a call with `opts`."""
+        operation = getattr(opts, "reduceOp", None)
+        named = (name.lower() for name in _REDUCTIONS if operation == getattr(dist.ReduceOp, name))
+        root = group.global_rank(getattr(opts, "rootRank", 0))
+        return self.detail.format(reduction=next(named, "other") if operation is not None else "", root=root)
+
+    def form_of(self, inputs: Tensors, outputs: Tensors) -> str:
+        """Return what ranks compare of a call's tensors."""
+        if self.form in ("inputs", "outputs"):
+            return _form(inputs if self.form == "inputs" else outputs)
+        dtype = str(inputs[0].dtype).removeprefix("torch.")
+        return dtype if self.form == "dtype" else f"{dtype}[*{''.join(f'x{size}' for size in inputs[0].shape[1:])}]"
+
+
+_COLLECTIVES = {
+    "allreduce": _Collective("all_reduce", "AllreduceOptions", 1, "{reduction}"),
+    "allreduce_coalesced": _Collective("all_reduce", "AllreduceCoalescedOptions", 1, "{reduction}"),
+    "broadcast": _Collective("broadcast", "BroadcastOptions", 1, "from rank {root}"),
+    "reduce": _Collective("reduce", "ReduceOptions", 1, "{reduction} to rank {root}"),
+    "allgather": _Collective("all_gather", "AllgatherOptions"),
+    "all_gather_single": _Collective("all_gather", "AllgatherOptions"),
+    "all_gather_single_coalesced": _Collective("all_gather", "AllgatherOptions"),
+    "gather": _Collective("gather", "GatherOptions", 2, "to rank {root}"),
+    "scatter": _Collective("scatter", "ScatterOptions", 2, "from rank {root}", "outputs"),
+    "reduce_scatter": _Collective("reduce_scatter", "ReduceScatterOptions", 2, "{reduction}"),
+    "reduce_scatter_single": _Collective("reduce_scatter", "ReduceScatterOptions", 2, "{reduction}"),
+    "reduce_scatter_single_coalesced": _Collective("reduce_scatter", "ReduceScatterOptions", 2, "{reduction}"),
+    "all_to_all_single": _Collective("all_to_all", "AllToAllOptions", 4, form="row"),
+    "alltoall": _Collective("all_to_all", "AllToAllOptions", form="dtype"),
+    "barrier": _Collective("barrier", "BarrierOptions", 0),
+}
+"""torch's collective methods, by name."""
+
+
+def _flat(given: object) -> list[torch.Tensor]:
+    """Return the tensors in `given`: one, a list of them, or lists of lists."""
+    if isinstance(given, torch.Tensor):
+        return [given]
+    return [tensor for part in given for tensor in _flat(part)] if isinstance(given, Sequence) else []
+
+
+def _checked(method: str, how: _Collective) -> Callable[..., CheckedWork]:
+    """Return `method` of a group, which compares the call before it passes it on."""
+
+    def call(group: CheckedGroup, *arguments: Any, opts: Any = None) -> CheckedWork:
+        # torch gives options by place or by name, or leaves them out.
+        given = list(arguments[: how.arguments])
+        if len(arguments) > how.arguments:
+            opts = arguments[how.arguments]
+        opts = opts or getattr(_c10d, how.options)()
+        outputs = _flat(given[0]) if given else []
+        inputs = _flat(given[1]) if len(given) > 1 else outputs
+        if len(given) == 1:
+            given = [outputs]
+        asked = _Asked(how.kind, how.detail_of(group, opts), how.form_of(inputs, outputs))
+        return group.run(asked, lambda: getattr(group.inner, method)(*given, opts), inputs, outputs)
+
+    return call
+
+
+for _method, _how in _COLLECTIVES.items():
+    setattr(CheckedGroup, _method, _checked(_method, _how))
 
 
 class _Dropped(_Work):
@@ -393,11 +366,6 @@ class _Dropped(_Work):
         left = self._until_s - time.monotonic()
         time.sleep(max(0.0, left if timeout is None else min(left, timeout.total_seconds())))
         raise RuntimeError("Operation timed out: the call was dropped on purpose")
-
-
-def _operation(opts: Any) -> str:
-    """Return the name of the reduction that `opts` ask for."""
-    return next((name.lower() for name in _REDUCTIONS if opts.reduceOp == getattr(dist.ReduceOp, name)), "other")
 
 
 def _inner(name: str, options: Any) -> dist.ProcessGroup:
