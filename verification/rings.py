@@ -163,7 +163,7 @@ def hashing_gbps(queue_pairs: int, seed: int) -> float:
     loads: Counter[int] = Counter()
     for pair, flow in zip(board.pair_of, board.flows, strict=True):
         if not flow.is_wait:
-            for port in endpoints.route(pair, 0, int(endpoints.halves.s.qp[pair]["route"])):
+            for port in endpoints.route(pair, 0, int(endpoints.host_state.s.qp[pair]["route"])):
                 loads[port] += flow.size
     sent = sum(flow.size for flow in board.flows) / 64
     return ROCE_LINE * sent / max(loads.values())

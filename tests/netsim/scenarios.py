@@ -96,8 +96,8 @@ def run_world(spec, site=None, transport: str = "mrc", seed: int = 0):
     world.run()
     assert isinstance(world.endpoints, SprayedEndpoints)
     for i in range(len(world.board.pairs)):
-        check_sender(world.endpoints.halves.s, i)
-        check_receiver(world.endpoints.halves.r, i)
+        check_sender(world.endpoints.host_state.s, i)
+        check_receiver(world.endpoints.host_state.r, i)
     return world
 
 

@@ -35,7 +35,7 @@ def probes_back(*ends: tuple[int, int, int]) -> list[int]:
     _, world = prepare(setup, mrc)
     world.run()
     assert isinstance(world.endpoints, SprayedEndpoints)
-    return world.endpoints.halves.r.qp["reverse_probe_id"].tolist()
+    return world.endpoints.host_state.r.qp["reverse_probe_id"].tolist()
 
 
 def test_data_that_goes_back_proves_the_way_back_and_no_probe_is_sent():

@@ -1,5 +1,7 @@
 """REPS: what goes into the ring, what comes out, and what freezing does, each worked out by hand."""
 
+from typing import Any
+
 import numpy as np
 from tests.netsim.scenarios import fault, pair, scenario, simulate, small_site
 
@@ -9,14 +11,13 @@ from weft.netsim.host.host_state import REPS, HostState
 
 def ring(size: int = 4, freeze_ps: int = 100) -> HostState:
     """Return columns of which only REPS's own are there."""
-    nothing = dict.fromkeys(HostState._fields)
-    mine = {
+    columns: dict[str, Any] = dict.fromkeys(HostState._fields) | {
         "ring": np.full((1, size), -1, np.int16),
         "ring_at": np.zeros((1, 2), np.int16),
         "frozen": np.zeros((1, 2), np.int64),
         "spray": np.array([REPS, freeze_ps], np.int64),
     }
-    return HostState(**{**nothing, **mine})
+    return HostState(**columns)
 
 
 def take(h: HostState, now_ps: int = 0) -> int:

@@ -15,6 +15,7 @@ from weft.netsim.model.network import Network
 from weft.netsim.model.queue_pairs import Pair
 from weft.netsim.run import prepare
 from weft.netsim.setup import set_up, transports_of
+from weft.netsim.transports.column_endpoints import make_packet_pool
 from weft.netsim.transports.registry import transport_named
 from weft.netsim.transports.roce import RoceEndpoints, make_host_state
 from weft.specs.rivals import DcqcnSpec, RoceSpec, TransportsSpec
@@ -79,7 +80,7 @@ def test_flows_that_share_an_uplink_share_its_rate():
     (chosen,) = transports_of(setup, ("roce",))
     _, world = prepare(setup, chosen, fast=False)
     assert isinstance(world.endpoints, RoceEndpoints)
-    uplinks = [world.endpoints.route(n, 0, int(world.endpoints.halves.s.qp[n]["route"]))[1] for n in range(4)]
+    uplinks = [world.endpoints.route(n, 0, int(world.endpoints.host_state.s.qp[n]["route"]))[1] for n in range(4)]
     report = checked(setup, "roce")
     for n, flow in enumerate(report.flows):
         shared = uplinks.count(uplinks[n])
@@ -129,7 +130,7 @@ def test_routing_goes_round_a_dead_link_once_it_knows():
     (chosen,) = transports_of(setup, ("roce",))
     _, world = prepare(setup, chosen, fast=False)
     assert isinstance(world.endpoints, RoceEndpoints)
-    uplinks = [world.endpoints.route(n, 0, int(world.endpoints.halves.s.qp[n]["route"]))[1] // 2 for n in range(4)]
+    uplinks = [world.endpoints.route(n, 0, int(world.endpoints.host_state.s.qp[n]["route"]))[1] // 2 for n in range(4)]
     target = uplinks[0] - world.network.shape.link_grids[1].first
     down = fault("link-down", f"link1-p0-i0-u{target}", at_us=5)
     table = transports(timeout=4, reconvergence=Picoseconds(100 * US))
@@ -156,9 +157,9 @@ def test_dcqcn_halves_the_rate_at_its_first_cnp_and_goes_half_the_way_back_after
     # alpha = 1, so the rate halves; alpha stays 1: (1 - g) 1 + g.
     assert (q["rate_bps"], q["target_bps"], q["alpha"]) == (line // 2, line, roce_host.ALPHA_ONE)
     expected = line // 2
-    sheet = object()
+    outbox = make_packet_pool()
     for n in range(1, 6):
-        roce_host._pass_time(h, sheet, 0, n * 55 * US)
+        roce_host._pass_time(h, outbox, 0, n * 55 * US)
         expected = (expected + line) // 2
         assert q["rate_bps"] == expected
     assert q["rise_ps"] == 6 * 55 * US
@@ -190,7 +191,7 @@ def test_the_target_rises_additively_and_then_by_leaps():
     assert q["rate_bps"] == h.s.params[0]["least_bps"]
     # Five rounds of the timer only recover; from the fifth on the target takes R_AI: 40 Mb/s x 100/40.
     for n in range(1, 7):
-        roce_host._pass_time(h, object(), 0, n * 55 * US)
+        roce_host._pass_time(h, make_packet_pool(), 0, n * 55 * US)
     assert q["target_bps"] == h.s.params[0]["least_bps"] + 2 * 100_000_000
     q["byte_rounds"] = 8
     q["time_rounds"] = 7
@@ -206,7 +207,7 @@ def test_a_paced_sender_sends_at_its_rate():
     (chosen,) = transports_of(setup, ("roce",))
     _, world = prepare(setup, chosen, fast=False)
     assert isinstance(world.endpoints, RoceEndpoints)
-    world.endpoints.halves.s.qp[0]["rate_bps"] = GBPS
+    world.endpoints.host_state.s.qp[0]["rate_bps"] = GBPS
     world.run()
     apart_ps = (4096 + HEADER) * 8 * 1000
     first_ps = 4 * 334_240 + 80 * 4_900 + 3 * 580_000 + 4_400_000
@@ -223,7 +224,7 @@ def test_a_queue_pair_that_has_rested_sends_what_its_bucket_holds_at_once(burst:
     (chosen,) = transports_of(setup, ("roce",))
     _, world = prepare(setup, chosen, fast=False)
     assert isinstance(world.endpoints, RoceEndpoints)
-    world.endpoints.halves.s.qp[0]["rate_bps"] = GBPS
+    world.endpoints.host_state.s.qp[0]["rate_bps"] = GBPS
     world.run()
     apart_ps, at_once_ps = (4096 + HEADER) * 8 * 1000, 334_240
     first_ps = 4 * 334_240 + 80 * 4_900 + 3 * 580_000 + 4_400_000
@@ -246,7 +247,7 @@ def test_hashes_are_even_over_planes_and_paths():
     pairs = [Pair(0, 5, lane) for lane in range(2000)]
     endpoints = transport.open(network, pairs, Seed(3), fast=False)
     assert isinstance(endpoints, RoceEndpoints)
-    counts = np.bincount(endpoints.halves.s.qp["route"], minlength=16)
+    counts = np.bincount(endpoints.host_state.s.qp["route"], minlength=16)
     # 16 cells of 125 on average: 5 sigma is 56.
     assert counts.min() > 69
     assert counts.max() < 181
@@ -255,4 +256,4 @@ def test_hashes_are_even_over_planes_and_paths():
 def test_a_receiver_has_nothing_to_do_by_itself():
     h = halves()
     roce_host.set_deadline(h, 1)
-    assert h.each[1, DUE] == NEVER
+    assert h.nics.each[1, DUE] == NEVER

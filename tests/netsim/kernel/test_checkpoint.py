@@ -64,9 +64,9 @@ def test_a_run_taken_up_again_ends_the_same(tmp_path: Path):
 
 def test_room_that_was_never_used_takes_none_on_disk(tmp_path: Path):
     world = worlds()
-    for desk in world.desks:
+    for shard in world.shards:
         # Room is taken as it is found: a process that has lived for a while finds what others have left there.
-        desk.lost[:] = desk.seen[:] = 7
+        shard.lost[:] = shard.seen[:] = 7
     save(world, tmp_path / "kept")
     files = [file.stat() for file in (tmp_path / "kept").iterdir()]
     reserved = sum(column.nbytes for column in _columns(world).values())

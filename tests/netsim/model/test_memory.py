@@ -45,7 +45,7 @@ def test_windows_have_room_for_the_packets_there_will_be_and_nothing_else_change
         monkeypatch.setattr(sprayed, "_LEAST_SLOTS", least)
         world = run_world(spec, transport=transport, seed=4)
         assert isinstance(world.endpoints, sprayed.SprayedEndpoints)
-        halves, counters = world.endpoints.halves, world.endpoints.counters()
+        halves, counters = world.endpoints.host_state, world.endpoints.counters()
         counted = {name: column.tolist() for name, column in counters.items()}
         found.append((halves.s.packets.shape[1], halves.r.qp.tolist(), counted))
     (few, *first), (many, *second) = found

@@ -12,7 +12,10 @@ from typing import Any, Protocol
 class _Pooled(Protocol):
     """Anything with a column of rows called `pool`."""
 
-    pool: Any
+    @property
+    def pool(self) -> Any:
+        """Return the rows."""
+        ...
 
 
 def prefetch(column: Any, row: int, place: int) -> None:

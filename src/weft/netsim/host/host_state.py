@@ -1,10 +1,18 @@
 """The columns of NICs and their queue pairs in a simulation, and what stands in them; rules over them are `hosts`'s."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-from weft.mrc.columns import REPLY, SEND
+from weft.mrc.columns import REPLY, SEND, Receiver, Sender
+
+Column = NDArray[np.int64]
+"""Numbers, one or a row of them for each thing; a row of such a column, too. Narrower where there are many."""
+Record = np.void
+"""One row with named fields."""
+Records = NDArray[np.void]
+"""A column of those."""
 
 EV_ANSWER, PORT_ANSWER = 7, 8
 """Kinds of packets besides those of `weft.mrc.columns`: the answers to endpoint operations."""
@@ -38,55 +46,91 @@ WORD_BITS = 32
 WORD_SHIFT, WORD_MASK = 5, 31
 
 
+class NicColumns(NamedTuple):
+    """What ties the halves of queue pairs to NICs, whatever their transport."""
+
+    each: Column
+    """One row for every half, `DUE` and so on: those of a pair lie together in one line of the cache."""
+    first: Column
+    """Where the halves of a NIC begin in `of_nic`; one more entry than NICs."""
+    of_nic: Column
+    """The halves of every NIC, sending ones and receiving ones."""
+    turn: Column
+    """Whose turn it is at every NIC."""
+    place: Column
+    """Where every half stands among those of its NIC."""
+    ready: Column
+    """Halves that may have data to send, bits in words of 32, those of a NIC from `first_word` on."""
+    first_word: Column
+    """Where the words of a NIC begin in `ready`; one more entry than NICs."""
+    awake: NDArray[np.int8]
+    """1 for every NIC that has a bit in `ready`."""
+    due: Column
+    """A time before which no half of a NIC has anything to do by itself."""
+    sizes: Column
+    """Bytes of every kind of control packet; of a data packet, its header."""
+
+
 class HostState(NamedTuple):
     """The columns of all queue pairs of a run, and what ties them to NICs."""
 
-    s: Any
+    nics: NicColumns
+    """Their NICs."""
+    s: Sender
     """Sending halves at the sources."""
-    b: Any
+    b: Sender
     """Sending halves at the destinations, which carry no data; idle where `SEEN_AS` names one that does."""
-    r: Any
+    r: Receiver
     """Receiving halves at the destinations."""
-    each: Any
-    """One row for every half, `DUE` and so on: those of a pair lie together in one line of the cache."""
-    first: Any
-    """Where the halves of a NIC begin in `of_nic`; one more entry than NICs."""
-    of_nic: Any
-    """The halves of every NIC, sending ones and receiving ones."""
-    turn: Any
-    """Whose turn it is at every NIC."""
-    place: Any
-    """Where every half stands among those of its NIC."""
-    ready: Any
-    """Halves that may have data to send, bits in words of 32, those of a NIC from `first_word` on."""
-    first_word: Any
-    """Where the words of a NIC begin in `ready`; one more entry than NICs."""
-    awake: Any
-    """1 for every NIC that has a bit in `ready`."""
-    due: Any
-    """A time before which no half of a NIC has anything to do by itself."""
-    ring: Any
+    ring: NDArray[np.int16]
     """EVs whose packets came back unmarked, for `RECYCLE`: one row a pair."""
-    ring_at: Any
+    ring_at: NDArray[np.int16]
     """Where the ring of a pair begins and how many it holds."""
-    sizes: Any
-    """Bytes of every kind of control packet; of a data packet, its header."""
-    frozen: Any
+    frozen: Column
     """For `REPS`: until when nothing new is tried, and how much of the ring has been written; one row a pair."""
-    spray: Any
+    spray: Column
     """How EVs are chosen, and `FREEZE`, `ECHOES`, `PER_PLANE`."""
 
 
 class PacketPool(NamedTuple):
-    """Where the headers of packets under way stand, and what a slot brings forth."""
+    """Where the headers of packets in flight stand, and what a slot brings forth."""
 
-    pool: Any
+    pool: Records
     """Headers."""
-    free: Any
+    free: Column
     """Free rows of the pool as a stack; its height stands in entry 0."""
-    out: Any
+    out: Column
     """Packets that a call sends, one row each."""
-    events: Any
+    events: Column
     """Time, pair and kind of what a call completes."""
-    count: Any
+    count: Column
     """Rows used of `out` and of `events`."""
+
+
+class Outgoing(Protocol):
+    """Where rules put what they send and complete: a `PacketPool`, or the kernel's `Outbox`, which has its fields."""
+
+    @property
+    def pool(self) -> Records:
+        """Return the headers."""
+        ...
+
+    @property
+    def free(self) -> Column:
+        """Return the free rows."""
+        ...
+
+    @property
+    def out(self) -> Column:
+        """Return the packets sent."""
+        ...
+
+    @property
+    def events(self) -> Column:
+        """Return what was completed."""
+        ...
+
+    @property
+    def count(self) -> Column:
+        """Return the rows used."""
+        ...

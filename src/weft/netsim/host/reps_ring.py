@@ -6,10 +6,8 @@ there is none an entropy at random. Frozen, used entropies of the ring are taken
 ones, because random ones may hit what has failed. Rules over the columns of `weft.netsim.host.mrc_host`.
 """
 
-from typing import Any
-
 from weft.core.compile.rules import rule
-from weft.netsim.host.host_state import FREEZE
+from weft.netsim.host.host_state import FREEZE, HostState
 
 HEAD, VALID = 0, 1
 """Columns of `ring_at`: where the next entropy is written, and how many of the last ones are valid."""
@@ -18,39 +16,39 @@ UNTIL, FILLED = 0, 1
 
 
 @rule
-def remember(h: Any, i: int, e: int) -> None:
+def remember(hosts: HostState, pair: int, ev: int) -> None:
     """Write an entropy that worked into the ring."""
-    room = h.ring.shape[1]
-    at = h.ring_at[i, HEAD]
-    h.ring[i, at] = e
-    h.ring_at[i, HEAD] = at + 1 if at + 1 < room else 0
-    h.ring_at[i, VALID] = min(room, h.ring_at[i, VALID] + 1)
-    h.frozen[i, FILLED] = min(room, h.frozen[i, FILLED] + 1)
+    room = hosts.ring.shape[1]
+    at = hosts.ring_at[pair, HEAD]
+    hosts.ring[pair, at] = ev
+    hosts.ring_at[pair, HEAD] = at + 1 if at + 1 < room else 0
+    hosts.ring_at[pair, VALID] = min(room, hosts.ring_at[pair, VALID] + 1)
+    hosts.frozen[pair, FILLED] = min(room, hosts.frozen[pair, FILLED] + 1)
 
 
 @rule
-def wished(h: Any, i: int, now_ps: int) -> int:
+def wished(hosts: HostState, pair: int, now_ps: int) -> int:
     """Return the entropy for the next packet, or -1 for any."""
-    room = h.ring.shape[1]
-    if h.ring_at[i, VALID] > 0:
-        at = h.ring_at[i, HEAD] - h.ring_at[i, VALID]
-        return h.ring[i, at if at >= 0 else at + room]
-    if now_ps < h.frozen[i, UNTIL] and h.frozen[i, FILLED] > 0:
-        return h.ring[i, h.ring_at[i, HEAD] % h.frozen[i, FILLED]]
+    room = hosts.ring.shape[1]
+    if hosts.ring_at[pair, VALID] > 0:
+        at = hosts.ring_at[pair, HEAD] - hosts.ring_at[pair, VALID]
+        return hosts.ring[pair, at if at >= 0 else at + room]
+    if now_ps < hosts.frozen[pair, UNTIL] and hosts.frozen[pair, FILLED] > 0:
+        return hosts.ring[pair, hosts.ring_at[pair, HEAD] % hosts.frozen[pair, FILLED]]
     return -1
 
 
 @rule
-def used(h: Any, i: int) -> None:
+def used(hosts: HostState, pair: int) -> None:
     """Take what `wished` returned out of the ring, or, frozen, go on to the next."""
-    if h.ring_at[i, VALID] > 0:
-        h.ring_at[i, VALID] -= 1
+    if hosts.ring_at[pair, VALID] > 0:
+        hosts.ring_at[pair, VALID] -= 1
         return
-    at = h.ring_at[i, HEAD] + 1
-    h.ring_at[i, HEAD] = at if at < h.ring.shape[1] else 0
+    at = hosts.ring_at[pair, HEAD] + 1
+    hosts.ring_at[pair, HEAD] = at if at < hosts.ring.shape[1] else 0
 
 
 @rule
-def freeze(h: Any, i: int, now_ps: int) -> None:
+def freeze(hosts: HostState, pair: int, now_ps: int) -> None:
     """Try nothing new for a while."""
-    h.frozen[i, UNTIL] = now_ps + h.spray[FREEZE]
+    hosts.frozen[pair, UNTIL] = now_ps + hosts.spray[FREEZE]

@@ -4,12 +4,11 @@ What a run holds per packet under way lies in two stores, wires and queues. Both
 only where used; should a slot need more than is left, they grow between two slots.
 """
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import NDArray
 
 from weft.mrc.columns import aligned
-from weft.netsim.host.host_state import HEADER
+from weft.netsim.host.host_state import HEADER, Column
 from weft.netsim.kernel import layout
 from weft.netsim.model.network import Network
 
@@ -110,7 +109,7 @@ def grown_queues(queues: layout.Queues) -> layout.Queues:
     return layout.Queues(rows, spare, free)
 
 
-def _copy_touched(old: Any, new: Any) -> None:
+def _copy_touched(old: Column, new: Column) -> None:
     """Copy what was ever written, and leave the rest of the new memory to nobody."""
     for first in range(0, len(old), _COPIED):
         block = old[first : first + _COPIED]
@@ -118,7 +117,7 @@ def _copy_touched(old: Any, new: Any) -> None:
             new[first : first + len(block)] = block
 
 
-def _keep_rest(after: Any, free: Any) -> None:
+def _keep_rest(after: NDArray[np.int32], free: Column) -> None:
     """Put chunks that were never used into the lists of free ones, because the untouched range is about to move."""
     for row in free:
         first, end = int(row[1]), int(row[2])
@@ -130,16 +129,17 @@ def _keep_rest(after: Any, free: Any) -> None:
         row[3] += end - first
 
 
-def make_shard(network: Network, fabric: layout.Fabric, nodes: Any, halves: Any) -> layout.Shard:
-    """Return what one part works with."""
+def make_shard(network: Network, fabric: layout.Fabric, part: int, nodes: Column, halves: int) -> layout.Shard:
+    """Return what part number `part`, which looks after `nodes`, works with."""
     most_ports = int(max(fabric.nodes[:, layout.PORTS].max(), fabric.nodes[:, layout.NICS].max()))
     nic_nodes = int((fabric.nodes[nodes, layout.TIER] == layout.AT_NICS).sum())
     count = np.zeros(layout.COUNTERS, np.int64)
     count[layout.NIC_NODES] = nic_nodes
     return layout.Shard(
+        part,
         nodes,
         np.zeros(1, HEADER),
-        np.zeros((2 * len(halves.each) + 64, 3), np.int64),
+        np.zeros((2 * halves + 64, 3), np.int64),
         np.zeros(2, np.int64),
         count,
         np.zeros(2 * network.shape.tiers, np.int64),
@@ -153,14 +153,14 @@ def make_shard(network: Network, fabric: layout.Fabric, nodes: Any, halves: Any)
     )
 
 
-def with_scratch(desk: layout.Shard, count: int) -> layout.Shard:
-    """Return the desk with room for so many arrivals at one node."""
-    return desk._replace(came=np.empty(layout.CAME * count, np.int64), order=np.empty(count, np.int64))
+def with_scratch(shard: layout.Shard, count: int) -> layout.Shard:
+    """Return the shard with room for so many arrivals at one node."""
+    return shard._replace(came=np.empty(layout.CAME * count, np.int64), order=np.empty(count, np.int64))
 
 
-def parts_of(nodes: Any, parts: int) -> list[Any]:
+def parts_of(nodes: Column, parts: int) -> list[Column]:
     """Return the nodes of every part, NICs first: of each tier an equal share, so that all have as much to do."""
-    shares: list[list[Any]] = [[] for _ in range(parts)]
+    shares: list[list[Column]] = [[] for _ in range(parts)]
     for tier in np.unique(nodes[:, layout.TIER]).tolist():
         members = np.flatnonzero(nodes[:, layout.TIER] == tier)
         for part, share in enumerate(np.array_split(members, parts)):

@@ -95,6 +95,8 @@ def _arrays(value: Any, name: str) -> dict[str, Any]:
     """Return every array in nested named tuples, by a name."""
     if isinstance(value, np.ndarray):
         return {name: value}
+    if isinstance(value, int):
+        return {}
     found: dict[str, Any] = {}
     for field, each in zip(value._fields, value, strict=True):
         found |= _arrays(each, f"{name}-{field}")
@@ -107,8 +109,8 @@ def _columns(world: "CompiledSimulator") -> dict[str, Any]:
         ("fabric", world.fabric),
         ("wires", world.wires),
         ("queues", world.queues),
-        ("halves", world.endpoints.halves),
-        *((f"desk{place}", desk) for place, desk in enumerate(world.desks)),
+        ("hosts", world.endpoints.host_state),
+        *((f"shard{place}", shard) for place, shard in enumerate(world.shards)),
     ):
         found |= _arrays(value, name)
     return found

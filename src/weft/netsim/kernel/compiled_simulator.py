@@ -83,13 +83,13 @@ class CompiledSimulator:
         self._news = Reconvergence(network.switching.reconvergence_ps, timeline.changes)
         # What is compiled, or read from where that is kept, is no part of what a run takes.
         endpoints.post_many((), ())
-        if len(self.desks) == 1:
-            self._advance(*self._columns(), self.desks[0], 0, 0)
+        if len(self.shards) == 1:
+            self._advance(self.columns, self.shards[0], 0, 0)
         else:
             self._crew.warm_up(self)
 
     def _build(self, seed: Seed, parts: int) -> None:
-        network, halves = self.network, self.endpoints.halves
+        network, hosts = self.network, self.endpoints.host_state
         self.fabric, (rates, words) = build_fabric(network, len(self.endpoints.pairs), seed)
         self.busy = np.zeros(int(words), np.int64)
         packets = allocation.planned_packets(
@@ -108,8 +108,9 @@ class CompiledSimulator:
         in_round = allocation.planned_in_round(network, self._round, int(figures[layout.MOST_SENT]))
         self.wires = allocation.make_wires(packets, in_round, parts, ring, len(nodes))
         self.queues = allocation.make_queues(packets, in_round, parts)
-        self.desks = [
-            allocation.make_shard(network, self.fabric, share, halves) for share in allocation.parts_of(nodes, parts)
+        self.shards = [
+            allocation.make_shard(network, self.fabric, part, members, len(hosts.nics.each))
+            for part, members in enumerate(allocation.parts_of(nodes, parts))
         ]
         numbers = self.fabric.ports[:, layout.NUMBER]
         blocks = nodes[nodes[:, layout.TIER] == layout.AT_NICS]
@@ -118,7 +119,7 @@ class CompiledSimulator:
         self.row_of = np.full(network.ports, -1, np.int64)
         used = np.flatnonzero(numbers != NO_PORT)
         self.row_of[numbers[used]] = used
-        self.harms = LinkFaults(self.fabric, self.row_of, int(rates), self.slot_ps)
+        self.link_faults = LinkFaults(self.fabric, self.row_of, int(rates), self.slot_ps)
 
     # What the flows ask of the endpoints.
 
@@ -129,7 +130,7 @@ class CompiledSimulator:
 
     def post_many(self, pairs: Numbers, lengths: Numbers) -> Sequence[bool]:
         """Give each of `pairs` a message; return which had room for it."""
-        self._rouse(self.endpoints.halves.each[2 * np.asarray(pairs, np.int64), AT_NIC])
+        self._rouse(self.endpoints.host_state.nics.each[2 * np.asarray(pairs, np.int64), AT_NIC])
         return self.endpoints.post_many(pairs, lengths)
 
     def set_goals(self, pairs: Numbers, arrived: Numbers, acknowledged: Numbers) -> None:
@@ -180,10 +181,10 @@ class CompiledSimulator:
         while self._changed < len(self._changes) and self._changes[self._changed].at_ps <= start_ps:
             change = self._changes[self._changed]
             self._changed += 1
-            for nic, plane, up in self.harms.change(change, self.slot):
+            for nic, plane, up in self.link_faults.change(change, self.slot):
                 self.endpoints.change_port(nic, plane, up=up, now_ps=start_ps)
                 node = int(self.block_of[nic])
-                self.fabric.due[node] = min(int(self.fabric.due[node]), int(self.endpoints.halves.due[nic]))
+                self.fabric.due[node] = min(int(self.fabric.due[node]), int(self.endpoints.host_state.nics.due[nic]))
                 self._rouse([nic])
             if self.network.switching.adaptive:
                 self._note_down(change)
@@ -199,7 +200,7 @@ class CompiledSimulator:
     def _note_down(self, change: LinkFaultChange) -> None:
         """Let switches see which of their own links are down."""
         for link in change.links:
-            down = self.harms.is_down(2 * link)
+            down = self.link_faults.is_down(2 * link)
             self.fabric.dead[link] = (self.fabric.dead[link] & 2) | int(down)
 
     def _stop(self) -> int:
@@ -216,34 +217,36 @@ class CompiledSimulator:
         ends = self.board.is_full or (self.pauses is not None and len(self.pauses.record.deadlock) > 0)
         in_round = self.slot % self._round
         self.stop = self.slot + 1 if ends else min(stop, self.slot - in_round + self._at_once)
-        if len(self.desks) == 1:
-            self.slot = self._advance(*self._columns(), self.desks[0], self.slot, self.stop)
-            while self.desks[0].count[layout.NEED]:
+        if len(self.shards) == 1:
+            self.slot = self._advance(self.columns, self.shards[0], self.slot, self.stop)
+            while self.shards[0].count[layout.NEED]:
                 self._grow()
-                self.slot = self._advance(*self._columns(), self.desks[0], self.slot, self.stop)
+                self.slot = self._advance(self.columns, self.shards[0], self.slot, self.stop)
         else:
             self._crew.go(self)
         self._note_seen()
         self._note_lost()
-        if any(desk.count[layout.FAULTY] for desk in self.desks):
+        if any(shard.count[layout.FAULTY] for shard in self.shards):
             raise LimitReachedError("the engine ran out of room for packets within one slot; report this scenario")
         if self.slot % self._round == 0:
             self._end_round()
 
-    def _columns(self) -> tuple[Any, ...]:
+    @property
+    def columns(self) -> layout.KernelColumns:
+        """Return everything that the shards share; stores that have grown are others."""
         ends = self.endpoints
-        return self.fabric, self.wires, self.queues, ends.halves, ends.routing, self.busy
+        return layout.KernelColumns(self.fabric, self.wires, self.queues, ends.host_state, ends.routing, self.busy)
 
     def _grow(self) -> None:
         """Give a part what it lacks."""
         lacking = 0
-        for place, desk in enumerate(self.desks):
-            need = int(desk.count[layout.NEED])
+        for place, shard in enumerate(self.shards):
+            need = int(shard.count[layout.NEED])
             lacking |= need
             if need & scheduler.NEED_SCRATCH:
                 most = int((self.wires.heads & layout.LOW32).sum(axis=0).max())
-                self.desks[place] = allocation.with_scratch(desk, 2 * most)
-            desk.count[layout.NEED] = 0
+                self.shards[place] = allocation.with_scratch(shard, 2 * most)
+            shard.count[layout.NEED] = 0
         if lacking & scheduler.NEED_ROWS:
             self.queues = allocation.grown_queues(self.queues)
         if lacking & scheduler.NEED_CHUNKS:
@@ -256,37 +259,38 @@ class CompiledSimulator:
                 self.records.faults[fault].open[pair, sequence] = time_ps
                 self._watch(pair, sequence)
         self._misses.clear()
-        told = np.concatenate([desk.events[: desk.told[1]] for desk in self.desks])
-        if len(told):
-            self.board.on_events(told[np.lexsort(told.T[::-1])], self)
-        for desk in self.desks:
-            desk.told[1] = 0
+        events = np.concatenate([shard.events[: shard.events_used[1]] for shard in self.shards])
+        if len(events):
+            # Shards finish in any order: only the sorted whole is the same for every number of threads.
+            self.board.on_events(events[np.lexsort(events.T[::-1])], self)
+        for shard in self.shards:
+            shard.events_used[1] = 0
 
     def _note_seen(self) -> None:
-        for desk in self.desks:
-            found = int(desk.count[layout.SEEN])
+        for shard in self.shards:
+            found = int(shard.count[layout.SEEN])
             if not found:
                 continue
-            for pair, sequence, time_ps in sorted(desk.seen[:found].tolist(), key=lambda row: row[2]):
+            for pair, sequence, time_ps in sorted(shard.seen[:found].tolist(), key=lambda row: row[2]):
                 for record in self.records.faults:
                     record.arrive(pair, sequence, time_ps)
-            desk.count[layout.SEEN] = 0
+            shard.count[layout.SEEN] = 0
         if self.fabric.figures[layout.WATCHING] and not any(record.open for record in self.records.faults):
             self.fabric.figures[layout.WATCHING] = 0
             self.fabric.watched[:] = 0, -1
 
     def _note_lost(self) -> None:
         lost: list[list[int]] = []
-        for desk in self.desks:
-            lost += desk.lost[: int(desk.count[layout.LOSSES])].tolist()
-            desk.count[layout.LOSSES] = 0
+        for shard in self.shards:
+            lost += shard.lost[: int(shard.count[layout.LOSSES])].tolist()
+            shard.count[layout.LOSSES] = 0
         for port, half, psn, slot in sorted(lost, key=lambda row: row[3]):
             pair, time_ps = half >> 1, slot * self.slot_ps
-            for fault in self.harms.faults_of(port):
+            for fault in self.link_faults.faults_of(port):
                 record = self.records.faults[fault]
                 record.lost += 1
                 if psn >= 0:
-                    sequence = int(seq_near(psn, int(self.endpoints.halves.s.qp[pair]["una"])))
+                    sequence = int(seq_near(psn, int(self.endpoints.host_state.s.qp[pair]["una"])))
                     record.lose(pair, time_ps)
                     self._misses.append(Miss(fault, pair, sequence, time_ps))
 
@@ -303,9 +307,9 @@ class CompiledSimulator:
         if self.pauses is not None and self._bin_end_ps <= now_ps:
             self.pauses.look(self._bin_end_ps)
         while self._bin_end_ps <= now_ps:
-            self.records.peaks = np.max([desk.peaks for desk in self.desks], axis=0).tolist()
-            for desk in self.desks:
-                desk.peaks[:] = 0
+            self.records.peaks = np.max([shard.peaks for shard in self.shards], axis=0).tolist()
+            for shard in self.shards:
+                shard.peaks[:] = 0
             self.records.close_bin(self._bin_end_ps, self.endpoints.received(), self._counts())
             self._bin_end_ps += self.bin_ps
 
@@ -319,20 +323,20 @@ class CompiledSimulator:
             "wires-after": chunks,
             "queues-rows": waiting,
         }
-        for place, desk in enumerate(self.desks):
-            most[f"desk{place}-lost"] = int(desk.count[layout.LOSSES])
-            most[f"desk{place}-seen"] = int(desk.count[layout.SEEN])
+        for place, shard in enumerate(self.shards):
+            most[f"shard{place}-lost"] = int(shard.count[layout.LOSSES])
+            most[f"shard{place}-seen"] = int(shard.count[layout.SEEN])
         return min(most.get(name, rows), rows)
 
     def small_state(self) -> dict[str, Any]:
         """Return everything that is no column."""
-        sizes = [len(desk.order) for desk in self.desks]
+        sizes = [len(shard.order) for shard in self.shards]
         return {
-            "of": (self.asked, self.network.fabric.as_written(), len(self.endpoints.pairs), len(self.desks)),
+            "of": (self.asked, self.network.fabric.as_written(), len(self.endpoints.pairs), len(self.shards)),
             "slot": (self.slot, self._changed, self._bin_end_ps, self._misses),
             "board": self.board.state(),
             "records": self.records,
-            "harms": self.harms.state(),
+            "link_faults": self.link_faults.state(),
             "stores": (len(self.wires.after), len(self.queues.rows), sizes),
         }
 
@@ -347,14 +351,14 @@ class CompiledSimulator:
             self.wires = allocation.grown_wires(self.wires)
         while len(self.queues.rows) < queues:
             self.queues = allocation.grown_queues(self.queues)
-        self.desks = [allocation.with_scratch(desk, size) for desk, size in zip(self.desks, sizes, strict=True)]
+        self.shards = [allocation.with_scratch(shard, size) for shard, size in zip(self.shards, sizes, strict=True)]
 
     def set_small_state(self, small: dict[str, Any]) -> None:
         """Take up everything that is no column."""
         self.slot, self._changed, self._bin_end_ps, self._misses = small["slot"]
         self.board.set_state(small["board"])
         self.records = small["records"]
-        self.harms.set_state(small["harms"])
+        self.link_faults.set_state(small["link_faults"])
 
     @property
     def in_flight(self) -> int:
@@ -369,7 +373,7 @@ class CompiledSimulator:
 
     def _totals(self) -> Any:
         with np.errstate(over="ignore"):
-            return np.sum([desk.count for desk in self.desks], axis=0)
+            return np.sum([shard.count for shard in self.shards], axis=0)
 
     def finish(self) -> None:
         """Bring the totals into the records."""

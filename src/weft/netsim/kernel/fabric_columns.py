@@ -6,7 +6,6 @@ those), of a T2 by pod.
 """
 
 from math import gcd
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,7 +113,7 @@ def build_fabric(network: Network, pairs: int, seed: Seed) -> tuple[layout.Fabri
     return fabric, np.array([len(rates), int(_words(nodes)[-1])], np.int64)
 
 
-def set_ways(ports: Any, grades: Column, rates: Column, *, ordered: bool) -> None:
+def set_ways(ports: NDArray[np.int32], grades: Column, rates: Column, *, ordered: bool) -> None:
     """Note in the rows of ports how long packets take over them, and from where they may mark."""
     of_grade, of_rate = grades[ports[..., layout.GRADE]], rates[ports[..., layout.RATE]]
     pace, way, low = of_rate[..., layout.PER_BYTE], of_grade[..., layout.DELAY], of_grade[..., layout.ECN_LOW]
@@ -157,7 +156,7 @@ def _holds(network: Network) -> Column:
     return rows
 
 
-def _unwatched(pairs: int) -> Any:
+def _unwatched(pairs: int) -> Column:
     found = np.zeros((pairs, 2), np.int64)
     found[:, 1] = -1
     return found

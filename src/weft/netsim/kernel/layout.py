@@ -15,9 +15,14 @@ A row of a queue has two words more, `AFTER` for the row that follows and `BYTES
 whole line of the cache, so that a packet that has waited is one access.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from weft.core.compile.rules import replaceable, rule
+from weft.netsim.host.host_state import Column, HostState, Records
+from weft.netsim.transports.routing import Routing
 
 WORDS = 6
 UID, PLACE, NAME, STATE, EXTRA, GOAL = range(WORDS)
@@ -55,7 +60,7 @@ PORT_COLUMNS = 16
 CREDIT, CREDITED, DATA_BYTES, CONTROL_BYTES, DATA_FIRST, DATA_LAST, CONTROL_FIRST, CONTROL_LAST = range(8)
 GRADE, RATE, FAR, NUMBER, LINK_FAULT, PACE, WAY, MARK_FROM = range(8, 16)
 """Of a port: its grade (a row of `grades`), rate (a row of `rates`), the node at its far end, its number in the
-network, and what is wrong with it (a row of `harms`; 0 for nothing). Then what most packets need of its rate and grade:
+network, and its fault (a row of `link_faults`; 0 for none). Then what most packets need of its rate and grade:
 picoseconds a byte and for the way, `NO_WAY` where that is not so simple, and the bytes from which it may mark."""
 NO_WAY = -(2**31)
 MARKS_NOTHING = 2**31 - 1
@@ -103,125 +108,144 @@ nodes, the first ones, are NICs; and the slot up to which those have been taken.
 
 PER_SLOT_BITS, NEAR_BITS = 44, 24
 LINK_DOWN = -1
-"""What stands in `harms` for a port that loses everything."""
+"""What stands in `link_faults` for a port that loses everything."""
 
 
 class Fabric(NamedTuple):
     """All ports and nodes, and what is the same for everybody."""
 
-    figures: Any
+    figures: Column
     """Single numbers."""
-    ports: Any
+    ports: NDArray[np.int32]
     """One row for each port, those of a node one after the other."""
-    grades: Any
+    grades: Column
     """Delay, limits and place of the ports that are alike."""
-    rates: Any
+    rates: Column
     """What the rates grant."""
-    harms: Any
+    link_faults: Column
     """Share of packets lost out of 2^32, or `DARK`."""
-    nodes: Any
+    nodes: Column
     """One row for each node."""
-    t0_of: Any
+    t0_of: NDArray[np.int32]
     """Index of the T0 of every NIC."""
-    sent: Any
+    sent: Column
     """Packets that each NIC has sent so far."""
-    last_sent: Any
+    last_sent: Column
     """Slot in which each NIC last sent data."""
-    due: Any
+    due: Column
     """Of a node of NICs: a time before which none of them has anything to do by itself."""
-    awake: Any
+    awake: Column
     """Of a node of NICs: whether one may have data to send."""
-    holds: Any
+    holds: Column
     """What every port, by its number, has waiting at its far end, and its pauses; one row where nobody pauses."""
-    arrives: Any
+    arrives: Column
     """When the last packet of every port, by its number, arrives; one entry where order does not matter."""
-    dead: Any
+    dead: NDArray[np.int8]
     """Links that are seen to be down (bit 0) and that routing knows to be (bit 1); one entry where nobody asks."""
-    watched: Any
+    watched: Column
     """Lowest and highest packet of each pair that was lost and has not arrived; the first above the second for none."""
 
 
 class Wires(NamedTuple):
     """Packets that have left a port: for each slot of a ring, each node and each part that sends, a list of chunks."""
 
-    rows: Any
+    rows: Column
     """Packets, `CHUNK` in a chunk."""
-    after: Any
+    after: NDArray[np.int32]
     """Next chunk of the same list."""
-    heads: Any
+    heads: Column
     """Of every list (part, slot, node): how many packets it holds in the lower half, its first chunk in the upper."""
-    free: Any
+    free: Column
     """Of every part: its first free chunk, the first one that was never used, where those end, and how many are free
     again."""
-    waiting: Any
+    waiting: Column
     """Chunks that were begun for each slot of the ring, by part."""
 
 
 class Queues(NamedTuple):
     """Packets that wait in ports."""
 
-    rows: Any
+    rows: Column
     """Packets, each with the row that follows in its queue and with its size."""
-    spare: Any
+    spare: NDArray[np.int32]
     """Free rows of every part as a stack: apart from the rows, so that those which were never used are not touched."""
-    free: Any
+    free: Column
     """Of every part: how high its stack is, the first row that was never used, where those end, and how many it has."""
 
 
 class Shard(NamedTuple):
-    """What one part works with."""
+    """What one part of the fabric works with; a thread takes one shard at a time."""
 
-    nodes: Any
+    part: int
+    """Its number."""
+
+    nodes: Column
     """The nodes that it looks after."""
-    pool: Any
+    pool: Records
     """One header, for its type: none is kept."""
-    events: Any
+    events: Column
     """Time, pair and kind of what was completed (`weft.netsim.host.mrc_host`)."""
-    told: Any
-    """Rows used of `events`, in entry 1 as in a sheet's count."""
-    count: Any
+    events_used: Column
+    """Rows used of `events`, in entry 1 as in the count of a packet pool."""
+    count: Column
     """Counters."""
-    peaks: Any
+    peaks: Column
     """Deepest data queue of every stage."""
-    lost: Any
+    lost: Column
     """Port, half, PSN (-1 for control) and slot of packets lost to faults."""
-    seen: Any
+    seen: Column
     """Pair, PSN and time of data that had been watched for."""
-    first: Any
+    first: Column
     """First arrival for every port or NIC of the node at hand."""
-    came: Any
+    came: Column
     """Of every arrival, `CAME` entries: its key, its row of the wire, and the next one for the same port or NIC. An
     arrival is known by where its entries begin."""
-    order: Any
+    order: Column
     """Arrivals of one port or NIC, being sorted."""
-    room: Any
+    room: Column
     """Bytes that each port of the NIC at hand can take."""
-    grant: Any
+    grant: Column
     """Bytes that each rate makes in a slot, for some slots in a row: by the low bits of a slot's number."""
 
 
-class Outbox(NamedTuple):
-    """Where one NIC sends from in one slot; the rules of `weft.netsim.host.mrc_host` take it for their sheet."""
+class KernelColumns(NamedTuple):
+    """Everything that all shards of a run share. One record, so that a rule takes it and a shard and little else.
 
-    f: Any
-    w: Any
-    q: Any
-    t: Any
-    d: Any
-    busy: Any
-    each: Any
-    """What is known of every half."""
-    part: int
+    Compiled rules are inlined into each other, so that passing it costs no instruction.
+    """
+
+    fabric: Fabric
+    """Ports and nodes."""
+    wires: Wires
+    """Packets in flight on links."""
+    queues: Queues
+    """Packets that wait in ports."""
+    hosts: HostState
+    """NICs and their queue pairs: `HostState`, or what takes its place for another transport."""
+    routing: Routing
+    """How EVs become paths."""
+    busy: Column
+    """A bit for every port that holds packets: a word of `WORD_BITS` ports of a switch, a word for each NIC."""
+
+
+class Outbox(NamedTuple):
+    """Where one NIC sends from in one slot; the rules of `weft.netsim.host.mrc_host` take it for their packet pool."""
+
+    columns: KernelColumns
+    shard: Shard
     nic: int
     slot: int
     first_port: int
     """The NIC's first port; its others follow, a plane each."""
     word: int
     """Where in `busy` the bits of its ports stand."""
-    pool: Any
-    events: Any
-    count: Any
-    """These three are the desk's."""
+    pool: Records
+    events: Column
+    count: Column
+    """These three are the shard's, under the names that the rules know."""
+    free: Column
+    out: Column
+    """Never looked at: the kernel replaces `take_head`, `give_head` and `emit`, which alone would."""
 
 
 CAME, AT, NEXT = 4, 1, 2
@@ -233,32 +257,32 @@ CHUNK_SHIFT, NO_CHUNK = 32, -1 << 32
 ANSWERS = 4
 """Packets that a NIC may send in answer to one."""
 GRANT_SLOTS = 32
-"""Slots of `Desk.grant`, at least those of a round."""
+"""Slots of `Shard.grant`, at least those of a round."""
 
 
 @replaceable("never where switches only queue")
 @rule
-def pauses(f: Any) -> bool:
+def pauses(fabric: Fabric) -> bool:
     """Return whether switches pause what fills them."""
-    return f.figures[PAUSING] != 0
+    return fabric.figures[PAUSING] != 0
 
 
 @replaceable("never where switches only queue")
 @rule
-def keeps_order(f: Any) -> bool:
+def keeps_order(fabric: Fabric) -> bool:
     """Return whether nothing overtakes on a link."""
-    return f.figures[ORDERED] != 0
+    return fabric.figures[ORDERED] != 0
 
 
 @replaceable("never where switches only queue")
 @rule
-def chooses(f: Any) -> bool:
+def chooses(fabric: Fabric) -> bool:
     """Return whether switches choose uplinks."""
-    return f.figures[ADAPTIVE] != 0
+    return fabric.figures[ADAPTIVE] != 0
 
 
 @rule
-def never(_f: Any) -> bool:
+def never(_fabric: Fabric) -> bool:
     """Take the place of those three where switches do none of it: what is never done need not be asked for."""
     return False
 
@@ -267,9 +291,9 @@ PLAINLY = {pauses: never, keeps_order: never, chooses: never}
 
 
 @rule
-def granted(f: Any, rate: int, slot: int) -> int:
+def granted(fabric: Fabric, rate: int, slot: int) -> int:
     """Return the whole bytes that a rate has been granted up to the end of `slot`."""
-    row = f.rates[rate]
+    row = fabric.rates[rate]
     slots = slot + 1
     blocks = slots >> BLOCK_BITS
     left = slots & ((1 << BLOCK_BITS) - 1)

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from weft.core.errors import LimitReachedError
 from weft.netsim.kernel import layout
@@ -18,7 +19,7 @@ Found = tuple[int, int, bool]
 class LinkFaults:
     """What is wrong with every port."""
 
-    def __init__(self, fabric: layout.Fabric, row_of: Any, rates: int, slot_ps: int) -> None:
+    def __init__(self, fabric: layout.Fabric, row_of: NDArray[np.int64], rates: int, slot_ps: int) -> None:
         self._fabric, self._row_of, self._slot_ps = fabric, row_of, slot_ps
         self._rates = fabric.rates[:rates, layout.BPS].tolist()
         self._losses = [0]
@@ -78,19 +79,19 @@ class LinkFaults:
                 keep = keep * (LOSS_ONE - each.amount) // LOSS_ONE
             elif each.effect == "slow":
                 slow = slow * each.amount // SLOW_ONE
-        dark = any(each.effect in ("down", "swallow") for each in faults.values())
-        row[layout.LINK_FAULT] = self._harm(layout.LINK_DOWN if dark else LOSS_ONE - keep)
+        down = any(each.effect in ("down", "swallow") for each in faults.values())
+        row[layout.LINK_FAULT] = self._number_of(layout.LINK_DOWN if down else LOSS_ONE - keep)
         full_bps = self._full_bps.setdefault(port, self._rates[int(row[layout.RATE])])
         self._set_rate(row, max(1, full_bps * slow // SLOW_ONE), slot)
 
-    def _harm(self, harm: int) -> int:
-        if harm not in self._losses:
-            self._losses.append(harm)
-            self._check(len(self._losses), len(self._fabric.harms))
-            self._fabric.harms[len(self._losses) - 1] = harm
-        return self._losses.index(harm)
+    def _number_of(self, loss: int) -> int:
+        if loss not in self._losses:
+            self._losses.append(loss)
+            self._check(len(self._losses), len(self._fabric.link_faults))
+            self._fabric.link_faults[len(self._losses) - 1] = loss
+        return self._losses.index(loss)
 
-    def _set_rate(self, row: Any, rate_bps: int, slot: int) -> None:
+    def _set_rate(self, row: NDArray[np.int32], rate_bps: int, slot: int) -> None:
         """Change the rate from `slot` on; what was granted before stays."""
         was_bps = self._rates[int(row[layout.RATE])]
         if rate_bps == was_bps:

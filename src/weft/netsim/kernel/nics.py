@@ -3,13 +3,11 @@
 The rules of `weft.netsim.host.mrc_host` decide; here packets are unpacked for them and packed again.
 """
 
-from typing import Any
-
 from weft.core.compile.intrinsics import stack_row
 from weft.core.compile.rules import rule
 from weft.mrc.columns import DATA, EV_PROBE, NACK, NEVER, PORT_STATUS, PROBE, SACK
 from weft.mrc.rules.numbers import seq_near
-from weft.netsim.host.host_state import AT_NIC, SEEN_AS
+from weft.netsim.host.host_state import AT_NIC, SEEN_AS, Column, HostState, Record
 from weft.netsim.host.mrc_host import emit, give_head, send_control, send_data, take_head, take_one
 from weft.netsim.host.prefetch import prefetch_acked, prefetch_data, prefetch_nic, prefetch_path, prefetch_windows
 from weft.netsim.kernel.layout import (
@@ -63,19 +61,23 @@ from weft.netsim.kernel.layout import (
     VERDICT_MASK,
     VERDICT_SHIFT,
     WATCHING,
+    Fabric,
+    KernelColumns,
     Outbox,
+    Shard,
+    Wires,
 )
 from weft.netsim.kernel.queues import append, on_the_way, send_at_once, take_queue_row, transmit
 from weft.netsim.kernel.switches import in_order, release_arrivals, take_arrivals
 from weft.netsim.kernel.wires import OUT_OF_LOG
-from weft.netsim.transports.routing import STRIDE, plane_of, way_of
+from weft.netsim.transports.routing import STRIDE, Routing, plane_of, way_of
 
 _AHEAD, _NEXT = 4, 2
 """How many NICs before its turn a NIC's rows are named to memory at the beginning of a round, and its windows."""
 
 
 @rule
-def unpack(h: Any, t: Any, packet: Any, head: Any) -> None:
+def unpack(hosts: HostState, routing: Routing, packet: Column, head: Record) -> None:
     """Write what a packet says into a header, as far as those who take it in look at it."""
     state = packet[STATE]
     half = packet[NAME] >> HALF_SHIFT
@@ -96,7 +98,7 @@ def unpack(h: Any, t: Any, packet: Any, head: Any) -> None:
         head["cack_psn"] = state & PSN_MASK
         head["ack_psn_offset"] = (number ^ SIGN16) - SIGN16
         head["probe_response"] = 1 if state & PROBED else 0
-        head["mpr"] = h.r.params[0]["mpr"]
+        head["mpr"] = hosts.r.params[0]["mpr"]
         head["sack_offset"] = packet[GOAL] >> OFFSET_SHIFT
         head["bitmap_low"] = packet[EXTRA] & LOW32
         head["bitmap_high"] = (packet[EXTRA] >> HALF_SHIFT) & LOW32
@@ -107,11 +109,11 @@ def unpack(h: Any, t: Any, packet: Any, head: Any) -> None:
     else:
         head["id"] = number
         head["port_status"] = packet[EXTRA]
-        head["plane"] = plane_of(t, head["value"]) if kind in (EV_PROBE, PORT_STATUS, PROBE) else 0
+        head["plane"] = plane_of(routing, head["value"]) if kind in (EV_PROBE, PORT_STATUS, PROBE) else 0
 
 
 @rule
-def pack(head: Any, kind: int, hops: int, packet: Any) -> None:
+def pack(head: Record, kind: int, hops: int, packet: Column) -> None:
     """Write a header into the words of a packet; its number, place and goal are another's business."""
     packet[NAME] = (head["value"] & LOW32) | ((2 * head["pair"] + head["half"]) << HALF_SHIFT)
     packet[EXTRA] = 0
@@ -133,10 +135,10 @@ def pack(head: Any, kind: int, hops: int, packet: Any) -> None:
 
 
 @rule
-def _goal(f: Any, each: Any, t: Any, half: int, plane: int, route: int) -> int:
+def _goal(fabric: Fabric, each: Column, routing: Routing, half: int, plane: int, route: int) -> int:
     """Return the destination and the uplinks of a packet that a half sends with EV bits `route`."""
-    way = way_of(t, half, each[half, SEEN_AS], route - plane * t.figures[STRIDE])
-    seconds = f.figures[SECONDS]
+    way = way_of(routing, half, each[half, SEEN_AS], route - plane * routing.figures[STRIDE])
+    seconds = fabric.figures[SECONDS]
     if seconds == 1:
         return each[half ^ 1, AT_NIC] | (way << UPLINK_SHIFT)
     first = way // seconds
@@ -144,35 +146,37 @@ def _goal(f: Any, each: Any, t: Any, half: int, plane: int, route: int) -> int:
 
 
 @rule
-def launch(box: Any, head: Any, i: int, half: int, route: int, size: int, time_ps: int) -> None:
-    """Send a packet of a NIC, or put it into the queue of its port: `emit` of the engine."""
-    f, d, nic = box.f, box.d, box.nic
+def launch(outbox: Outbox, head: Record, half: int, route: int, size: int, time_ps: int) -> None:
+    """Send a packet of a NIC, or put it into the queue of its port: takes the place of `emit` in the kernel."""
+    columns, shard, nic = outbox.columns, outbox.shard, outbox.nic
+    fabric = columns.fabric
     kind = head["kind"]
-    head["pair"] = i
-    head["half"] = half
-    plane = plane_of(box.t, route)
-    port = f.ports[box.first_port + plane]
-    now_ps = time_ps - box.slot * f.figures[SLOT_PS]
-    if send_at_once(f, d, port, size, box.slot):
-        packet = box.w.rows[on_the_way(f, box.w, d, box.part, port, now_ps, size, box.slot)]
+    head["pair"] = half >> 1
+    head["half"] = half & 1
+    plane = plane_of(columns.routing, route)
+    port = fabric.ports[outbox.first_port + plane]
+    now_ps = time_ps - outbox.slot * fabric.figures[SLOT_PS]
+    if send_at_once(fabric, shard, port, size, outbox.slot):
+        packet = columns.wires.rows[on_the_way(columns, shard, port, now_ps, size, outbox.slot)]
         hops = 1
     else:
-        row = take_queue_row(box.q, d, box.part)
-        append(box.q, port, row, kind != DATA, size)
-        box.busy[box.word] |= 1 << plane
-        packet = box.q.rows[row]
+        row = take_queue_row(columns.queues, shard)
+        append(columns.queues, port, row, kind != DATA, size)
+        columns.busy[outbox.word] |= 1 << plane
+        packet = columns.queues.rows[row]
         packet[PLACE] = now_ps
         hops = 0
     pack(head, kind, hops, packet)
-    packet[UID] = (nic << UID_BITS) + f.sent[nic]
-    goal = _goal(f, box.each, box.t, 2 * i + half, plane, route)
+    # A NIC's own count makes the number unique without a counter that threads would share.
+    packet[UID] = (nic << UID_BITS) + fabric.sent[nic]
+    goal = _goal(fabric, columns.hosts.nics.each, columns.routing, half, plane, route)
     packet[GOAL] = goal | (head["sack_offset"] << OFFSET_SHIFT) if kind == SACK else goal
-    f.sent[nic] += 1
-    d.count[INJECTED] += 1
+    fabric.sent[nic] += 1
+    shard.count[INJECTED] += 1
 
 
 @rule
-def forget(_box: Any, _head: Any) -> None:
+def forget(_outbox: Outbox, _head: Record) -> None:
     """Take the place of `give_head`: nobody keeps headers here."""
 
 
@@ -181,116 +185,122 @@ AT_ONCE = {take_head: stack_row, give_head: forget, emit: launch}
 
 
 @rule
-def take_in_nic(box: Any, h: Any, local: int) -> int:
+def take_in_nic(outbox: Outbox, hosts: HostState, local: int) -> int:
     """Take in what arrived at one NIC; return how far into the slot the last of it came."""
-    f, w, d = box.f, box.w, box.d
-    start_ps = box.slot * f.figures[SLOT_PS]
+    columns, shard = outbox.columns, outbox.shard
+    fabric, wires = columns.fabric, columns.wires
+    start_ps = outbox.slot * fabric.figures[SLOT_PS]
     place_ps = 0
-    count = in_order(w, d, local, True)
-    head = stack_row(box)
+    count = in_order(wires, shard, local, True)
+    head = stack_row(outbox)
     for k in range(count):
-        packet = w.rows[d.came[d.order[k] + AT]]
+        packet = wires.rows[shard.came[shard.order[k] + AT]]
         state = packet[STATE]
-        unpack(h, box.t, packet, head)
+        unpack(hosts, columns.routing, packet, head)
         place_ps = packet[PLACE] & PLACE_MASK
         marked = 1 if state & MARKED else 0
-        d.count[MARKS] += marked
-        fresh = take_one(h, box, head, marked, (state >> TRIM_SHIFT) & TRIM_MASK, start_ps + place_ps)
-        if fresh and f.figures[WATCHING]:
-            _note_seen(f, h, d, head["pair"], head["psn"], start_ps + place_ps)
-    d.count[DELIVERED] += count
+        shard.count[MARKS] += marked
+        fresh = take_one(hosts, outbox, head, marked, (state >> TRIM_SHIFT) & TRIM_MASK, start_ps + place_ps)
+        if fresh and fabric.figures[WATCHING]:
+            _note_seen(fabric, hosts, shard, head["pair"], head["psn"], start_ps + place_ps)
+    shard.count[DELIVERED] += count
     return place_ps
 
 
 @rule
-def _note_seen(f: Any, h: Any, d: Any, pair: int, psn: int, time_ps: int) -> None:
+def _note_seen(fabric: Fabric, hosts: HostState, shard: Shard, pair: int, psn: int, time_ps: int) -> None:
     """Note the arrival of data that may have been lost to a fault before."""
-    seq = seq_near(psn, h.r.qp[pair]["expected"])
-    if f.watched[pair, 0] <= seq <= f.watched[pair, 1]:
-        at = d.count[SEEN]
-        if at >= len(d.seen):
-            d.count[FAULTY] = OUT_OF_LOG
+    seq = seq_near(psn, hosts.r.qp[pair]["expected"])
+    if fabric.watched[pair, 0] <= seq <= fabric.watched[pair, 1]:
+        at = shard.count[SEEN]
+        if at >= len(shard.seen):
+            shard.count[FAULTY] = OUT_OF_LOG
             return
-        d.seen[at, 0] = pair
-        d.seen[at, 1] = seq
-        d.seen[at, 2] = time_ps
-        d.count[SEEN] = at + 1
+        shard.seen[at, 0] = pair
+        shard.seen[at, 1] = seq
+        shard.seen[at, 2] = time_ps
+        shard.count[SEEN] = at + 1
 
 
 @rule
-def _send(box: Any, h: Any, phase_ps: int) -> int:
+def _send(outbox: Outbox, hosts: HostState, phase_ps: int) -> int:
     """Let a NIC send data while its ports have room; return how many packets."""
-    f, d = box.f, box.d
+    fabric, shard = outbox.columns.fabric, outbox.shard
     free = 0
-    for plane in range(f.figures[PLANES]):
-        room = f.figures[FULL] - f.ports[box.first_port + plane, DATA_BYTES]
-        d.room[plane] = room
+    for plane in range(fabric.figures[PLANES]):
+        room = fabric.figures[FULL] - fabric.ports[outbox.first_port + plane, DATA_BYTES]
+        shard.room[plane] = room
         free |= (1 if room > 0 else 0) << plane
-    return send_data(h, box, box.nic, box.slot * f.figures[SLOT_PS] + phase_ps, d.room, free)
+    return send_data(hosts, outbox, outbox.nic, outbox.slot * fabric.figures[SLOT_PS] + phase_ps, shard.room, free)
 
 
 @rule
-def _prefetch_paths(w: Any, h: Any, d: Any, entries: int) -> None:
+def _prefetch_paths(wires: Wires, hosts: HostState, shard: Shard, entries: int) -> None:
     """Name the EVs and packets that the SACKs among the arrivals in so many `entries` tell of."""
     for each in range(0, entries, CAME):
-        packet = w.rows[d.came[each + AT]]
+        packet = wires.rows[shard.came[each + AT]]
         state = packet[STATE]
         if (state >> KIND_SHIFT) & KIND_MASK == SACK:
             pair = packet[NAME] >> PAIR_SHIFT
-            prefetch_path(h, pair, state + (state >> NUMBER_SHIFT))
-            prefetch_acked(h, pair, (state & PSN_MASK) + (packet[GOAL] >> OFFSET_SHIFT), packet[EXTRA])
+            prefetch_path(hosts, pair, state + (state >> NUMBER_SHIFT))
+            prefetch_acked(hosts, pair, (state & PSN_MASK) + (packet[GOAL] >> OFFSET_SHIFT), packet[EXTRA])
 
 
 @rule
-def _prefetch_nics(h: Any, nic: int, left: int) -> None:
+def _prefetch_nics(hosts: HostState, nic: int, left: int) -> None:
     """Name what will be looked at of NICs that follow soon, where `left` of the node, with this one, are left."""
     if left > _AHEAD:
-        prefetch_nic(h, nic + _AHEAD)
+        prefetch_nic(hosts, nic + _AHEAD)
     if left > _NEXT:
-        prefetch_windows(h, nic + _NEXT)
+        prefetch_windows(hosts, nic + _NEXT)
 
 
 @rule
-def _transmit_all(f: Any, w: Any, q: Any, busy: Any, d: Any, part: int, first_port: int, word: int, slot: int) -> None:
+def _transmit_all(columns: KernelColumns, shard: Shard, first_port: int, word: int, slot: int) -> None:
     """Let the ports of a NIC send what they may in a slot."""
-    for plane in range(f.figures[PLANES]):
-        port = f.ports[first_port + plane]
-        if busy[word] >> plane & 1 and not transmit(f, w, q, d, part, port, slot):
+    fabric, busy = columns.fabric, columns.busy
+    for plane in range(fabric.figures[PLANES]):
+        port = fabric.ports[first_port + plane]
+        if busy[word] >> plane & 1 and not transmit(columns, shard, port, slot):
             busy[word] &= ~(1 << plane)
-    d.count[BUSY] += 1 if busy[word] else 0
+    shard.count[BUSY] += 1 if busy[word] else 0
 
 
 @rule
-def nic_step(f: Any, w: Any, q: Any, h: Any, t: Any, busy: Any, d: Any, part: int, number: int, slot: int) -> None:
+def nic_step(columns: KernelColumns, shard: Shard, number: int, slot: int) -> None:
     """Do what the NICs of one node do in one slot."""
-    node = f.nodes[number]
-    start_ps = slot * f.figures[SLOT_PS]
-    _prefetch_paths(w, h, d, take_arrivals(f, w, h, busy, d, part, number, slot))
+    fabric, wires, hosts, busy = columns.fabric, columns.wires, columns.hosts, columns.busy
+    node = fabric.nodes[number]
+    start_ps = slot * fabric.figures[SLOT_PS]
+    _prefetch_paths(wires, hosts, shard, take_arrivals(columns, shard, number, slot))
     due_ps = NEVER
     awake = 0
-    begins = slot % f.figures[ROUND_SLOTS] == 0
+    begins = slot % fabric.figures[ROUND_SLOTS] == 0
     for local in range(node[NICS]):
         nic = node[FIRST_NIC] + local
         if begins:
-            _prefetch_nics(h, nic, node[NICS] - local)
+            _prefetch_nics(hosts, nic, node[NICS] - local)
         word = node[FIRST_WORD] + local
-        first_port = node[FIRST_PORT] + local * f.figures[PLANES]
-        box = Outbox(f, w, q, t, d, busy, h.each, part, nic, slot, first_port, word, d.pool, d.events, d.told)
+        first_port = node[FIRST_PORT] + local * fabric.figures[PLANES]
+        outbox = Outbox(
+            columns, shard, nic, slot, first_port, word, shard.pool, shard.events, shard.events_used, shard.events_used,
+            shard.events,
+        )  # fmt: skip
         phase_ps = 0
-        if d.first[local] >= 0:
-            phase_ps = take_in_nic(box, h, local)
-        if h.due[nic] <= start_ps:
-            send_control(h, box, nic, start_ps)
-        if h.awake[nic]:
-            if f.last_sent[nic] == slot - 1:
+        if shard.first[local] >= 0:
+            phase_ps = take_in_nic(outbox, hosts, local)
+        if hosts.nics.due[nic] <= start_ps:
+            send_control(hosts, outbox, nic, start_ps)
+        if hosts.nics.awake[nic]:
+            if fabric.last_sent[nic] == slot - 1:
                 phase_ps = 0
-            if _send(box, h, phase_ps):
-                f.last_sent[nic] = slot
-                prefetch_data(h, nic)
+            if _send(outbox, hosts, phase_ps):
+                fabric.last_sent[nic] = slot
+                prefetch_data(hosts, nic)
         if busy[word]:
-            _transmit_all(f, w, q, busy, d, part, first_port, word, slot)
-        due_ps = min(due_ps, h.due[nic])
-        awake |= h.awake[nic]
-    f.due[number] = due_ps
-    f.awake[number] = awake
-    release_arrivals(w, part, number, slot)
+            _transmit_all(columns, shard, first_port, word, slot)
+        due_ps = min(due_ps, hosts.nics.due[nic])
+        awake |= hosts.nics.awake[nic]
+    fabric.due[number] = due_ps
+    fabric.awake[number] = awake
+    release_arrivals(wires, shard.part, number, slot)

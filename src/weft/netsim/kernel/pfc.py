@@ -33,7 +33,7 @@ class PauseColumns:
         if not paused:
             return
         waits = self._waits(paused)
-        held_back = {p for p in paused if fabric.holds[p, layout.ASKED] and not self._is_dark(p)}
+        held_back = {p for p in paused if fabric.holds[p, layout.ASKED] and not self._is_down(p)}
         self.record.see(waits, held_back, int(fabric.figures[layout.XON]), now_ps, self._innocent)
 
     def _waits(self, paused: set[int]) -> dict[int, dict[int, int]]:
@@ -66,10 +66,10 @@ class PauseColumns:
         for number in np.flatnonzero(late).tolist():
             is_stopped(fabric, fabric.ports[int(self._world.row_of[number])], slot - 1)
 
-    def _is_dark(self, number: int) -> bool:
+    def _is_down(self, number: int) -> bool:
         fabric = self._world.fabric
-        harm = int(fabric.ports[int(self._world.row_of[number]), layout.LINK_FAULT])
-        return harm > 0 and int(fabric.harms[harm]) == layout.LINK_DOWN
+        fault = int(fabric.ports[int(self._world.row_of[number]), layout.LINK_FAULT])
+        return fault > 0 and int(fabric.link_faults[fault]) == layout.LINK_DOWN
 
     def _waiting(self, row: int) -> "Iterator[np.ndarray]":
         """Go through the data queue of the port in `row`."""
@@ -89,7 +89,7 @@ class PauseColumns:
     def _path(self, number: int, half: int, goal: int) -> tuple[int, ...]:
         """Return the ports of a packet's path."""
         network = self._world.network
-        source = int(self._world.endpoints.halves.each[half, AT_NIC])
+        source = int(self._world.endpoints.host_state.nics.each[half, AT_NIC])
         plane = int(network.topology.links.plane[number // 2])
         first, second = (goal >> shift & layout.UPLINK_MASK for shift in (layout.UPLINK_SHIFT, layout.SECOND_SHIFT))
         return network.path(source, goal & layout.PORT_MASK, plane, first * max(1, network.shape.t1_up) + second)

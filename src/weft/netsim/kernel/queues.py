@@ -4,12 +4,11 @@ The same for the ports of switches and NICs; a NIC's own have no limits. What a 
 by its grade, a row of numbers.
 """
 
-from typing import Any
-
 from weft.core.compile.intrinsics import copy_four, prefetch
 from weft.core.compile.rules import rule
 from weft.mrc.columns import DATA, NEVER
 from weft.mrc.rules.numbers import mix64
+from weft.netsim.host.host_state import Column
 from weft.netsim.kernel.layout import (
     AFTER,
     ASKED,
@@ -92,6 +91,10 @@ from weft.netsim.kernel.layout import (
     WORDS,
     XOFF,
     XON,
+    Fabric,
+    KernelColumns,
+    Queues,
+    Shard,
     granted,
     keeps_order,
     pauses,
@@ -103,7 +106,7 @@ _BITS = 8 * 10**12
 
 
 @rule
-def size_of(sizes: Any, state: int) -> int:
+def size_of(sizes: Column, state: int) -> int:
     """Return the bytes of a packet on the wire; data is what is no control packet."""
     if state & CONTROL == 0:
         return sizes[DATA] + ((state >> NUMBER_SHIFT) & NUMBER_MASK)
@@ -111,97 +114,98 @@ def size_of(sizes: Any, state: int) -> int:
 
 
 @rule
-def take_queue_row(q: Any, d: Any, part: int) -> int:
+def take_queue_row(queues: Queues, shard: Shard) -> int:
     """Take a free row of a part's queues."""
-    height = q.free[part, 0]
+    height = queues.free[shard.part, 0]
     if height > 0:
-        q.free[part, 0] = height - 1
-        return q.spare[part, height - 1]
-    found = q.free[part, 1]
-    if found >= q.free[part, 2]:
-        d.count[FAULTY] = OUT_OF_ROWS
+        queues.free[shard.part, 0] = height - 1
+        return queues.spare[shard.part, height - 1]
+    found = queues.free[shard.part, 1]
+    if found >= queues.free[shard.part, 2]:
+        shard.count[FAULTY] = OUT_OF_ROWS
         return found - 1
-    q.free[part, 1] = found + 1
+    queues.free[shard.part, 1] = found + 1
     return found
 
 
 @rule
-def give_queue_row(q: Any, part: int, row: int) -> None:
+def give_queue_row(queues: Queues, part: int, row: int) -> None:
     """Give a row of a part's queues back."""
-    height = q.free[part, 0]
-    q.spare[part, height] = row
-    q.free[part, 0] = height + 1
+    height = queues.free[part, 0]
+    queues.spare[part, height] = row
+    queues.free[part, 0] = height + 1
 
 
 @rule
-def append(q: Any, port: Any, row: int, control: bool, size: int) -> None:
+def append(queues: Queues, port: Column, row: int, control: bool, size: int) -> None:
     """Put the packet in `row` at the end of a port's control or data queue."""
-    q.rows[row, AFTER] = -1
-    q.rows[row, BYTES] = size
+    queues.rows[row, AFTER] = -1
+    queues.rows[row, BYTES] = size
     if control:
         if port[CONTROL_FIRST] < 0:
             port[CONTROL_FIRST] = row
         else:
-            q.rows[port[CONTROL_LAST], AFTER] = row
+            queues.rows[port[CONTROL_LAST], AFTER] = row
         port[CONTROL_LAST] = row
         port[CONTROL_BYTES] += size
     else:
         if port[DATA_FIRST] < 0:
             port[DATA_FIRST] = row
         else:
-            q.rows[port[DATA_LAST], AFTER] = row
+            queues.rows[port[DATA_LAST], AFTER] = row
         port[DATA_LAST] = row
         port[DATA_BYTES] += size
 
 
 @rule
-def admit(f: Any, q: Any, h: Any, d: Any, part: int, port: Any, packet: Any, key: int) -> bool:
+def admit(columns: KernelColumns, shard: Shard, port: Column, packet: Column, key: int) -> bool:
     """Queue a packet that arrived at a switch, or trim it, or drop it; return whether it was queued whole."""
-    grade = f.grades[port[GRADE]]
+    fabric, queues = columns.fabric, columns.queues
+    grade = fabric.grades[port[GRADE]]
     state = packet[STATE]
-    size = size_of(h.sizes, state)
+    size = size_of(columns.hosts.nics.sizes, state)
     trimmed = False
     if state & CONTROL == 0:
-        if pauses(f):
+        if pauses(fabric):
             came_over = (packet[PLACE] >> PLACE_BITS) & PORT_MASK
-            if f.holds[came_over, OVERRUN]:
-                d.count[DROPPED] += 1
+            if fabric.holds[came_over, OVERRUN]:
+                shard.count[DROPPED] += 1
                 return False
-            f.holds[came_over, HELD] += size
+            fabric.holds[came_over, HELD] += size
         if port[DATA_BYTES] + size > grade[DATA_LIMIT]:
-            if f.figures[TRIMMING] == 0:
-                d.count[DROPPED] += 1
+            if fabric.figures[TRIMMING] == 0:
+                shard.count[DROPPED] += 1
                 return False
             trimmed = True
-            d.count[TRIMMED] += 1
+            shard.count[TRIMMED] += 1
             state |= CONTROL | ((2 if grade[LAST_HOP] else 1) << TRIM_SHIFT)
-            size = f.figures[HEADER]
+            size = fabric.figures[HEADER]
     control = state & CONTROL != 0
     if control and port[CONTROL_BYTES] + size > grade[CONTROL_LIMIT]:
-        d.count[DROPPED] += 1
+        shard.count[DROPPED] += 1
         return False
-    row = take_queue_row(q, d, part)
-    target = q.rows[row]
+    row = take_queue_row(queues, shard)
+    target = queues.rows[row]
     target[UID] = packet[UID]
     target[PLACE] = (packet[PLACE] & PLACE_MASK) | ((key & _DIE_MASK) << PLACE_BITS)
     copy_four(target, packet, NAME)
     if trimmed:
         target[STATE] = state
-    if pauses(f) and packet[STATE] & CONTROL == 0:
+    if pauses(fabric) and packet[STATE] & CONTROL == 0:
         target[EXTRA] = (packet[PLACE] >> PLACE_BITS) & PORT_MASK
-    append(q, port, row, control, size)
+    append(queues, port, row, control, size)
     return not trimmed
 
 
 @rule
-def note_peak(f: Any, d: Any, port: Any) -> None:
+def note_peak(fabric: Fabric, shard: Shard, port: Column) -> None:
     """Note how much data waits at a port that packets were queued at."""
-    stage = f.grades[port[GRADE], STAGE]
-    d.peaks[stage] = max(d.peaks[stage], port[DATA_BYTES])
+    stage = fabric.grades[port[GRADE], STAGE]
+    shard.peaks[stage] = max(shard.peaks[stage], port[DATA_BYTES])
 
 
 @rule
-def credit_of(f: Any, d: Any, port: Any, slot: int) -> int:
+def credit_of(fabric: Fabric, shard: Shard, port: Column, slot: int) -> int:
     """Return what a port may still send in a slot, in bytes; when first asked in a slot it is granted that slot's.
 
     What it owed has shrunk since it was last asked, and it saved nothing.
@@ -210,39 +214,42 @@ def credit_of(f: Any, d: Any, port: Any, slot: int) -> int:
         credit = min(0, port[CREDIT])
         rate = port[RATE]
         if credit < 0 and port[CREDITED] < slot - 1:
-            credit = min(0, credit + granted(f, rate, slot - 1) - granted(f, rate, port[CREDITED]))
-        port[CREDIT] = credit + d.grant[slot & (GRANT_SLOTS - 1), rate]
+            credit = min(0, credit + granted(fabric, rate, slot - 1) - granted(fabric, rate, port[CREDITED]))
+        port[CREDIT] = credit + shard.grant[slot & (GRANT_SLOTS - 1), rate]
         port[CREDITED] = slot
     return port[CREDIT]
 
 
 @rule
-def cross(f: Any, w: Any, h: Any, d: Any, part: int, port: Any, packet: Any, slot: int) -> bool:
+def cross(columns: KernelColumns, shard: Shard, port: Column, packet: Column, slot: int) -> bool:
     """Send a packet that comes alone to an empty port of a switch straight on; return whether it could go.
 
     The same as `admit` and `transmit` would do, without a stop in a queue.
     """
+    fabric = columns.fabric
     # Asked again further on, and first of all here: most ports hold something.
     if port[DATA_FIRST] >= 0 or port[CONTROL_FIRST] >= 0:
         return False
-    grade = f.grades[port[GRADE]]
+    grade = fabric.grades[port[GRADE]]
     state = packet[STATE]
-    size = size_of(h.sizes, state)
+    size = size_of(columns.hosts.nics.sizes, state)
     control = state & CONTROL != 0
-    if size > grade[CONTROL_LIMIT if control else DATA_LIMIT] or not send_at_once(f, d, port, size, slot):
+    if size > grade[CONTROL_LIMIT if control else DATA_LIMIT] or not send_at_once(fabric, shard, port, size, slot):
         return False
-    _launch(f, w, d, part, port, packet, state, size, slot)
-    if not control and size > d.peaks[grade[STAGE]]:
-        d.peaks[grade[STAGE]] = size
+    # A packet waits in whole slots; its place within the slot stays what its delays made it.
+    row = on_the_way(columns, shard, port, packet[PLACE] & PLACE_MASK, size, slot)
+    _write(columns.wires.rows[row], packet, state)
+    if not control and size > shard.peaks[grade[STAGE]]:
+        shard.peaks[grade[STAGE]] = size
     return True
 
 
 @rule
-def send_at_once(f: Any, d: Any, port: Any, size: int, slot: int) -> bool:
+def send_at_once(fabric: Fabric, shard: Shard, port: Column, size: int, slot: int) -> bool:
     """Take what a packet needs from a port where nothing waits and that may send; return whether it may go."""
-    if port[DATA_FIRST] >= 0 or port[CONTROL_FIRST] >= 0 or port[LINK_FAULT] != 0 or pauses(f):
+    if port[DATA_FIRST] >= 0 or port[CONTROL_FIRST] >= 0 or port[LINK_FAULT] != 0 or pauses(fabric):
         return False
-    credit = credit_of(f, d, port, slot)
+    credit = credit_of(fabric, shard, port, slot)
     if credit <= 0:
         return False
     port[CREDIT] = credit - size
@@ -250,15 +257,16 @@ def send_at_once(f: Any, d: Any, port: Any, size: int, slot: int) -> bool:
 
 
 @rule
-def transmit(f: Any, w: Any, q: Any, d: Any, part: int, port: Any, slot: int) -> bool:
+def transmit(columns: KernelColumns, shard: Shard, port: Column, slot: int) -> bool:
     """Let a port send what it may in a slot; return whether anything still waits."""
-    credit = credit_of(f, d, port, slot)
-    stopped = pauses(f) and is_stopped(f, port, slot)
+    fabric, queues = columns.fabric, columns.queues
+    credit = credit_of(fabric, shard, port, slot)
+    stopped = pauses(fabric) and is_stopped(fabric, port, slot)
     while credit > 0:
         mark = 0
         row = port[CONTROL_FIRST]
         if row >= 0:
-            packet = q.rows[row]
+            packet = queues.rows[row]
             size = packet[BYTES]
             port[CONTROL_FIRST] = packet[AFTER]
             port[CONTROL_BYTES] -= size
@@ -266,29 +274,30 @@ def transmit(f: Any, w: Any, q: Any, d: Any, part: int, port: Any, slot: int) ->
             row = port[DATA_FIRST]
             if row < 0 or stopped:
                 break
-            packet = q.rows[row]
+            packet = queues.rows[row]
             size = packet[BYTES]
             port[DATA_FIRST] = packet[AFTER]
             port[DATA_BYTES] -= size
-            if pauses(f) and (packet[STATE] >> HOP_SHIFT) & HOP_MASK:
-                f.holds[packet[EXTRA], HELD] -= size
-            if port[DATA_BYTES] > port[MARK_FROM] and _marks(f.grades[port[GRADE]], port, packet):
+            if pauses(fabric) and (packet[STATE] >> HOP_SHIFT) & HOP_MASK:
+                fabric.holds[packet[EXTRA], HELD] -= size
+            if port[DATA_BYTES] > port[MARK_FROM] and _marks(fabric.grades[port[GRADE]], port, packet):
                 mark = MARKED
         credit -= size
-        if port[LINK_FAULT] == 0 or not _is_lost(f, d, port, packet, slot):
-            _launch(f, w, d, part, port, packet, packet[STATE] | mark, size, slot)
-        give_queue_row(q, part, row)
+        if port[LINK_FAULT] == 0 or not _is_lost(fabric, shard, port, packet, slot):
+            target = on_the_way(columns, shard, port, packet[PLACE] & PLACE_MASK, size, slot)
+            _write(columns.wires.rows[target], packet, packet[STATE] | mark)
+        give_queue_row(queues, shard.part, row)
     port[CREDIT] = credit
     following = port[CONTROL_FIRST] if port[CONTROL_FIRST] >= 0 else port[DATA_FIRST]
     if following >= 0:
-        prefetch(q.rows, following, UID)
+        prefetch(queues.rows, following, UID)
     return following >= 0
 
 
 @rule
-def is_stopped(f: Any, port: Any, slot: int) -> bool:
+def is_stopped(fabric: Fabric, port: Column, slot: int) -> bool:
     """Put pauses and resumes that act by now into force; return whether the port may start no data packet."""
-    row = f.holds[port[NUMBER]]
+    row = fabric.holds[port[NUMBER]]
     at = row[NEXT_READ]
     while row[CHANGES + at] <= slot:
         since = row[CHANGES + at]
@@ -301,27 +310,27 @@ def is_stopped(f: Any, port: Any, slot: int) -> bool:
         else:
             row[PAUSED_SLOTS] += since - row[PAUSED_SINCE]
     row[NEXT_READ] = at
-    return row[PAUSED] != 0 and (port[LINK_FAULT] == 0 or f.harms[port[LINK_FAULT]] != LINK_DOWN)
+    return row[PAUSED] != 0 and (port[LINK_FAULT] == 0 or fabric.link_faults[port[LINK_FAULT]] != LINK_DOWN)
 
 
 @rule
-def decide_pause(f: Any, d: Any, number: int, slot: int) -> None:
+def decide_pause(fabric: Fabric, shard: Shard, number: int, slot: int) -> None:
     """Ask the port with this number for a pause, or take that back, by what this slot leaves of it."""
-    row = f.holds[number]
+    row = fabric.holds[number]
     held = row[HELD]
-    row[OVERRUN] = 1 if held > f.figures[ROOM] else 0
-    wants = held > f.figures[XON] if row[ASKED] else held > f.figures[XOFF]
+    row[OVERRUN] = 1 if held > fabric.figures[ROOM] else 0
+    wants = held > fabric.figures[XON] if row[ASKED] else held > fabric.figures[XOFF]
     if wants == (row[ASKED] != 0):
         return
     row[ASKED] ^= 1
-    d.count[ASKS_SENT] += row[ASKED]
+    shard.count[ASKS_SENT] += row[ASKED]
     at = row[NEXT_WRITTEN]
     row[CHANGES + at] = slot + row[LAG]
     row[NEXT_WRITTEN] = at + 1 if at + 1 < MOST_CHANGES else 0
 
 
 @rule
-def held_behind(ports: Any, rows: Any, queues: Any, sums: Any, found: Any) -> int:
+def held_behind(ports: Column, rows: Column, queues: Column, sums: Column, found: Column) -> int:
     """Add up what came over each port and waits in the data queues of the switch ports in `queues`.
 
     Fills `found` with the port that it came over, the one that it waits at and the bytes, and returns how many there
@@ -348,8 +357,8 @@ def held_behind(ports: Any, rows: Any, queues: Any, sums: Any, found: Any) -> in
 
 
 @rule
-def _marks(grade: Any, port: Any, packet: Any) -> bool:
-    """Decide on a mark: the chance grows evenly between the two limits; the packet's key is the random draw."""
+def _marks(grade: Column, port: Column, packet: Column) -> bool:
+    """Decide on a mark: the chance grows evenly between the two limits; the packet's key is the die."""
     low, high = grade[ECN_LOW], grade[ECN_HIGH]
     if port[DATA_BYTES] >= high:
         return True
@@ -358,74 +367,74 @@ def _marks(grade: Any, port: Any, packet: Any) -> bool:
 
 
 @rule
-def _launch(f: Any, w: Any, d: Any, part: int, port: Any, packet: Any, state: int, size: int, slot: int) -> None:
-    """Put a packet on the wire, in this state; its place within the slot stays what its delays made it."""
-    row = on_the_way(f, w, d, part, port, packet[PLACE] & PLACE_MASK, size, slot)
-    target = w.rows[row]
+def _write(target: Column, packet: Column, state: int) -> None:
+    """Copy a packet onto its row of the wire, in this state and a hop further; its place is written already."""
     target[UID] = packet[UID]
     copy_four(target, packet, NAME)
     target[STATE] = state + (1 << HOP_SHIFT)
 
 
 @rule
-def on_the_way(f: Any, w: Any, d: Any, part: int, port: Any, now_ps: int, size: int, slot: int) -> int:
+def on_the_way(columns: KernelColumns, shard: Shard, port: Column, now_ps: int, size: int, slot: int) -> int:
     """Take a row of the wire for a packet that leaves `now_ps` into a slot; return it, its place written."""
-    slot_ps = f.figures[SLOT_PS]
+    fabric, wires = columns.fabric, columns.wires
+    slot_ps = fabric.figures[SLOT_PS]
     place_ps = now_ps + size * port[PACE] + port[WAY]
-    if slot_ps <= place_ps < f.figures[NEAR]:
-        slots = (place_ps * f.figures[PER_SLOT]) >> PER_SLOT_BITS
+    if slot_ps <= place_ps < fabric.figures[NEAR]:
+        slots = (place_ps * fabric.figures[PER_SLOT]) >> PER_SLOT_BITS
     else:
-        place_ps = _far_place(f, port, now_ps, size, slot)
-        slots = min(place_ps // slot_ps, f.figures[FURTHEST])
-    row = place_on_wire(w, d, part, port[FAR], slot + slots)
-    w.rows[row, PLACE] = (place_ps - slots * slot_ps) | (port[NUMBER] << PLACE_BITS)
-    prefetch(w.rows, row + 1, GOAL)
+        place_ps = _far_place(fabric, port, now_ps, size, slot)
+        slots = min(place_ps // slot_ps, fabric.figures[FURTHEST])
+    row = place_on_wire(wires, shard, port[FAR], slot + slots)
+    wires.rows[row, PLACE] = (place_ps - slots * slot_ps) | (port[NUMBER] << PLACE_BITS)
+    prefetch(wires.rows, row + 1, GOAL)
     return row
 
 
 @rule
-def _far_place(f: Any, port: Any, now_ps: int, size: int, slot: int) -> int:
+def _far_place(fabric: Fabric, port: Column, now_ps: int, size: int, slot: int) -> int:
     """Return the place on the wire of a packet for which the quick arithmetic does not hold."""
-    slot_ps = f.figures[SLOT_PS]
-    rate = f.rates[port[RATE]]
+    slot_ps = fabric.figures[SLOT_PS]
+    rate = fabric.rates[port[RATE]]
     took_ps = size * rate[PER_BYTE] if rate[PER_BYTE] else -(-size * _BITS // rate[BPS])
-    place_ps = max(now_ps + took_ps + f.grades[port[GRADE], DELAY], slot_ps)
-    if keeps_order(f):
+    place_ps = max(now_ps + took_ps + fabric.grades[port[GRADE], DELAY], slot_ps)
+    if keeps_order(fabric):
         # Nothing overtakes on a link, though a short packet behind a long one would in this arithmetic.
-        place_ps = max(place_ps, f.arrives[port[NUMBER]] + 1 - slot * slot_ps)
-        f.arrives[port[NUMBER]] = slot * slot_ps + place_ps
+        place_ps = max(place_ps, fabric.arrives[port[NUMBER]] + 1 - slot * slot_ps)
+        fabric.arrives[port[NUMBER]] = slot * slot_ps + place_ps
     return place_ps
 
 
 @rule
-def forward(f: Any, w: Any, d: Any, part: int, node: int, packet: Any, slot: int) -> None:
+def forward(columns: KernelColumns, shard: Shard, node: int, packet: Column, slot: int) -> None:
     """Put a packet whose time has not come, because the ring was too short, on the wire again."""
-    slot_ps = f.figures[SLOT_PS]
-    slots = min((packet[PLACE] & PLACE_MASK) // slot_ps, f.figures[FURTHEST])
-    row = place_on_wire(w, d, part, node, slot + slots)
+    fabric, wires = columns.fabric, columns.wires
+    slot_ps = fabric.figures[SLOT_PS]
+    slots = min((packet[PLACE] & PLACE_MASK) // slot_ps, fabric.figures[FURTHEST])
+    row = place_on_wire(wires, shard, node, slot + slots)
     for word in range(WORDS):
-        w.rows[row, word] = packet[word]
-    w.rows[row, PLACE] -= slots * slot_ps
+        wires.rows[row, word] = packet[word]
+    wires.rows[row, PLACE] -= slots * slot_ps
 
 
 @rule
-def _is_lost(f: Any, d: Any, port: Any, packet: Any, slot: int) -> bool:
+def _is_lost(fabric: Fabric, shard: Shard, port: Column, packet: Column, slot: int) -> bool:
     """Decide whether a port that is not well loses a packet, and note it."""
     state = packet[STATE]
     hop = (state >> HOP_SHIFT) & HOP_MASK
-    die = (mix64(f.figures[LOSS_WORD], (packet[UID] << 4) + hop) >> 32) & LOW32
-    harm = f.harms[port[LINK_FAULT]]
+    die = (mix64(fabric.figures[LOSS_WORD], (packet[UID] << 4) + hop) >> 32) & LOW32
+    harm = fabric.link_faults[port[LINK_FAULT]]
     if harm != LINK_DOWN and die >= harm:
         return False
-    d.count[LOST] += 1
-    at = d.count[LOSSES]
-    if at >= len(d.lost):
-        d.count[FAULTY] = OUT_OF_LOG
+    shard.count[LOST] += 1
+    at = shard.count[LOSSES]
+    if at >= len(shard.lost):
+        shard.count[FAULTY] = OUT_OF_LOG
         return True
-    d.lost[at, 0] = port[NUMBER]
-    d.lost[at, 1] = packet[NAME] >> HALF_SHIFT
+    shard.lost[at, 0] = port[NUMBER]
+    shard.lost[at, 1] = packet[NAME] >> HALF_SHIFT
     data = state & CONTROL == 0 or (state >> TRIM_SHIFT) & TRIM_MASK != 0
-    d.lost[at, 2] = state & PSN_MASK if data else -1
-    d.lost[at, 3] = slot
-    d.count[LOSSES] = at + 1
+    shard.lost[at, 2] = state & PSN_MASK if data else -1
+    shard.lost[at, 3] = slot
+    shard.count[LOSSES] = at + 1
     return True

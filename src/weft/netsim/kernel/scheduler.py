@@ -5,8 +5,6 @@ round before anybody else is looked at, while what they work on is at hand, and 
 slots as a packet needs to get to one.
 """
 
-from typing import Any
-
 from weft.core.compile.rules import rule
 from weft.mrc.columns import NEVER
 from weft.netsim.kernel.layout import (
@@ -29,6 +27,10 @@ from weft.netsim.kernel.layout import (
     SEEN,
     SLOT_PS,
     SWITCH_SLOTS,
+    Fabric,
+    KernelColumns,
+    Shard,
+    Wires,
     granted,
 )
 from weft.netsim.kernel.nics import nic_step
@@ -43,138 +45,146 @@ _LEAST = 4096
 
 
 @rule
-def lacks(f: Any, w: Any, q: Any, d: Any, part: int, nics: bool, slot: int, end: int) -> int:
+def lacks(columns: KernelColumns, shard: Shard, nics: bool, slot: int, end: int) -> int:
     """Return what NICs, or switches, of a part may run out of in slots from `slot` to before `end`; 0 for nothing."""
+    fabric, wires, queues = columns.fabric, columns.wires, columns.queues
     most = 0
     total = 0
     ports = 0
-    first, last = members(d, nics)
+    first, last = members(shard, nics)
     for k in range(first, last):
-        number = d.nodes[k]
+        number = shard.nodes[k]
         for at in range(slot, end):
-            count = arriving(w, number, at)
+            count = arriving(wires, number, at)
             most = max(most, count)
             total += count
         if nics:
-            ports += f.nodes[number, NICS] * f.figures[PLANES]
+            ports += fabric.nodes[number, NICS] * fabric.figures[PLANES]
     found = 0
-    if most > len(d.came) // CAME:
+    if most > len(shard.came) // CAME:
         found |= NEED_SCRATCH
-    rows = (ANSWERS * total + f.figures[MOST_SENT] * ports * (end - slot) if nics else total) + _LEAST
-    free = q.free[part, 0] + q.free[part, 2] - q.free[part, 1]
+    rows = (ANSWERS * total + fabric.figures[MOST_SENT] * ports * (end - slot) if nics else total) + _LEAST
+    free = queues.free[shard.part, 0] + queues.free[shard.part, 2] - queues.free[shard.part, 1]
     if free < rows:
         found |= NEED_ROWS
-    chunks = (q.free[part, 3] - free + rows) // CHUNK + _PER_NODE * (end - slot + 3) * len(f.nodes)
-    if w.free[part, 2] - w.free[part, 1] + w.free[part, 3] < chunks:
+    chunks = (queues.free[shard.part, 3] - free + rows) // CHUNK + _PER_NODE * (end - slot + 3) * len(fabric.nodes)
+    if wires.free[shard.part, 2] - wires.free[shard.part, 1] + wires.free[shard.part, 3] < chunks:
         found |= NEED_CHUNKS
     return found
 
 
 @rule
-def members(d: Any, nics: bool) -> tuple[int, int]:
+def members(shard: Shard, nics: bool) -> tuple[int, int]:
     """Return where the NICs, or the switches, of a part begin and end among its nodes."""
-    return (0, d.count[NIC_NODES]) if nics else (d.count[NIC_NODES], len(d.nodes))
+    return (0, shard.count[NIC_NODES]) if nics else (shard.count[NIC_NODES], len(shard.nodes))
 
 
 @rule
-def walk(f: Any, w: Any, q: Any, h: Any, t: Any, busy: Any, d: Any, part: int, nics: bool, slot: int, end: int) -> None:
+def walk(columns: KernelColumns, shard: Shard, nics: bool, slot: int, end: int) -> None:
     """Take the NICs, or the switches, of one part through slots, one node after the other."""
+    fabric, wires = columns.fabric, columns.wires
     for at in range(slot, end):
-        for rate in range(d.grant.shape[1]):
-            d.grant[at & (GRANT_SLOTS - 1), rate] = granted(f, rate, at) - granted(f, rate, at - 1)
-    first, last = members(d, nics)
+        for rate in range(shard.grant.shape[1]):
+            shard.grant[at & (GRANT_SLOTS - 1), rate] = granted(fabric, rate, at) - granted(fabric, rate, at - 1)
+    first, last = members(shard, nics)
     for k in range(first, last):
-        number = d.nodes[k]
-        prefetch_arrivals(w, d.nodes[min(k + 1, last - 1)], slot)
+        number = shard.nodes[k]
+        prefetch_arrivals(wires, shard.nodes[min(k + 1, last - 1)], slot)
         for at in range(slot, end):
             if nics:
-                if _nics_act(f, w, busy, number, at):
-                    nic_step(f, w, q, h, t, busy, d, part, number, at)
-            elif _switch_acts(f, w, busy, number, at):
-                switch_step(f, w, q, h, busy, d, part, number, at)
+                if _nics_act(columns, number, at):
+                    nic_step(columns, shard, number, at)
+            elif _switch_acts(columns, number, at):
+                switch_step(columns, shard, number, at)
     if not nics:
         for at in range(slot, end):
-            w.waiting[part, at & (w.heads.shape[1] - 1)] = 0
+            wires.waiting[shard.part, at & (wires.heads.shape[1] - 1)] = 0
 
 
 @rule
-def _nics_act(f: Any, w: Any, busy: Any, number: int, slot: int) -> bool:
+def _nics_act(columns: KernelColumns, number: int, slot: int) -> bool:
     """Return whether anything can happen at a node of NICs in a slot."""
-    if f.awake[number] != 0 or f.due[number] <= slot * f.figures[SLOT_PS] or arriving(w, number, slot) > 0:
+    fabric = columns.fabric
+    if (
+        fabric.awake[number] != 0
+        or fabric.due[number] <= slot * fabric.figures[SLOT_PS]
+        or arriving(columns.wires, number, slot) > 0
+    ):
         return True
-    node = f.nodes[number]
+    node = fabric.nodes[number]
     found = 0
     for word in range(node[NICS]):
-        found |= busy[node[FIRST_WORD] + word]
+        found |= columns.busy[node[FIRST_WORD] + word]
     return found != 0
 
 
 @rule
-def _switch_acts(f: Any, w: Any, busy: Any, number: int, slot: int) -> bool:
+def _switch_acts(columns: KernelColumns, number: int, slot: int) -> bool:
     """Return whether anything can happen at a switch in a slot."""
-    if arriving(w, number, slot) > 0:
+    if arriving(columns.wires, number, slot) > 0:
         return True
-    node = f.nodes[number]
+    node = columns.fabric.nodes[number]
     found = 0
     for word in range((node[PORTS] + WORD_BITS - 1) // WORD_BITS):
-        found |= busy[node[FIRST_WORD] + word]
+        found |= columns.busy[node[FIRST_WORD] + word]
     return found != 0
 
 
 @rule
-def next_slot(f: Any, w: Any, slot: int, stop: int) -> int:
+def next_slot(fabric: Fabric, wires: Wires, slot: int, stop: int) -> int:
     """Return the next slot, from `slot` on and up to `stop`, in which anything can happen while no port is busy."""
     found = stop
-    ring = w.heads.shape[1]
+    ring = wires.heads.shape[1]
     ahead = 0
     while ahead < ring and slot + ahead < found:
-        for part in range(w.heads.shape[0]):
-            if w.waiting[part, (slot + ahead) & (ring - 1)] > 0:
+        for part in range(wires.heads.shape[0]):
+            if wires.waiting[part, (slot + ahead) & (ring - 1)] > 0:
                 found = slot + ahead
         ahead += 1
     due_ps = NEVER
-    for node in range(len(f.due)):
-        if f.awake[node]:
+    for node in range(len(fabric.due)):
+        if fabric.awake[node]:
             return slot
-        due_ps = min(due_ps, f.due[node])
-    slot_ps = f.figures[SLOT_PS]
+        due_ps = min(due_ps, fabric.due[node])
+    slot_ps = fabric.figures[SLOT_PS]
     return min(found, max(slot, (due_ps + slot_ps - 1) // slot_ps))
 
 
 @rule
-def round_end(f: Any, slot: int) -> int:
+def round_end(fabric: Fabric, slot: int) -> int:
     """Return the first slot of the round after the one that `slot` belongs to."""
-    return (slot // f.figures[ROUND_SLOTS] + 1) * f.figures[ROUND_SLOTS]
+    return (slot // fabric.figures[ROUND_SLOTS] + 1) * fabric.figures[ROUND_SLOTS]
 
 
 @rule
-def advance(f: Any, w: Any, q: Any, h: Any, t: Any, busy: Any, d: Any, slot: int, stop: int) -> int:
+def advance(columns: KernelColumns, shard: Shard, slot: int, stop: int) -> int:
     """Take the whole fabric, as one part, through slots up to `stop`, or until somebody has to be told something.
 
     Nobody is told but at the end of a round. Where a store has to grow, slots are left in which only NICs have acted;
     `AHEAD` says up to which.
     """
+    fabric = columns.fabric
     while slot < stop:
-        if d.count[AHEAD] <= slot:
-            end = min(stop, round_end(f, slot))
-            d.count[NEED] = lacks(f, w, q, d, 0, True, slot, end)
-            if d.count[NEED]:
+        if shard.count[AHEAD] <= slot:
+            end = min(stop, round_end(fabric, slot))
+            shard.count[NEED] = lacks(columns, shard, True, slot, end)
+            if shard.count[NEED]:
                 return slot
-            d.count[BUSY] = 0
-            walk(f, w, q, h, t, busy, d, 0, True, slot, end)
-            d.count[AHEAD] = end
-        end = min(d.count[AHEAD], slot + f.figures[SWITCH_SLOTS])
-        d.count[NEED] = lacks(f, w, q, d, 0, False, slot, end)
-        if d.count[NEED]:
+            shard.count[BUSY] = 0
+            walk(columns, shard, True, slot, end)
+            shard.count[AHEAD] = end
+        end = min(shard.count[AHEAD], slot + fabric.figures[SWITCH_SLOTS])
+        shard.count[NEED] = lacks(columns, shard, False, slot, end)
+        if shard.count[NEED]:
             return slot
-        walk(f, w, q, h, t, busy, d, 0, False, slot, end)
+        walk(columns, shard, False, slot, end)
         slot = end
-        if slot < d.count[AHEAD]:
+        if slot < shard.count[AHEAD]:
             continue
-        over = slot % f.figures[ROUND_SLOTS] == 0
-        news = d.told[1] > 0 or d.count[LOSSES] > 0 or d.count[SEEN] > 0
-        if d.count[FAULTY] != 0 or (over and news):
+        over = slot % fabric.figures[ROUND_SLOTS] == 0
+        news = shard.events_used[1] > 0 or shard.count[LOSSES] > 0 or shard.count[SEEN] > 0
+        if shard.count[FAULTY] != 0 or (over and news):
             return slot
-        if d.count[BUSY] == 0 and not news:
-            slot = next_slot(f, w, slot, stop)
+        if shard.count[BUSY] == 0 and not news:
+            slot = next_slot(fabric, columns.wires, slot, stop)
     return slot

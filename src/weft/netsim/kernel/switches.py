@@ -4,12 +4,11 @@ The next port of a packet follows from its destination and the uplinks that it n
 for another way of choosing.
 """
 
-from typing import Any
-
 from weft.core.compile.intrinsics import prefetch
 from weft.core.compile.rules import rule
 from weft.mrc.columns import SACK
 from weft.mrc.rules.numbers import lowest_bit, mix64
+from weft.netsim.host.host_state import Column
 from weft.netsim.host.prefetch import prefetch_reply
 from weft.netsim.kernel.adaptive_routing import with_uplink
 from weft.netsim.kernel.layout import (
@@ -55,6 +54,10 @@ from weft.netsim.kernel.layout import (
     UID,
     UPLINK_MASK,
     UPLINK_SHIFT,
+    Fabric,
+    KernelColumns,
+    Shard,
+    Wires,
     chooses,
     keeps_order,
     pauses,
@@ -73,7 +76,7 @@ _TWO_TIERS = 2
 
 
 @rule
-def local_port(f: Any, node: Any, goal: int) -> int:
+def local_port(fabric: Fabric, node: Column, goal: int) -> int:
     """Return which port of a node a packet goes to next, or at NICs, which NIC it is for."""
     to = goal & PORT_MASK
     tier = node[TIER]
@@ -81,14 +84,14 @@ def local_port(f: Any, node: Any, goal: int) -> int:
         below = to - node[FIRST_NIC]
         if tier == AT_NICS or 0 <= below < node[NICS]:
             return below
-        return f.figures[DOWN] + ((goal >> UPLINK_SHIFT) & UPLINK_MASK)
-    t0 = f.t0_of[to]
-    bundle = f.figures[BUNDLE]
+        return fabric.figures[DOWN] + ((goal >> UPLINK_SHIFT) & UPLINK_MASK)
+    t0 = fabric.t0_of[to]
+    bundle = fabric.figures[BUNDLE]
     first = (goal >> UPLINK_SHIFT) & UPLINK_MASK
-    if f.figures[TIERS] == _TWO_TIERS:
+    if fabric.figures[TIERS] == _TWO_TIERS:
         return t0 if bundle == 1 else t0 * bundle + first % bundle
     second = (goal >> SECOND_SHIFT) & UPLINK_MASK
-    pod_t0 = f.figures[POD_T0]
+    pod_t0 = fabric.figures[POD_T0]
     pod = t0 // pod_t0
     if tier > 1:
         return pod * bundle + second % bundle
@@ -96,177 +99,180 @@ def local_port(f: Any, node: Any, goal: int) -> int:
 
 
 @rule
-def take_arrivals(f: Any, w: Any, h: Any, busy: Any, d: Any, part: int, number: int, slot: int) -> int:
+def take_arrivals(columns: KernelColumns, shard: Shard, number: int, slot: int) -> int:
     """Sort what arrives at a node in a slot by port, or by NIC, into `came`; return how many entries that takes."""
-    node = f.nodes[number]
+    fabric, wires = columns.fabric, columns.wires
+    node = fabric.nodes[number]
     at_nics = node[TIER] == AT_NICS
     first_word = node[FIRST_WORD]
-    ring = slot & (w.heads.shape[1] - 1)
-    slot_ps = f.figures[SLOT_PS]
-    order_word = f.figures[ORDER_WORD]
+    ring = slot & (wires.heads.shape[1] - 1)
+    slot_ps = fabric.figures[SLOT_PS]
+    order_word = fabric.figures[ORDER_WORD]
     base = slot << _SLOT_SHIFT
     trace = 0
-    in_one_list = chooses(f) and not at_nics
+    in_one_list = chooses(fabric) and not at_nics
     count = 0
-    prefetch_arrivals(w, number, slot + 1)
-    for source in range(w.heads.shape[0]):
-        left = w.heads[source, ring, number] & LOW32
-        chunk = w.heads[source, ring, number] >> CHUNK_SHIFT
+    prefetch_arrivals(wires, number, slot + 1)
+    for source in range(wires.heads.shape[0]):
+        left = wires.heads[source, ring, number] & LOW32
+        chunk = wires.heads[source, ring, number] >> CHUNK_SHIFT
         while chunk >= 0:
-            if w.after[chunk] >= 0:
-                _prefetch_chunk(w, w.after[chunk])
+            if wires.after[chunk] >= 0:
+                _prefetch_chunk(wires, wires.after[chunk])
             held = ((left - 1) & (CHUNK - 1)) + 1
             left -= held
             for row in range(chunk * CHUNK, chunk * CHUNK + held):
-                packet = w.rows[row]
-                prefetch(w.rows, row + _PREFETCHED, GOAL)
+                packet = wires.rows[row]
+                prefetch(wires.rows, row + _PREFETCHED, GOAL)
                 place = packet[PLACE]
                 if place & PLACE_MASK >= slot_ps:
-                    forward(f, w, d, part, number, packet, slot)
+                    forward(columns, shard, number, packet, slot)
                     continue
                 key = mix64(order_word, packet[UID] + base)
                 trace += key * (2 * ((place >> PLACE_BITS) & PORT_MASK) + 1)
                 # A switch that chooses uplinks takes all its arrivals in one order, and so one list.
-                to = 0 if in_one_list else local_port(f, node, packet[GOAL])
-                d.came[count] = key
-                d.came[count + AT] = row
-                d.came[count + NEXT] = d.first[to]
-                d.first[to] = count
+                to = 0 if in_one_list else local_port(fabric, node, packet[GOAL])
+                shard.came[count] = key
+                shard.came[count + AT] = row
+                shard.came[count + NEXT] = shard.first[to]
+                shard.first[to] = count
                 if at_nics:
                     state = packet[STATE]
                     if (state >> KIND_SHIFT) & KIND_MASK == SACK:
-                        prefetch_reply(h, packet[NAME] >> PAIR_SHIFT, state + (state >> NUMBER_SHIFT))
+                        prefetch_reply(columns.hosts, packet[NAME] >> PAIR_SHIFT, state + (state >> NUMBER_SHIFT))
                 elif not in_one_list:
-                    busy[first_word + (to >> _WORD_SHIFT)] |= 1 << (to & _WORD_MASK)
+                    columns.busy[first_word + (to >> _WORD_SHIFT)] |= 1 << (to & _WORD_MASK)
                 count += CAME
-            chunk = w.after[chunk]
-    d.count[HOPS] += count // CAME
-    d.count[TRACE] += trace
+            chunk = wires.after[chunk]
+    shard.count[HOPS] += count // CAME
+    shard.count[TRACE] += trace
     return count
 
 
 @rule
-def prefetch_arrivals(w: Any, number: int, slot: int) -> None:
+def prefetch_arrivals(wires: Wires, number: int, slot: int) -> None:
     """Say that what arrives at a node in a slot is about to be looked at."""
-    for source in range(w.heads.shape[0]):
-        chunk = w.heads[source, slot & (w.heads.shape[1] - 1), number] >> CHUNK_SHIFT
+    for source in range(wires.heads.shape[0]):
+        chunk = wires.heads[source, slot & (wires.heads.shape[1] - 1), number] >> CHUNK_SHIFT
         if chunk >= 0:
-            _prefetch_chunk(w, chunk)
+            _prefetch_chunk(wires, chunk)
 
 
 @rule
-def _prefetch_chunk(w: Any, chunk: int) -> None:
+def _prefetch_chunk(wires: Wires, chunk: int) -> None:
     """Say that the packets of a chunk are about to be looked at; those behind the first ones come by themselves."""
     for row in range(chunk * CHUNK, chunk * CHUNK + _PREFETCHED):
-        prefetch(w.rows, row, GOAL)
+        prefetch(wires.rows, row, GOAL)
 
 
 @rule
-def release_arrivals(w: Any, part: int, number: int, slot: int) -> None:
+def release_arrivals(wires: Wires, part: int, number: int, slot: int) -> None:
     """Give back the room of what has been taken in."""
-    ring = slot & (w.heads.shape[1] - 1)
-    for source in range(w.heads.shape[0]):
-        if w.heads[source, ring, number] != NO_CHUNK:
-            clear_list(w, part, source, ring, number)
+    ring = slot & (wires.heads.shape[1] - 1)
+    for source in range(wires.heads.shape[0]):
+        if wires.heads[source, ring, number] != NO_CHUNK:
+            clear_list(wires, part, source, ring, number)
 
 
 @rule
-def in_order(w: Any, d: Any, to: int, by_time: bool) -> int:
+def in_order(wires: Wires, shard: Shard, to: int, by_time: bool) -> int:
     """Put the arrivals for one port, or one NIC, of which there are some, into `order`: by key, or by time and key.
 
     Returns how many there are.
     """
-    each = d.first[to]
-    d.first[to] = -1
-    other = d.came[each + NEXT]
+    each = shard.first[to]
+    shard.first[to] = -1
+    other = shard.came[each + NEXT]
     if other < 0:
-        d.order[0] = each
+        shard.order[0] = each
         return 1
-    if d.came[other + NEXT] < 0:
-        # Which of two comes first cannot be predicted, so that a guess costs more than to work out both.
-        first = _comes_before(w, d, each, other, by_time)
-        d.order[0] = each if first else other
-        d.order[1] = other if first else each
+    if shard.came[other + NEXT] < 0:
+        # Which of two comes first nobody can foretell, so that a guess costs more than to work out both.
+        first = _comes_before(wires, shard, each, other, by_time)
+        shard.order[0] = each if first else other
+        shard.order[1] = other if first else each
         return 2
     count = 0
     while each >= 0:
-        d.order[count] = each
+        shard.order[count] = each
         count += 1
-        each = d.came[each + NEXT]
+        each = shard.came[each + NEXT]
     if count > _SHORT:
-        _sort_many(w, d, count, by_time)
+        _sort_many(wires, shard, count, by_time)
         return count
     for k in range(1, count):
-        each = d.order[k]
+        each = shard.order[k]
         at = k
-        while at > 0 and _comes_before(w, d, each, d.order[at - 1], by_time):
-            d.order[at] = d.order[at - 1]
+        while at > 0 and _comes_before(wires, shard, each, shard.order[at - 1], by_time):
+            shard.order[at] = shard.order[at - 1]
             at -= 1
-        d.order[at] = each
+        shard.order[at] = each
     return count
 
 
 @rule
-def _comes_before(w: Any, d: Any, one: int, other: int, by_time: bool) -> bool:
+def _comes_before(wires: Wires, shard: Shard, one: int, other: int, by_time: bool) -> bool:
     """Return whether arrival `one` is taken in before `other`; keys are compared as numbers without a sign."""
     if by_time:
-        first_ps = w.rows[d.came[one + AT], PLACE] & PLACE_MASK
-        second_ps = w.rows[d.came[other + AT], PLACE] & PLACE_MASK
+        first_ps = wires.rows[shard.came[one + AT], PLACE] & PLACE_MASK
+        second_ps = wires.rows[shard.came[other + AT], PLACE] & PLACE_MASK
         if first_ps != second_ps:
             return first_ps < second_ps
-    return d.came[one] ^ _FLIP < d.came[other] ^ _FLIP
+    return shard.came[one] ^ _FLIP < shard.came[other] ^ _FLIP
 
 
 @rule
-def _sort_many(w: Any, d: Any, count: int, by_time: bool) -> None:
+def _sort_many(wires: Wires, shard: Shard, count: int, by_time: bool) -> None:
     """Sort `order` as a heap, for the rare port that many packets reach at once."""
     for k in range(count // 2 - 1, -1, -1):
-        _sink(w, d, k, count, by_time)
+        _sink(wires, shard, k, count, by_time)
     for k in range(count - 1, 0, -1):
-        d.order[0], d.order[k] = d.order[k], d.order[0]
-        _sink(w, d, 0, k, by_time)
+        shard.order[0], shard.order[k] = shard.order[k], shard.order[0]
+        _sink(wires, shard, 0, k, by_time)
 
 
 @rule
-def _sink(w: Any, d: Any, root: int, count: int, by_time: bool) -> None:
+def _sink(wires: Wires, shard: Shard, root: int, count: int, by_time: bool) -> None:
     """Let the arrival at `root` sink to its place in the heap."""
     while True:
         child = 2 * root + 1
         if child >= count:
             return
-        if child + 1 < count and _comes_before(w, d, d.order[child], d.order[child + 1], by_time):
+        if child + 1 < count and _comes_before(wires, shard, shard.order[child], shard.order[child + 1], by_time):
             child += 1
-        if not _comes_before(w, d, d.order[root], d.order[child], by_time):
+        if not _comes_before(wires, shard, shard.order[root], shard.order[child], by_time):
             return
-        d.order[root], d.order[child] = d.order[child], d.order[root]
+        shard.order[root], shard.order[child] = shard.order[child], shard.order[root]
         root = child
 
 
 @rule
-def _prefetch_ports(f: Any, q: Any, busy: Any, node: Any) -> None:
+def _prefetch_ports(columns: KernelColumns, node: Column) -> None:
     """Say that the ports which have anything to do are about to be used, and then the first packets of their queues."""
+    fabric = columns.fabric
     for look in range(2):
         for word in range((node[PORTS] + WORD_BITS - 1) >> _WORD_SHIFT):
-            left = busy[node[FIRST_WORD] + word]
+            left = columns.busy[node[FIRST_WORD] + word]
             while left:
                 at = node[FIRST_PORT] + (word << _WORD_SHIFT) + lowest_bit(left)
                 left &= left - 1
                 if look == 0:
-                    prefetch(f.ports, at, 0)
-                elif f.ports[at, DATA_FIRST] >= 0:
-                    prefetch(q.rows, f.ports[at, DATA_FIRST], UID)
+                    prefetch(fabric.ports, at, 0)
+                elif fabric.ports[at, DATA_FIRST] >= 0:
+                    prefetch(columns.queues.rows, fabric.ports[at, DATA_FIRST], UID)
 
 
 @rule
-def switch_step(f: Any, w: Any, q: Any, h: Any, busy: Any, d: Any, part: int, number: int, slot: int) -> None:
+def switch_step(columns: KernelColumns, shard: Shard, number: int, slot: int) -> None:
     """Do what one switch does in one slot."""
-    node = f.nodes[number]
-    take_arrivals(f, w, h, busy, d, part, number, slot)
-    if slot % f.figures[SWITCH_SLOTS] == 0:
-        _prefetch_ports(f, q, busy, node)
-    if chooses(f):
-        _admit_by_choice(f, w, q, h, busy, d, part, node)
-    by_time = keeps_order(f)
+    fabric, busy = columns.fabric, columns.busy
+    node = fabric.nodes[number]
+    take_arrivals(columns, shard, number, slot)
+    if slot % fabric.figures[SWITCH_SLOTS] == 0:
+        _prefetch_ports(columns, node)
+    if chooses(fabric):
+        _admit_by_choice(columns, shard, node)
+    by_time = keeps_order(fabric)
     first_port = node[FIRST_PORT]
     first_word = node[FIRST_WORD]
     waiting = 0
@@ -275,51 +281,51 @@ def switch_step(f: Any, w: Any, q: Any, h: Any, busy: Any, d: Any, part: int, nu
         bits = 0
         while left:
             local = (word << _WORD_SHIFT) + lowest_bit(left)
-            if _port_step(f, w, q, h, d, part, f.ports[first_port + local], local, by_time, slot):
+            if _port_step(columns, shard, fabric.ports[first_port + local], local, by_time, slot):
                 waiting += 1
                 bits |= left & -left
             left &= left - 1
         busy[first_word + word] = bits
-    d.count[BUSY] += waiting
-    if pauses(f):
+    shard.count[BUSY] += waiting
+    if pauses(fabric):
         for local in range(node[PORTS]):
-            own = f.ports[node[FIRST_PORT] + local, NUMBER]
+            own = fabric.ports[node[FIRST_PORT] + local, NUMBER]
             if own >= 0:
-                decide_pause(f, d, own ^ 1, slot)
-    release_arrivals(w, part, number, slot)
+                decide_pause(fabric, shard, own ^ 1, slot)
+    release_arrivals(columns.wires, shard.part, number, slot)
 
 
 @rule
-def _port_step(
-    f: Any, w: Any, q: Any, h: Any, d: Any, part: int, port: Any, local: int, by_time: bool, slot: int
-) -> bool:
+def _port_step(columns: KernelColumns, shard: Shard, port: Column, local: int, by_time: bool, slot: int) -> bool:
     """Let a port take in what arrived for it and send; return whether anything still waits."""
-    first = d.first[local]
+    wires = columns.wires
+    first = shard.first[local]
     if first >= 0:
-        if d.came[first + NEXT] < 0 and cross(f, w, h, d, part, port, w.rows[d.came[first + AT]], slot):
-            d.first[local] = -1
+        if shard.came[first + NEXT] < 0 and cross(columns, shard, port, wires.rows[shard.came[first + AT]], slot):
+            shard.first[local] = -1
             return False
         whole = False
-        for k in range(in_order(w, d, local, by_time)):
-            each = d.order[k]
-            if admit(f, q, h, d, part, port, w.rows[d.came[each + AT]], d.came[each]):
+        for k in range(in_order(wires, shard, local, by_time)):
+            each = shard.order[k]
+            if admit(columns, shard, port, wires.rows[shard.came[each + AT]], shard.came[each]):
                 whole = True
         if whole:
-            note_peak(f, d, port)
-    return transmit(f, w, q, d, part, port, slot)
+            note_peak(columns.fabric, shard, port)
+    return transmit(columns, shard, port, slot)
 
 
 @rule
-def _admit_by_choice(f: Any, w: Any, q: Any, h: Any, busy: Any, d: Any, part: int, node: Any) -> None:
+def _admit_by_choice(columns: KernelColumns, shard: Shard, node: Column) -> None:
     """Queue all arrivals in the order of their keys, each on the uplink that is shortest then."""
-    if d.first[0] < 0:
+    fabric, wires = columns.fabric, columns.wires
+    if shard.first[0] < 0:
         return
-    for k in range(in_order(w, d, 0, False)):
-        each = d.order[k]
-        packet = w.rows[d.came[each + AT]]
-        packet[GOAL] = with_uplink(f, node, packet[GOAL], d.came[each])
-        local = local_port(f, node, packet[GOAL])
-        port = f.ports[node[FIRST_PORT] + local]
-        if admit(f, q, h, d, part, port, packet, d.came[each]):
-            note_peak(f, d, port)
-        busy[node[FIRST_WORD] + (local >> _WORD_SHIFT)] |= 1 << (local & _WORD_MASK)
+    for k in range(in_order(wires, shard, 0, False)):
+        each = shard.order[k]
+        packet = wires.rows[shard.came[each + AT]]
+        packet[GOAL] = with_uplink(fabric, node, packet[GOAL], shard.came[each])
+        local = local_port(fabric, node, packet[GOAL])
+        port = fabric.ports[node[FIRST_PORT] + local]
+        if admit(columns, shard, port, packet, shard.came[each]):
+            note_peak(fabric, shard, port)
+        columns.busy[node[FIRST_WORD] + (local >> _WORD_SHIFT)] |= 1 << (local & _WORD_MASK)

@@ -34,45 +34,45 @@ class Crew:
 
     def warm_up(self, world: "CompiledSimulator") -> None:
         """Compile what the threads will run."""
-        columns = world._columns()  # noqa: SLF001  the crew is a part of the world
-        idle = world.desks[0]._replace(nodes=world.desks[0].nodes[:0])
-        self._lacks(*columns[:3], idle, 0, True, 0, 0)
-        self._walk(*columns, idle, 0, True, 0, 0)
-        self._next_slot(*columns[:2], 0, 0)
+        columns = world.columns
+        idle = world.shards[0]._replace(nodes=world.shards[0].nodes[:0])
+        self._lacks(columns, idle, True, 0, 0)
+        self._walk(columns, idle, True, 0, 0)
+        self._next_slot(columns.fabric, columns.wires, 0, 0)
 
     def go(self, world: "CompiledSimulator") -> None:
         """Take every part through what is left of a round, and go on to the next slot in which something can happen."""
         figures = world.fabric.figures
         round_slots, step = int(figures[layout.ROUND_SLOTS]), int(figures[layout.SWITCH_SLOTS])
         end = min(world.stop, (world.slot // round_slots + 1) * round_slots)
-        for desk in world.desks:
-            desk.count[layout.BUSY] = 0
+        for shard in world.shards:
+            shard.count[layout.BUSY] = 0
         self._together(world, True, world.slot, end)
         while world.slot < end:
             until = min(end, world.slot + step)
             self._together(world, False, world.slot, until)
             world.slot = until
         quiet = (layout.BUSY, layout.LOSSES, layout.SEEN)
-        if not any(desk.told[1] or desk.count[list(quiet)].any() for desk in world.desks):
+        if not any(shard.events_used[1] or shard.count[list(quiet)].any() for shard in world.shards):
             world.slot = self._next_slot(world.fabric, world.wires, world.slot, world.stop)
 
     def _together(self, world: "CompiledSimulator", nics: bool, slot: int, end: int) -> None:
         """Take the NICs, or the switches, of every part through slots."""
         assert self._pool is not None, "one thread needs no crew"
         self._share_chunks(world)
-        columns = world._columns()  # noqa: SLF001  the crew is a part of the world
+        columns = world.columns
         lacking = 0
-        for part, desk in enumerate(world.desks):
-            desk.count[layout.NEED] = self._lacks(*columns[:3], desk, part, nics, slot, end)
-            lacking |= int(desk.count[layout.NEED])
+        for shard in world.shards:
+            shard.count[layout.NEED] = self._lacks(columns, shard, nics, slot, end)
+            lacking |= int(shard.count[layout.NEED])
         if lacking:
             world._grow()  # noqa: SLF001  the crew is a part of the world
-            columns = world._columns()  # noqa: SLF001  the crew is a part of the world
+            columns = world.columns
         claims = count()
 
         def work() -> None:
-            while (part := next(claims)) < len(world.desks):
-                self._walk(*columns, world.desks[part], part, nics, slot, end)
+            while (part := next(claims)) < len(world.shards):
+                self._walk(columns, world.shards[part], nics, slot, end)
 
         others = [self._pool.submit(work) for _ in range(self.threads - 1)]
         work()

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from weft.core.compile.rules import Specialisation
 from weft.mrc import columns
@@ -34,9 +35,9 @@ class ColumnEndpoints:
     """What they send over."""
     pairs: tuple[Pair, ...]
     """Their queue pairs."""
-    halves: Any
+    host_state: Any
     """The columns of these."""
-    sheet: host_state.PacketPool
+    outbox: host_state.PacketPool
     """The headers of packets under way, and what a slot brings forth."""
     params: Any
     """Their parameters, one row."""
@@ -50,7 +51,7 @@ class ColumnEndpoints:
     @cached_property
     def _fields(self) -> tuple[Any, Any, Any]:
         """Return views of what is asked for every flow: a field of a row alone takes ten times as long to reach."""
-        return self.halves.r.qp["expected"], self.halves.s.qp["una"], self.halves.s.qp["error"]
+        return self.host_state.r.qp["expected"], self.host_state.s.qp["una"], self.host_state.s.qp["error"]
 
     def reached(self, pairs: Numbers) -> tuple[Sequence[int], Sequence[int]]:
         """Return how many packets of each pair have arrived without a gap, and of how many the sender knows it."""
@@ -67,9 +68,9 @@ class ColumnEndpoints:
         row = self.params[0]
         return int(row["messages"]) if "messages" in self.params.dtype.names else int(row["message_mask"]) + 1
 
-    def received(self) -> Any:
+    def received(self) -> NDArray[np.int64]:
         """Return the bytes that each pair has received so far."""
-        return self.halves.r.qp["received_bytes"].copy()
+        return self.host_state.r.qp["received_bytes"].copy()
 
     def failed(self, pairs: Numbers) -> Mapping[int, str]:
         """Return those of `pairs` that have ended in an error, with its name."""
@@ -79,7 +80,7 @@ class ColumnEndpoints:
     def reconverge(self, dead: frozenset[int]) -> None:
         """Take in that routing now knows these links, and no others, to be dead: nobody here is told."""
 
-    def counters(self) -> Mapping[str, Any]:
+    def counters(self) -> Mapping[str, NDArray[np.int64]]:
         """Return every counter as a column over pairs."""
         raise AssertionError("each transport counts its own")
 
@@ -87,9 +88,9 @@ class ColumnEndpoints:
         """Compile what is going to be used, which is no part of what a run takes: ask with nothing to answer."""
         if not self._fast:
             return
-        self._rule(self.rules.take_in)(self.halves, self.sheet, np.zeros((1, 5), np.int64), 0)
+        self._rule(self.rules.take_in)(self.host_state, self.outbox, np.zeros((1, 5), np.int64), 0)
         nothing = np.zeros((self.network.shape.hosts, self.network.shape.planes), np.int64)
-        self._rule(self.rules.send_out)(self.halves, self.sheet, 0, nothing[:, 0].copy(), nothing)
+        self._rule(self.rules.send_out)(self.host_state, self.outbox, 0, nothing[:, 0].copy(), nothing)
 
     def _rule(self, function: Callable[..., Any]) -> Any:
         if not self._fast:
@@ -106,45 +107,47 @@ class ColumnEndpoints:
         table = np.zeros((count, 5), np.int64)
         table[:, :4] = arrivals
         self._make_room(8 * count + 64)
-        self.sheet.count[:] = 0
-        self._rule(self.rules.take_in)(self.halves, self.sheet, table, count)
+        self.outbox.count[:] = 0
+        self._rule(self.rules.take_in)(self.host_state, self.outbox, table, count)
         return self._outcome(table[:, 4].tolist())
 
-    def send_out(self, start_ps: int, phase: Any, room: Any) -> EndpointOutcome:
+    def send_out(self, start_ps: int, phase: NDArray[np.int64], room: NDArray[np.int64]) -> EndpointOutcome:
         """Send what may go in the slot that begins at `start_ps`."""
-        self._make_room(int(np.maximum(room, 0).sum()) // self.network.frames.header + 4 * len(self.halves.each))
-        self.sheet.count[:] = 0
-        self._rule(self.rules.send_out)(self.halves, self.sheet, start_ps, phase, room)
+        self._make_room(
+            int(np.maximum(room, 0).sum()) // self.network.frames.header + 4 * len(self.host_state.nics.each)
+        )
+        self.outbox.count[:] = 0
+        self._rule(self.rules.send_out)(self.host_state, self.outbox, start_ps, phase, room)
         return self._outcome(())
 
     def _outcome(self, fresh: Sequence[int]) -> EndpointOutcome:
-        sent, events = self.sheet.count.tolist()
-        out = self.sheet.out[:sent]
-        out[:, host_state.HOST] = self.halves.each[
+        sent, events = self.outbox.count.tolist()
+        out = self.outbox.out[:sent]
+        out[:, host_state.HOST] = self.host_state.nics.each[
             2 * out[:, host_state.PAIR] + out[:, host_state.HALF], host_state.AT_NIC
         ]
         return EndpointOutcome(
             out.tolist(),
-            [FlowEvent(*row) for row in self.sheet.events[:events].tolist()],
+            [FlowEvent(*row) for row in self.outbox.events[:events].tolist()],
             fresh,
         )
 
     def _make_room(self, rows: int) -> None:
         """See to it that a call can send `rows` packets."""
-        sheet = self.sheet
-        if len(sheet.out) < rows:
-            sheet = sheet._replace(
+        outbox = self.outbox
+        if len(outbox.out) < rows:
+            outbox = outbox._replace(
                 out=np.zeros((2 * rows, host_state.OUT_COLUMNS), np.int64), events=np.zeros((2 * rows, 3), np.int64)
             )
-        if sheet.free[0] < rows:
-            held = len(sheet.pool)
+        if outbox.free[0] < rows:
+            held = len(outbox.pool)
             more = max(held, 2 * rows)
             free = np.zeros(held + more + 1, np.int64)
-            free[: sheet.free[0] + 1] = sheet.free[: sheet.free[0] + 1]
-            free[sheet.free[0] + 1 : sheet.free[0] + 1 + more] = np.arange(held, held + more)
-            free[0] = sheet.free[0] + more
-            sheet = sheet._replace(pool=np.concatenate((sheet.pool, make_headers(held, more))), free=free)
-        self.sheet = sheet
+            free[: outbox.free[0] + 1] = outbox.free[: outbox.free[0] + 1]
+            free[outbox.free[0] + 1 : outbox.free[0] + 1 + more] = np.arange(held, held + more)
+            free[0] = outbox.free[0] + more
+            outbox = outbox._replace(pool=np.concatenate((outbox.pool, make_headers(held, more))), free=free)
+        self.outbox = outbox
 
     def post(self, pair: int, length: int) -> bool:
         """Give a pair a message; return whether it had room for it."""
@@ -153,34 +156,34 @@ class ColumnEndpoints:
     def post_many(self, pairs: Numbers, lengths: Numbers) -> Sequence[bool]:
         """Give each of `pairs` a message; return which had room for it."""
         table = np.array([pairs, lengths], np.int64)
-        self._rule(self.rules.post_messages)(self.halves, table)
+        self._rule(self.rules.post_messages)(self.host_state, table)
         return [code == POSTED for code in table[1].tolist()]
 
     def set_goals(self, pairs: Numbers, arrived: Numbers, acknowledged: Numbers) -> None:
         """Say after how many packets of each pair an `ARRIVED` and an `ACKNOWLEDGED` are wanted; `NEVER` for none."""
         sending = 2 * np.asarray(pairs, np.int64)
-        self.halves.each[sending + 1, host_state.UNTIL] = arrived
-        self.halves.each[sending, host_state.UNTIL] = acknowledged
+        self.host_state.nics.each[sending + 1, host_state.UNTIL] = arrived
+        self.host_state.nics.each[sending, host_state.UNTIL] = acknowledged
 
     def drop(self, row: int) -> None:
         """Forget a packet that was lost on the way."""
-        mrc_host.give_head(self.sheet, self.sheet.pool[row])
+        mrc_host.give_head(self.outbox, self.outbox.pool[row])
 
     def change_port(self, nic: int, plane: int, *, up: bool, now_ps: int) -> None:
         """Tell a NIC that one of its ports went up or down."""
-        self._rule(self.rules.change_port)(self.halves, nic, plane, int(up), now_ps)
+        self._rule(self.rules.change_port)(self.host_state, nic, plane, int(up), now_ps)
 
     def deadline_ps(self) -> int:
         """Return when any half has something to do by itself, or 0 where one may have data to send."""
-        return 0 if self.halves.awake.any() else int(self.halves.each[:, host_state.DUE].min())
+        return 0 if self.host_state.nics.awake.any() else int(self.host_state.nics.each[:, host_state.DUE].min())
 
     def sequence(self, row: int) -> int:
         """Return the packet number in its pair that a data packet carries."""
-        return int(self.sheet.pool[row]["seq"])
+        return int(self.outbox.pool[row]["seq"])
 
 
-def tied_to_nics(network: Network, pairs: Sequence[Pair], kinds: int) -> dict[str, Any]:
-    """Return the columns of halves that tie `pairs` to NICs, by name, and the sizes of `kinds` of packets."""
+def nic_columns(network: Network, pairs: Sequence[Pair], kinds: int) -> host_state.NicColumns:
+    """Return what ties the halves of `pairs` to NICs, with the sizes of `kinds` of packets."""
     count, nics = 2 * len(pairs), network.shape.hosts
     each = columns.aligned((count, host_state.HALF_COLUMNS), np.int64)
     each[:, [host_state.DUE, host_state.UNTIL]] = columns.NEVER
@@ -196,21 +199,21 @@ def tied_to_nics(network: Network, pairs: Sequence[Pair], kinds: int) -> dict[st
     sizes[columns.DATA] = network.frames.header
     for kind, size in network.frames.control.items():
         sizes[kind] = size
-    return {
-        "each": each,
-        "first": first.astype(np.int64),
-        "of_nic": order.astype(np.int64),
-        "turn": np.zeros(nics, np.int64),
-        "place": place,
-        "ready": np.zeros(int(words[-1]), np.int64),
-        "first_word": words.astype(np.int64),
-        "awake": np.zeros(nics, np.int8),
-        "due": np.full(nics, columns.NEVER, np.int64),
-        "sizes": sizes,
-    }
+    return host_state.NicColumns(
+        each=each,
+        first=first.astype(np.int64),
+        of_nic=order.astype(np.int64),
+        turn=np.zeros(nics, np.int64),
+        place=place,
+        ready=np.zeros(int(words[-1]), np.int64),
+        first_word=words.astype(np.int64),
+        awake=np.zeros(nics, np.int8),
+        due=np.full(nics, columns.NEVER, np.int64),
+        sizes=sizes,
+    )
 
 
-def make_headers(first: int, count: int) -> Any:
+def make_headers(first: int, count: int) -> host_state.Records:
     """Return so many headers, which know their own rows, from row `first` on."""
     pool = np.zeros(count, host_state.HEADER)
     pool["row"] = np.arange(first, first + count)

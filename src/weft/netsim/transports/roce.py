@@ -7,9 +7,9 @@ flow are several hashes. The hash is taken over the paths that routing holds to 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from typing_extensions import override
 
 from weft.core.compile.rules import Specialisation
@@ -23,7 +23,7 @@ from weft.netsim.model.network import Frames, Network, pause_lags
 from weft.netsim.model.queue_pairs import Pair
 from weft.netsim.model.switching import MARK_ONE, Marking, Pause, Switching
 from weft.netsim.transports.base import Endpoints
-from weft.netsim.transports.column_endpoints import ColumnEndpoints, make_packet_pool, tied_to_nics
+from weft.netsim.transports.column_endpoints import ColumnEndpoints, make_packet_pool, nic_columns
 from weft.netsim.transports.routing import AS_GIVEN, routing
 from weft.specs.rivals import PfcSpec, RoceSpec
 
@@ -120,16 +120,16 @@ class RoceEndpoints(ColumnEndpoints):
         self._fixed = {}
         self._paths: dict[tuple[int, int, int], tuple[int, ...]] = {}
         self._stride = network.shape.paths
-        self.halves = make_host_state(network, self.pairs, spec)
-        self.params = self.halves.s.params
+        self.host_state = make_host_state(network, self.pairs, spec)
+        self.params = self.host_state.s.params
         free = [Pair(pair.source, pair.destination, pair.lane) for pair in self.pairs]
         self.routing = routing(free, AS_GIVEN, self._stride, network.shape.paths)
-        self.sheet = make_packet_pool()
+        self.outbox = make_packet_pool()
         words = seed.words(("pair", pair.source, pair.destination, pair.lane) for pair in self.pairs)
         self._hashes = [tuple(mix(word, n) >> _HASH_BITS for n in range(3)) for word in words]
         start = self._rule(roce_host.start_pair)
         for i in range(len(self.pairs)):
-            start(self.halves, i, *self._routes(i, frozenset()))
+            start(self.host_state, i, *self._routes(i, frozenset()))
 
     def _routes(self, i: int, dead: frozenset[int]) -> tuple[int, int, int]:
         """Return plane, path there and path back that a queue pair is hashed to, given what routing holds for dead."""
@@ -156,7 +156,7 @@ class RoceEndpoints(ColumnEndpoints):
     def reconverge(self, dead: frozenset[int]) -> None:
         """Hash every queue pair again over the paths that are left."""
         for i in range(len(self.pairs)):
-            _, self.halves.s.qp[i]["route"], self.halves.s.qp[i]["back_route"] = self._routes(i, dead)
+            _, self.host_state.s.qp[i]["route"], self.host_state.s.qp[i]["back_route"] = self._routes(i, dead)
 
     def route(self, pair: int, half: int, route: int) -> tuple[int, ...]:
         """Return the ports of the path that a packet's route names."""
@@ -169,9 +169,9 @@ class RoceEndpoints(ColumnEndpoints):
         return found
 
     @override
-    def counters(self) -> Mapping[str, Any]:
+    def counters(self) -> Mapping[str, NDArray[np.int64]]:
         """Return every counter as a column over pairs; what RoCE has not is 0."""
-        sender, receiver = self.halves.s.qp, self.halves.r.qp
+        sender, receiver = self.host_state.s.qp, self.host_state.r.qp
         found = {name: sender[name].copy() for name in ("sent", "resent", "timeouts", "cnps", "rate_bps")}
         found |= {name: receiver[name].copy() for name in ("accepted", "duplicates", "outside", "acks", "naks")}
         return found | {name: np.zeros(len(self.pairs), np.int64) for name in _ZEROS}
@@ -184,7 +184,7 @@ def make_host_state(network: Network, pairs: Sequence[Pair], spec: RoceSpec) -> 
         s=roce_host.Side(params, np.zeros(len(pairs), roce_host.SENDER)),
         r=roce_host.Side(params, np.zeros(len(pairs), roce_host.RECEIVER)),
         messages=np.zeros((len(pairs), _MESSAGES), roce_host.MESSAGE),
-        **tied_to_nics(network, pairs, roce_host.KINDS),
+        nics=nic_columns(network, pairs, roce_host.KINDS),
     )
 
 

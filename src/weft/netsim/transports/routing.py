@@ -4,12 +4,13 @@ One rule, so that every engine asks the same question. A pair that is held to a 
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from weft.core.compile.rules import rule
 from weft.mrc.rules.numbers import mix32
+from weft.netsim.host.host_state import Column
 from weft.netsim.model.queue_pairs import Pair
 
 AS_GIVEN, HASHED = 0, 1
@@ -24,12 +25,12 @@ _SIGN = 2**63
 class Routing(NamedTuple):
     """How all pairs of a run find their paths."""
 
-    figures: Any
+    figures: Column
     """The policy, the EVs of a plane (an EV is plane x stride + number), the paths of a plane, the word to hash,
     the stride as a power of two (-1 where it is none), and whether any pair is held to some uplinks."""
-    first: Any
+    first: Column
     """Where the uplinks of a pair begin in `uplinks`; one more entry than pairs."""
-    uplinks: Any
+    uplinks: Column
     """Paths that pairs are held to."""
 
 
@@ -53,20 +54,20 @@ def routing(pairs: Sequence[Pair], policy: int, stride: int, paths: int, word: i
 
 
 @rule
-def plane_of(t: Any, value: int) -> int:
+def plane_of(routes: Routing, value: int) -> int:
     """Return the plane of an EV; divisions are dear."""
-    shift = t.figures[SHIFT]
-    return value >> shift if shift >= 0 else value // t.figures[STRIDE]
+    shift = routes.figures[SHIFT]
+    return value >> shift if shift >= 0 else value // routes.figures[STRIDE]
 
 
 @rule
-def way_of(t: Any, half: int, seen_as: int, ev: int) -> int:
+def way_of(routes: Routing, half: int, seen_as: int, ev: int) -> int:
     """Return the path number, within its plane, that EV number `ev` names for a half; switches see it as `seen_as`."""
-    as_given = t.figures[POLICY] == AS_GIVEN
-    drawn = 0 if as_given else mix32(t.figures[WORD], (seen_as << _HALF_SHIFT) + ev)
-    if t.figures[HOLDS]:
-        first = t.first[half >> 1]
-        held = t.first[(half >> 1) + 1] - first
+    as_given = routes.figures[POLICY] == AS_GIVEN
+    drawn = 0 if as_given else mix32(routes.figures[WORD], (seen_as << _HALF_SHIFT) + ev)
+    if routes.figures[HOLDS]:
+        first = routes.first[half >> 1]
+        held = routes.first[(half >> 1) + 1] - first
         if held:
-            return t.uplinks[first + (ev if as_given else (drawn * held) >> _HASH_BITS)]
-    return ev if as_given else (drawn * t.figures[PATHS]) >> _HASH_BITS
+            return routes.uplinks[first + (ev if as_given else (drawn * held) >> _HASH_BITS)]
+    return ev if as_given else (drawn * routes.figures[PATHS]) >> _HASH_BITS

@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from typing_extensions import override
 
 from weft.core.compile.rules import Specialisation
@@ -24,7 +25,7 @@ from weft.netsim.model.memory import check_memory, free_memory, planned_bytes
 from weft.netsim.model.network import Frames, Network
 from weft.netsim.model.queue_pairs import Pair
 from weft.netsim.model.switching import PLAIN, Switching
-from weft.netsim.transports.column_endpoints import ColumnEndpoints, make_packet_pool, tied_to_nics
+from weft.netsim.transports.column_endpoints import ColumnEndpoints, make_packet_pool, nic_columns
 from weft.netsim.transports.routing import AS_GIVEN, HASHED, routing, way_of
 from weft.specs.rivals import Forwarding
 from weft.specs.transport import MrcSpec
@@ -196,8 +197,8 @@ class SprayedEndpoints(ColumnEndpoints):
         self.params = params
         self.routing = routing(self.pairs, spray.route_by, self._stride, shape.paths, spray.route_word)
         """How EVs become paths."""
-        self.halves = _make_host_state(network, self.pairs, params, spray, self._stride)
-        self.sheet = make_packet_pool()
+        self.host_state = _make_host_state(network, self.pairs, params, spray, self._stride)
+        self.outbox = make_packet_pool()
         self._start(seed)
         for port in sorted(spray.denied):
             self._deny(port)
@@ -213,18 +214,18 @@ class SprayedEndpoints(ColumnEndpoints):
         local = [shape.t0_of(pair.source) == shape.t0_of(pair.destination) for pair in self.pairs]
         paths[local] = 1
         scratch = np.zeros(self._stride, np.int64)
-        self._rule(open_pairs.start_pairs)(self.halves, words, paths, self._stride, scratch)
-        if self.halves.spray[host_state.ECHOES]:
-            self.halves.r.qp["reverse_probe_ps"] = columns.NEVER
+        self._rule(open_pairs.start_pairs)(self.host_state, words, paths, self._stride, scratch)
+        if self.host_state.spray[host_state.ECHOES]:
+            self.host_state.r.qp["reverse_probe_ps"] = columns.NEVER
 
     def _deny(self, link: int) -> None:
         """Deny every EV whose path crosses a link."""
         deny = self._rule(open_pairs.deny)
         for i in range(len(self.pairs)):
-            for half, table in ((0, self.halves.s.evs[i]), (1, self.halves.b.evs[i])):
+            for half, table in ((0, self.host_state.s.evs[i]), (1, self.host_state.b.evs[i])):
                 for e, value in enumerate(table["value"].tolist()):
                     if value >= 0 and any(port // 2 == link for port in self.route(i, half, value)):
-                        deny(self.halves, i, half, e)
+                        deny(self.host_state, i, half, e)
 
     def route(self, pair: int, half: int, route: int) -> tuple[int, ...]:
         """Return the ports of the path that EV bits name."""
@@ -234,7 +235,7 @@ class SprayedEndpoints(ColumnEndpoints):
             ends = self.pairs[pair]
             source, destination = (ends.source, ends.destination) if half == 0 else (ends.destination, ends.source)
             plane, ev = divmod(route, self._stride)
-            seen_as = int(self.halves.each[2 * pair + half, host_state.SEEN_AS])
+            seen_as = int(self.host_state.nics.each[2 * pair + half, host_state.SEEN_AS])
             way = int(way_of(self.routing, 2 * pair + half, seen_as, ev))
             found = self.network.path(source, destination, plane, way)
             self._paths[key] = found
@@ -243,12 +244,12 @@ class SprayedEndpoints(ColumnEndpoints):
     @override
     def has(self, pair: int, sequence: int) -> bool:
         """Return whether packet number `sequence` of a pair has arrived, in order or not."""
-        return super().has(pair, sequence) or bool(has_packet(self.halves.r, pair, sequence))
+        return super().has(pair, sequence) or bool(has_packet(self.host_state.r, pair, sequence))
 
     @override
-    def counters(self) -> Mapping[str, Any]:
+    def counters(self) -> Mapping[str, NDArray[np.int64]]:
         """Return every counter as a column over pairs."""
-        sender, receiver = self.halves.s.qp, self.halves.r.qp
+        sender, receiver = self.host_state.s.qp, self.host_state.r.qp
         named = ("sent", "resent", "trims", "marks", "silent", "spurious", "timeouts", "probes", "ev_probes")
         more = ("retired", "refused", "readmitted", "reused_ev", "bad_acks", "cwnd")
         found = {name: sender[name].copy() for name in named + more}
@@ -277,5 +278,5 @@ def _make_host_state(
         ring_at=np.zeros((count, 2), np.int16),
         frozen=np.zeros((count, 2), np.int64),
         spray=np.array([spray.kind, spray.freeze_ps, spray.echoes, per_plane], np.int64),
-        **tied_to_nics(network, pairs, host_state.KINDS),
+        nics=nic_columns(network, pairs, host_state.KINDS),
     )
