@@ -81,6 +81,7 @@ def give_head(outbox: Outgoing, head: Record) -> None:
 @rule
 def emit(outbox: Outgoing, head: Record, half: int, route: int, size: int, time_ps: int) -> None:
     """Put the packet with this header on the wire, on the path that EV bits `route` name."""
+    # Rows are reserved by the caller for the most that a call can send, so that nothing is checked here.
     at = outbox.count[0]
     out = outbox.out
     out[at, ROW] = head["row"]
@@ -157,6 +158,7 @@ def _take_data(hosts: HostState, outbox: Outgoing, head: Record, marked: int, tr
     """Take in one data packet, answer it, and return 1 where its bytes are new."""
     pair = head["pair"]
     qp = hosts.r.qp[pair]
+    # A trimmed packet brings no bytes, whatever stands in the verdict: the last line looks at both.
     verdict = ACCEPTED
     if not trimmed:
         verdict = receive(
@@ -214,6 +216,7 @@ def _take_reply(hosts: HostState, outbox: Outgoing, head: Record, time_ps: int) 
         recycles = hosts.spray[0] == RECYCLE or hosts.spray[0] == REPS
         if recycles and head["verdict"] == 0 and head["probe_response"] == 0:
             _recycle(hosts, pair, seq_near(head["cack_psn"], qp["una"]) + head["ack_psn_offset"], head["value"])
+        # Compared before and after: a silent loss that `on_sack` finds is what freezes REPS.
         silent = qp["silent"] if hosts.spray[0] == REPS else 0
         on_sack(hosts.s, pair, head, time_ps)
         if hosts.spray[0] == REPS and qp["silent"] > silent:
@@ -223,6 +226,7 @@ def _take_reply(hosts: HostState, outbox: Outgoing, head: Record, time_ps: int) 
             tell(outbox, ACKNOWLEDGED, pair, time_ps)
     if qp["error"] != 0 and not failed:
         tell(outbox, FAILED, pair, time_ps)
+    # Only a sender that backs off or has retired EVs can be due sooner than it was; for others a look is enough.
     if pressed or qp["bad"] != 0:
         set_deadline(hosts, 2 * pair)
     else:
@@ -299,6 +303,7 @@ def send_control(hosts: HostState, outbox: Outgoing, nic: int, now_ps: int) -> N
     """Let time pass for the halves of a NIC whose deadline has come, and send the control packets that are due."""
     if hosts.nics.due[nic] > now_ps:
         return
+    # The earliest of all halves is worked out anew on the way, because `due` may have been early.
     due_ps = NEVER
     soon_ps = now_ps + min(hosts.s.params[0]["probe_after_ps"], hosts.s.params[0]["timeout_ps"]) // 2
     for k in range(hosts.nics.first[nic], hosts.nics.first[nic + 1]):
@@ -368,6 +373,7 @@ def send_data(hosts: HostState, outbox: Outgoing, nic: int, now_ps: int, room: C
     halves = hosts.nics.first[nic + 1] - first
     # Where EVs are drawn, trying to send would begin a round; elsewhere nothing changes that is not sent.
     asks = hosts.spray[0] >= DRAW
+    # The turn is kept from slot to slot, so that no half goes first more often than others.
     sent = 0
     at = hosts.nics.turn[nic]
     # Place of the first half that could send but for its ports; having come round to it, the NIC is done.
@@ -389,6 +395,7 @@ def send_data(hosts: HostState, outbox: Outgoing, nic: int, now_ps: int, room: C
                 set_deadline(hosts, 2 * pair)
                 held = place if held < 0 else held
             else:
+                # Its bit goes out; `wake` sets it again, as soon as something happens that may let it send.
                 hosts.nics.ready[hosts.nics.first_word[nic] + (place >> WORD_SHIFT)] &= ~(1 << (place & WORD_MASK))
             continue
         free = free_now
@@ -457,6 +464,7 @@ def _drop_recycled(hosts: HostState, pair: int) -> None:
 @rule
 def post_messages(hosts: HostState, table: Column) -> None:
     """Give pairs messages to send: a row of pairs, and a row of lengths that become what `post` answers."""
+    # Awake before it is posted: a half may be early, never late.
     for k in range(table.shape[1]):
         wake(hosts.nics, 2 * table[0, k])
         table[1, k] = post(hosts.s, table[0, k], 0, 0, table[1, k], -1)

@@ -31,6 +31,7 @@ def _deny(sender: Sender, pair: int, ev: int) -> None:
     """Deny EV `e` of a sending half, and take another for answers in its plane."""
     ev_event(sender, pair, ev, DENY)
     plane = sender.evs[pair, ev]["plane"]
+    # Answers leave on one EV of each plane; only where that one is denied another has to be found.
     if sender.planes[pair, plane]["reverse"] != ev:
         return
     sender.planes[pair, plane]["reverse"] = -1

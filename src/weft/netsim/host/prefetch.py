@@ -26,6 +26,7 @@ _LINE_PACKETS, _LINE_EVS = 2, 32
 def prefetch_reply(hosts: HostState, pair: int, psn: int) -> None:
     """Say that a SACK caused by packet `psn` of a pair is about to be taken in, and of packets before it."""
     mask = hosts.s.params[0]["slot_mask"]
+    # Two packets share a line of the cache: the one before is on the line that a cumulative SACK goes back to.
     prefetch(hosts.s.packets, pair, psn & mask)
     prefetch(hosts.s.packets, pair, (psn - _LINE_PACKETS) & mask)
     prefetch(hosts.s.packets, pair, (psn + 1) & mask)
@@ -45,6 +46,7 @@ def prefetch_path(hosts: HostState, pair: int, psn: int) -> None:
 def prefetch_acked(hosts: HostState, pair: int, base: int, bits: int) -> None:
     """Say which packets of the 64 from `base` on a SACK with these bits will acknowledge."""
     mask = hosts.s.params[0]["slot_mask"]
+    # `arrived` keeps words of 32 bits, the SACK 64 from anywhere: they are cut along the words.
     shift = base & _WORD_MASK
     start = base - shift
     low = bits & LOW32
@@ -58,6 +60,7 @@ def prefetch_acked(hosts: HostState, pair: int, base: int, bits: int) -> None:
 def _prefetch_word(hosts: HostState, pair: int, start: int, bits: int) -> None:
     """Name the packets of an aligned word of 32 that have not been acknowledged yet."""
     fresh = bits & ~hosts.s.arrived[pair, start >> _WORD_SHIFT] & LOW32
+    # Bits that are set in `arrived` were acknowledged before; their packets are not looked at again.
     while fresh:
         prefetch(hosts.s.packets, pair, start + lowest_bit(fresh))
         fresh &= fresh - 1
@@ -121,6 +124,7 @@ def prefetch_data(hosts: HostState, nic: int) -> None:
     if hosts.spray[0] == RECYCLE and hosts.ring_at[pair, 1] > 0:
         prefetch(hosts.s.evs, pair, hosts.ring[pair, hosts.ring_at[pair, 0]])
         return
+    # The same arithmetic as the draw itself, without drawing: a wrong guess costs one useless line.
     first = 0 if hosts.spray[0] == DRAW or qp["cursor"] >= qp["active"] else qp["cursor"]
     prefetch(hosts.s.evs, pair, hosts.s.rotation[pair, first + ((qp["drawn"] * (qp["active"] - first)) >> _WORD_BITS)])
 

@@ -30,6 +30,7 @@ def remember(hosts: HostState, pair: int, ev: int) -> None:
 def wished(hosts: HostState, pair: int, now_ps: int) -> int:
     """Return the entropy for the next packet, or -1 for any."""
     room = hosts.ring.shape[1]
+    # The oldest valid entry stands `VALID` places behind the head, in a circle.
     if hosts.ring_at[pair, VALID] > 0:
         at = hosts.ring_at[pair, HEAD] - hosts.ring_at[pair, VALID]
         return hosts.ring[pair, at if at >= 0 else at + room]

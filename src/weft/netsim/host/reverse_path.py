@@ -25,6 +25,7 @@ def way_back(hosts: HostState, head: Record, half: int, plane: int) -> int:
         if k >= 0:
             ev = reverse_ev(hosts.s, k, hosts.r, pair, -1)
             return hosts.s.evs[k, ev]["value"] if ev >= 0 else -1
+        # A pair that carries data one way only has a sending half of its own for answers.
         ev = reverse_ev(hosts.b, pair, hosts.r, pair, -1)
         return hosts.b.evs[pair, ev]["value"] if ev >= 0 else -1
     for step in range(hosts.s.params[0]["planes"]):
@@ -41,5 +42,6 @@ def _echoed(hosts: HostState, head: Record, pair: int) -> int:
     value = head["value"] if head["kind"] == NACK else hosts.r.qp[pair]["came_ev"]
     qp = hosts.b.qp[pair]
     up = qp["local_up"] & qp["peer_up"]
+    # Where every plane is up, the division that finds the EV's plane is saved.
     whole = up == (1 << hosts.b.params[0]["planes"]) - 1
     return value if value >= 0 and (whole or up >> (value // hosts.spray[PER_PLANE]) & 1) else -1

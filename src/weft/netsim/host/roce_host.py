@@ -196,12 +196,14 @@ def _take_data(hosts: RoceHostState, outbox: Outgoing, head: Record, marked: int
     seq = seq_near(head["psn"], r["expected"])
     if seq > r["expected"]:
         r["outside"] += 1
+        # One NAK for a gap: each further one would make the sender go back again.
         if r["nak_sent"] == 0:
             r["nak_sent"] = 1
             r["naks"] += 1
             _answer(hosts, outbox, pair, NACK, time_ps)
         return 0
     if seq < r["expected"]:
+        # Its acknowledgement was lost, or is late: it is sent again, or the sender would never move on.
         r["duplicates"] += 1
         r["acks"] += 1
         _answer(hosts, outbox, pair, SACK, time_ps)
@@ -238,6 +240,7 @@ def _acknowledged(hosts: RoceHostState, outbox: Outgoing, pair: int, upto: int, 
     if upto <= qp["una"]:
         return
     qp["una"] = upto
+    # After going back, what was about to be sent again may be acknowledged already.
     qp["next"] = max(qp["next"], upto)
     qp["retries"] = 0
     qp["timer_ps"] = NEVER if upto >= qp["high"] else time_ps + hosts.s.params[0]["timeout_ps"]
@@ -268,9 +271,11 @@ def _slow_down(hosts: RoceHostState, pair: int, time_ps: int) -> None:
     params = hosts.s.params[0]
     qp["cnps"] += 1
     if qp["cnps"] > 1:
+        # Nobody looks at alpha between two CNPs, so its timer is made up for here; far below the limit it is 0.
         decays = min((time_ps - qp["alpha_ps"]) // params["alpha_ps"], _MOST_DECAYS)
         for _ in range(decays):
             qp["alpha"] -= (qp["alpha"] * params["gain"]) >> ALPHA_BITS
+    # The rate is halved before it is multiplied: with alpha of 20 bits, even 1 Tb/s stays within 63.
     qp["target_bps"] = qp["rate_bps"]
     qp["rate_bps"] = max(params["least_bps"], qp["rate_bps"] - ((qp["rate_bps"] >> 1) * qp["alpha"] >> ALPHA_BITS))
     qp["alpha"] += ((ALPHA_ONE - qp["alpha"]) * params["gain"]) >> ALPHA_BITS

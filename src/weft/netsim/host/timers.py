@@ -62,7 +62,9 @@ def next_ready(nics: NicColumns, nic: int, at: int) -> int:
     first = nics.first_word[nic]
     words = nics.first_word[nic + 1] - first
     word = at >> WORD_SHIFT
+    # Shifting right and left again clears the bits below the place where the turn stands.
     bits = nics.ready[first + word] >> (at & WORD_MASK) << (at & WORD_MASK)
+    # One word more than there are: the first one is looked at again, for its lower bits.
     for _ in range(words + 1):
         if bits:
             return (word << WORD_SHIFT) + lowest_bit(bits)

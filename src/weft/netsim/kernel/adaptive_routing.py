@@ -56,12 +56,14 @@ def with_uplink(fabric: Fabric, node: Column, goal: int, key: int) -> int:
 @rule
 def _shortest(fabric: Fabric, first_port: int, first_down: int, count: int, key: int) -> int:
     """Return the number of the uplink with the fewest data bytes waiting; ties go round from the packet's key."""
+    # The low bits of the key decide on marks; ties go by others, so that the two have nothing to do with each other.
     start = ((key >> _TIE_SHIFT) & _TIE_MASK) % count
     best = -1
     fewest = 0
     for step in range(count):
         number = start + step if start + step < count else start + step - count
         port = fabric.ports[first_port + number]
+        # Of its own link a switch sees both kinds of death; of the far one only what routing has learned.
         if fabric.dead[port[NUMBER] >> 1] != 0 or fabric.dead[first_down + number] & _KNOWN_DEAD:
             continue
         if best < 0 or port[DATA_BYTES] < fewest:

@@ -29,6 +29,7 @@ UID, PLACE, NAME, STATE, EXTRA, GOAL = range(WORDS)
 QUEUE_WORDS = 8
 AFTER, BYTES = 6, 7
 
+# A slot is far below 2^40 ps (1.1 s), and a packet never stands further ahead than the ring of slots.
 PLACE_BITS = 40
 PLACE_MASK = (1 << PLACE_BITS) - 1
 PORT_MASK = (1 << 24) - 1
@@ -39,6 +40,7 @@ LOW32 = 0xFFFFFFFF
 SIGN32 = 1 << 31
 UID_BITS = 36
 
+# `STATE` from its lowest bit: 24 of PSN, 4 of kind, flags, 2 of trim, flags, 2 of verdict, 3 of hops, 16 of number.
 PSN_MASK = 0xFFFFFF
 KIND_SHIFT, KIND_MASK = 24, 15
 CONTROL = 1 << 28
@@ -52,6 +54,7 @@ HOP_SHIFT, HOP_MASK = 37, 7
 NUMBER_SHIFT, NUMBER_MASK = 40, 0xFFFF
 SIGN16 = 1 << 15
 
+# `GOAL` from its lowest bit: 24 of NIC, 12 of uplink, 12 of second uplink, 16 of the SACK offset.
 UPLINK_SHIFT, UPLINK_MASK = 24, 4095
 SECOND_SHIFT = 36
 OFFSET_SHIFT = 48
@@ -62,6 +65,7 @@ GRADE, RATE, FAR, NUMBER, LINK_FAULT, PACE, WAY, MARK_FROM = range(8, 16)
 """Of a port: its grade (a row of `grades`), rate (a row of `rates`), the node at its far end, its number in the
 network, and its fault (a row of `link_faults`; 0 for none). Then what most packets need of its rate and grade:
 picoseconds a byte and for the way, `NO_WAY` where that is not so simple, and the bytes from which it may mark."""
+# So far below zero that no sum with it is a time: the quick arithmetic fails and the exact one is asked.
 NO_WAY = -(2**31)
 MARKS_NOTHING = 2**31 - 1
 
@@ -72,6 +76,7 @@ RATE_COLUMNS = 7
 BPS, PER_BYTE, WHOLE, PART, BASE, BLOCK, REST = range(RATE_COLUMNS)
 """Of a rate: bits a second; picoseconds a byte where that is a whole number, else 0; whole bytes granted in a slot and
 the fraction `PART`/`BASE` on top; and that fraction of 2^19 slots, as whole bytes and a rest."""
+# In one product, rate x time would pass 2^63 within some hundred slots. `BASE` is below 2^43, so 2^19 slots fit.
 BLOCK_BITS = 19
 
 NODE_COLUMNS = 8
@@ -250,6 +255,7 @@ class Outbox(NamedTuple):
 
 CAME, AT, NEXT = 4, 1, 2
 """How many entries of `came` belong to an arrival, and which of them are its row and the next arrival."""
+# One chunk of six words a packet is 24 lines of the cache: long enough to stream, short enough to share.
 CHUNK = 32
 """Packets in a chunk."""
 CHUNK_SHIFT, NO_CHUNK = 32, -1 << 32
@@ -293,6 +299,7 @@ PLAINLY = {pauses: never, keeps_order: never, chooses: never}
 @rule
 def granted(fabric: Fabric, rate: int, slot: int) -> int:
     """Return the whole bytes that a rate has been granted up to the end of `slot`."""
+    # Exact in whole numbers: bytes granted never drift from rate x time, however many slots there were.
     row = fabric.rates[rate]
     slots = slot + 1
     blocks = slots >> BLOCK_BITS

@@ -86,6 +86,7 @@ def unpack(hosts: HostState, routing: Routing, packet: Column, head: Record) -> 
     head["pair"] = half >> 1
     head["half"] = half & 1
     head["kind"] = kind
+    # Flipping the sign bit and taking it away again extends 32 bits to 64 without a branch.
     head["value"] = ((packet[NAME] & LOW32) ^ SIGN32) - SIGN32
     head["verdict"] = (state >> VERDICT_SHIFT) & VERDICT_MASK
     if kind == DATA:
@@ -98,6 +99,7 @@ def unpack(hosts: HostState, routing: Routing, packet: Column, head: Record) -> 
         head["cack_psn"] = state & PSN_MASK
         head["ack_psn_offset"] = (number ^ SIGN16) - SIGN16
         head["probe_response"] = 1 if state & PROBED else 0
+        # Not carried: all receivers of a run grant the same.
         head["mpr"] = hosts.r.params[0]["mpr"]
         head["sack_offset"] = packet[GOAL] >> OFFSET_SHIFT
         head["bitmap_low"] = packet[EXTRA] & LOW32
@@ -109,6 +111,7 @@ def unpack(hosts: HostState, routing: Routing, packet: Column, head: Record) -> 
     else:
         head["id"] = number
         head["port_status"] = packet[EXTRA]
+        # Only what is answered needs its plane: the answer leaves there.
         head["plane"] = plane_of(routing, head["value"]) if kind in (EV_PROBE, PORT_STATUS, PROBE) else 0
 
 
@@ -139,6 +142,7 @@ def _goal(fabric: Fabric, each: Column, routing: Routing, half: int, plane: int,
     """Return the destination and the uplinks of a packet that a half sends with EV bits `route`."""
     way = way_of(routing, half, each[half, SEEN_AS], route - plane * routing.figures[STRIDE])
     seconds = fabric.figures[SECONDS]
+    # Two tiers have no second uplink, and are spared a division.
     if seconds == 1:
         return each[half ^ 1, AT_NIC] | (way << UPLINK_SHIFT)
     first = way // seconds
@@ -227,6 +231,7 @@ def _send(outbox: Outbox, hosts: HostState, phase_ps: int) -> int:
     """Let a NIC send data while its ports have room; return how many packets."""
     fabric, shard = outbox.columns.fabric, outbox.shard
     free = 0
+    # A NIC hands a port about one full packet more than it sends: a longer queue would hide what paths do.
     for plane in range(fabric.figures[PLANES]):
         room = fabric.figures[FULL] - fabric.ports[outbox.first_port + plane, DATA_BYTES]
         shard.room[plane] = room
@@ -273,6 +278,7 @@ def nic_step(columns: KernelColumns, shard: Shard, number: int, slot: int) -> No
     node = fabric.nodes[number]
     start_ps = slot * fabric.figures[SLOT_PS]
     _prefetch_paths(wires, hosts, shard, take_arrivals(columns, shard, number, slot))
+    # What the node keeps of its NICs may be early, never late: it is made anew each time that one of them acts.
     due_ps = NEVER
     awake = 0
     begins = slot % fabric.figures[ROUND_SLOTS] == 0
@@ -292,6 +298,7 @@ def nic_step(columns: KernelColumns, shard: Shard, number: int, slot: int) -> No
         if hosts.nics.due[nic] <= start_ps:
             send_control(hosts, outbox, nic, start_ps)
         if hosts.nics.awake[nic]:
+            # A NIC that was sending goes on at the slot's beginning; an idle one starts when it learned that it may.
             if fabric.last_sent[nic] == slot - 1:
                 phase_ps = 0
             if _send(outbox, hosts, phase_ps):
@@ -303,4 +310,5 @@ def nic_step(columns: KernelColumns, shard: Shard, number: int, slot: int) -> No
         awake |= hosts.nics.awake[nic]
     fabric.due[number] = due_ps
     fabric.awake[number] = awake
+    # Only now: what the NICs took in lies in those rows.
     release_arrivals(wires, shard.part, number, slot)

@@ -187,6 +187,7 @@ def admit(columns: KernelColumns, shard: Shard, port: Column, packet: Column, ke
     row = take_queue_row(queues, shard)
     target = queues.rows[row]
     target[UID] = packet[UID]
+    # In a queue nobody asks which port it came over any more: the bits hold the draw for marks.
     target[PLACE] = (packet[PLACE] & PLACE_MASK) | ((key & _DIE_MASK) << PLACE_BITS)
     copy_four(target, packet, NAME)
     if trimmed:
@@ -211,6 +212,7 @@ def credit_of(fabric: Fabric, shard: Shard, port: Column, slot: int) -> int:
     What it owed has shrunk since it was last asked, and it saved nothing.
     """
     if port[CREDITED] < slot:
+        # A port that had nothing to send keeps its debt and saves nothing.
         credit = min(0, port[CREDIT])
         rate = port[RATE]
         if credit < 0 and port[CREDITED] < slot - 1:
@@ -252,6 +254,7 @@ def send_at_once(fabric: Fabric, shard: Shard, port: Column, size: int, slot: in
     credit = credit_of(fabric, shard, port, slot)
     if credit <= 0:
         return False
+    # It may start with a single byte of credit left, and then owes the rest: rates hold on average, not by packet.
     port[CREDIT] = credit - size
     return True
 
@@ -261,6 +264,7 @@ def transmit(columns: KernelColumns, shard: Shard, port: Column, slot: int) -> b
     """Let a port send what it may in a slot; return whether anything still waits."""
     fabric, queues = columns.fabric, columns.queues
     credit = credit_of(fabric, shard, port, slot)
+    # Control packets go first, and are never paused.
     stopped = pauses(fabric) and is_stopped(fabric, port, slot)
     while credit > 0:
         mark = 0
@@ -278,10 +282,12 @@ def transmit(columns: KernelColumns, shard: Shard, port: Column, slot: int) -> b
             size = packet[BYTES]
             port[DATA_FIRST] = packet[AFTER]
             port[DATA_BYTES] -= size
+            # Bytes that came over a port are held against it only at switches: a packet with no hop is a NIC's own.
             if pauses(fabric) and (packet[STATE] >> HOP_SHIFT) & HOP_MASK:
                 fabric.holds[packet[EXTRA], HELD] -= size
             if port[DATA_BYTES] > port[MARK_FROM] and _marks(fabric.grades[port[GRADE]], port, packet):
                 mark = MARKED
+        # A lost packet takes its time on the wire all the same.
         credit -= size
         if port[LINK_FAULT] == 0 or not _is_lost(fabric, shard, port, packet, slot):
             target = on_the_way(columns, shard, port, packet[PLACE] & PLACE_MASK, size, slot)
@@ -319,6 +325,7 @@ def decide_pause(fabric: Fabric, shard: Shard, number: int, slot: int) -> None:
     row = fabric.holds[number]
     held = row[HELD]
     row[OVERRUN] = 1 if held > fabric.figures[ROOM] else 0
+    # Between the two limits it stays as it is: without that gap every packet would bring a pause frame.
     wants = held > fabric.figures[XON] if row[ASKED] else held > fabric.figures[XOFF]
     if wants == (row[ASKED] != 0):
         return
@@ -380,6 +387,7 @@ def on_the_way(columns: KernelColumns, shard: Shard, port: Column, now_ps: int, 
     fabric, wires = columns.fabric, columns.wires
     slot_ps = fabric.figures[SLOT_PS]
     place_ps = now_ps + size * port[PACE] + port[WAY]
+    # Below `NEAR` multiplying and shifting is the exact quotient; dividing would cost more than the rest of this.
     if slot_ps <= place_ps < fabric.figures[NEAR]:
         slots = (place_ps * fabric.figures[PER_SLOT]) >> PER_SLOT_BITS
     else:
@@ -422,6 +430,7 @@ def _is_lost(fabric: Fabric, shard: Shard, port: Column, packet: Column, slot: i
     """Decide whether a port that is not well loses a packet, and note it."""
     state = packet[STATE]
     hop = (state >> HOP_SHIFT) & HOP_MASK
+    # The draw depends on the packet and its hop alone, so that threads and order change nothing.
     die = (mix64(fabric.figures[LOSS_WORD], (packet[UID] << 4) + hop) >> 32) & LOW32
     harm = fabric.link_faults[port[LINK_FAULT]]
     if harm != LINK_DOWN and die >= harm:

@@ -63,6 +63,7 @@ def lacks(columns: KernelColumns, shard: Shard, nics: bool, slot: int, end: int)
     found = 0
     if most > len(shard.came) // CAME:
         found |= NEED_SCRATCH
+    # Bounds, not counts: to find out here is cheap, to run out in the middle of a slot would end the run.
     rows = (ANSWERS * total + fabric.figures[MOST_SENT] * ports * (end - slot) if nics else total) + _LEAST
     free = queues.free[shard.part, 0] + queues.free[shard.part, 2] - queues.free[shard.part, 1]
     if free < rows:
@@ -96,6 +97,7 @@ def walk(columns: KernelColumns, shard: Shard, nics: bool, slot: int, end: int) 
                     nic_step(columns, shard, number, at)
             elif _switch_acts(columns, number, at):
                 switch_step(columns, shard, number, at)
+    # Switches go last in a step; what was begun for its slots has been read by then.
     if not nics:
         for at in range(slot, end):
             wires.waiting[shard.part, at & (wires.heads.shape[1] - 1)] = 0
@@ -136,6 +138,7 @@ def next_slot(fabric: Fabric, wires: Wires, slot: int, stop: int) -> int:
     found = stop
     ring = wires.heads.shape[1]
     ahead = 0
+    # Nothing can be further ahead than the ring is long.
     while ahead < ring and slot + ahead < found:
         for part in range(wires.heads.shape[0]):
             if wires.waiting[part, (slot + ahead) & (ring - 1)] > 0:
@@ -167,6 +170,7 @@ def advance(columns: KernelColumns, shard: Shard, slot: int, stop: int) -> int:
     while slot < stop:
         if shard.count[AHEAD] <= slot:
             end = min(stop, round_end(fabric, slot))
+            # Asked before anything moves, so that a store can grow and the same slots be tried again.
             shard.count[NEED] = lacks(columns, shard, True, slot, end)
             if shard.count[NEED]:
                 return slot
@@ -181,6 +185,7 @@ def advance(columns: KernelColumns, shard: Shard, slot: int, stop: int) -> int:
         slot = end
         if slot < shard.count[AHEAD]:
             continue
+        # Flows may start others only at the end of a round; in between nobody could tell the difference.
         over = slot % fabric.figures[ROUND_SLOTS] == 0
         news = shard.events_used[1] > 0 or shard.count[LOSSES] > 0 or shard.count[SEEN] > 0
         if shard.count[FAULTY] != 0 or (over and news):

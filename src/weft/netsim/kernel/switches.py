@@ -108,7 +108,9 @@ def take_arrivals(columns: KernelColumns, shard: Shard, number: int, slot: int) 
     ring = slot & (wires.heads.shape[1] - 1)
     slot_ps = fabric.figures[SLOT_PS]
     order_word = fabric.figures[ORDER_WORD]
+    # For one slot the mixing is one to one, so that no two packets share a key: see `order_keys`.
     base = slot << _SLOT_SHIFT
+    # The trace is a sum, so that it does not depend on the order of nodes or threads.
     trace = 0
     in_one_list = chooses(fabric) and not at_nics
     count = 0
@@ -119,12 +121,14 @@ def take_arrivals(columns: KernelColumns, shard: Shard, number: int, slot: int) 
         while chunk >= 0:
             if wires.after[chunk] >= 0:
                 _prefetch_chunk(wires, wires.after[chunk])
+            # The first chunk of a list is the one that was filled last; all behind it are full.
             held = ((left - 1) & (CHUNK - 1)) + 1
             left -= held
             for row in range(chunk * CHUNK, chunk * CHUNK + held):
                 packet = wires.rows[row]
                 prefetch(wires.rows, row + _PREFETCHED, GOAL)
                 place = packet[PLACE]
+                # A way longer than the ring was put as far ahead as it goes; it takes the rest from here.
                 if place & PLACE_MASK >= slot_ps:
                     forward(columns, shard, number, packet, slot)
                     continue
@@ -197,6 +201,7 @@ def in_order(wires: Wires, shard: Shard, to: int, by_time: bool) -> int:
         shard.order[count] = each
         count += 1
         each = shard.came[each + NEXT]
+    # Insertion is quickest for the few that usually come; an incast brings hundreds.
     if count > _SHORT:
         _sort_many(wires, shard, count, by_time)
         return count
@@ -250,6 +255,7 @@ def _sink(wires: Wires, shard: Shard, root: int, count: int, by_time: bool) -> N
 def _prefetch_ports(columns: KernelColumns, node: Column) -> None:
     """Say that the ports which have anything to do are about to be used, and then the first packets of their queues."""
     fabric = columns.fabric
+    # Twice: a queue's first packet is known only once its port has come from memory.
     for look in range(2):
         for word in range((node[PORTS] + WORD_BITS - 1) >> _WORD_SHIFT):
             left = columns.busy[node[FIRST_WORD] + word]
@@ -283,10 +289,12 @@ def switch_step(columns: KernelColumns, shard: Shard, number: int, slot: int) ->
             local = (word << _WORD_SHIFT) + lowest_bit(left)
             if _port_step(columns, shard, fabric.ports[first_port + local], local, by_time, slot):
                 waiting += 1
+                # x & -x is the lowest bit that is set: this port stays busy.
                 bits |= left & -left
             left &= left - 1
         busy[first_word + word] = bits
     shard.count[BUSY] += waiting
+    # All ports, not only busy ones: a pause is taken back when nothing is left.
     if pauses(fabric):
         for local in range(node[PORTS]):
             own = fabric.ports[node[FIRST_PORT] + local, NUMBER]
@@ -299,6 +307,7 @@ def switch_step(columns: KernelColumns, shard: Shard, number: int, slot: int) ->
 def _port_step(columns: KernelColumns, shard: Shard, port: Column, local: int, by_time: bool, slot: int) -> bool:
     """Let a port take in what arrived for it and send; return whether anything still waits."""
     wires = columns.wires
+    # A packet that comes alone to an empty port needs no queue, and is spared two copies.
     first = shard.first[local]
     if first >= 0:
         if shard.came[first + NEXT] < 0 and cross(columns, shard, port, wires.rows[shard.came[first + AT]], slot):

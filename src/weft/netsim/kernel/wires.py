@@ -30,9 +30,11 @@ def take_chunk(wires: Wires, shard: Shard) -> int:
 @rule
 def place_on_wire(wires: Wires, shard: Shard, node: int, slot: int) -> int:
     """Return the row in which a packet stands that arrives at `node` in `slot`."""
+    # The ring has a power of two of slots, so that the remainder is a mask.
     ring = slot & (wires.heads.shape[1] - 1)
     head = wires.heads[shard.part, ring, node]
     at = head & (CHUNK - 1)
+    # The count's low bits are the place in the chunk: 0 means that the last one is full, or that there is none.
     if at == 0:
         fresh = take_chunk(wires, shard)
         wires.after[fresh] = head >> CHUNK_SHIFT

@@ -64,7 +64,9 @@ def plane_of(routes: Routing, value: int) -> int:
 def way_of(routes: Routing, half: int, seen_as: int, ev: int) -> int:
     """Return the path number, within its plane, that EV number `ev` names for a half; switches see it as `seen_as`."""
     as_given = routes.figures[POLICY] == AS_GIVEN
+    # 32 bits of hash times a count, shifted back, is a number below the count without a division.
     drawn = 0 if as_given else mix32(routes.figures[WORD], (seen_as << _HALF_SHIFT) + ev)
+    # Most runs hold no pair to any uplinks: then the lists are not even looked at.
     if routes.figures[HOLDS]:
         first = routes.first[half >> 1]
         held = routes.first[(half >> 1) + 1] - first
