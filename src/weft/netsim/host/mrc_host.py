@@ -25,7 +25,16 @@ from weft.mrc.rules.acks import on_nack, on_sack, transmission
 from weft.mrc.rules.control import next_control, on_ev_probe_answer, on_timer
 from weft.mrc.rules.numbers import seq_near
 from weft.mrc.rules.ports import on_port_answer, on_port_status, port_changed
-from weft.mrc.rules.receiver import ACCEPTED, DUPLICATE, on_probe, receive, receive_trimmed, refusal, take_sack
+from weft.mrc.rules.receiver import (
+    ACCEPTED,
+    DUPLICATE,
+    DataHeader,
+    on_probe,
+    receive,
+    receive_trimmed,
+    refusal,
+    take_sack,
+)
 from weft.mrc.rules.reverse import next_reverse_probe, on_reverse_answer
 from weft.mrc.rules.sender import next_data_on, post, sendable, unfinished
 from weft.netsim.host.host_state import (
@@ -161,10 +170,11 @@ def _take_data(hosts: HostState, outbox: Outgoing, head: Record, marked: int, tr
     # A trimmed packet brings no bytes, whatever stands in the verdict: the last line looks at both.
     verdict = ACCEPTED
     if not trimmed:
-        verdict = receive(
-            hosts.r, pair, head["psn"], head["value"], marked, head["retransmission"], head["ack_request"],
-            head["length"], head["immediate"], time_ps,
+        header = DataHeader(
+            head["psn"], head["value"], marked, head["retransmission"], head["ack_request"], head["length"],
+            head["immediate"],
         )  # fmt: skip
+        verdict = receive(hosts.r, pair, header, time_ps)
     if trimmed or verdict > DUPLICATE:
         _refuse(hosts, outbox, head, verdict, trimmed, time_ps)
     if qp["due"] != 0 or qp["probe_due"] != 0:
@@ -353,11 +363,11 @@ def _next_control(hosts: HostState, pair: int, side: int, now_ps: int, out: Reco
         return next_control(hosts.s, pair, now_ps, -1, out)
     k = opposite(hosts, pair)
     if k >= 0:
-        return next_reverse_probe(hosts.s, k, hosts.r, pair, now_ps, -1, out)
+        return next_reverse_probe(hosts.s, k, hosts.r, pair, now_ps, out)
     found = next_control(hosts.b, pair, now_ps, -1, out)
     if found != NOTHING:
         return found
-    return next_reverse_probe(hosts.b, pair, hosts.r, pair, now_ps, -1, out)
+    return next_reverse_probe(hosts.b, pair, hosts.r, pair, now_ps, out)
 
 
 @replaceable("roce.send_data in RoCE")

@@ -2,7 +2,7 @@
 
 from weft.core.compile.rules import rule
 from weft.mrc.columns import DENIED, Sender
-from weft.mrc.rules.evs import DENY, ev_event
+from weft.mrc.rules.evs import DENY, Paths, ev_event
 from weft.mrc.rules.receiver import start_receiver
 from weft.mrc.rules.sender import start_sender
 from weft.netsim.host.host_state import Column, HostState
@@ -12,8 +12,8 @@ from weft.netsim.host.host_state import Column, HostState
 def start_pairs(hosts: HostState, words: Column, paths: Column, stride: int, scratch: Column) -> None:
     """Make the halves of every pair ready; a row of `words` is the chance of its three halves."""
     for pair in range(len(paths)):
-        start_sender(hosts.s, pair, words[pair, 0], 0, paths[pair], stride, scratch)
-        start_sender(hosts.b, pair, words[pair, 1], 0, paths[pair], stride, scratch)
+        start_sender(hosts.s, pair, words[pair, 0], 0, Paths(paths[pair], stride, scratch))
+        start_sender(hosts.b, pair, words[pair, 1], 0, Paths(paths[pair], stride, scratch))
         start_receiver(hosts.r, pair, words[pair, 2], 0)
 
 

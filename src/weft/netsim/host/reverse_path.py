@@ -23,10 +23,10 @@ def way_back(hosts: HostState, head: Record, half: int, plane: int) -> int:
             return route
         k = opposite(hosts, pair)
         if k >= 0:
-            ev = reverse_ev(hosts.s, k, hosts.r, pair, -1)
+            ev = reverse_ev(hosts.s, k, hosts.r, pair)
             return hosts.s.evs[k, ev]["value"] if ev >= 0 else -1
         # A pair that carries data one way only has a sending half of its own for answers.
-        ev = reverse_ev(hosts.b, pair, hosts.r, pair, -1)
+        ev = reverse_ev(hosts.b, pair, hosts.r, pair)
         return hosts.b.evs[pair, ev]["value"] if ev >= 0 else -1
     for step in range(hosts.s.params[0]["planes"]):
         other = (plane + step) % hosts.s.params[0]["planes"]

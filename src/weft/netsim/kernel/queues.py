@@ -365,7 +365,7 @@ def held_behind(ports: Column, rows: Column, queues: Column, sums: Column, found
 
 @rule
 def _marks(grade: Column, port: Column, packet: Column) -> bool:
-    """Decide on a mark: the chance grows evenly between the two limits; the packet's key is the die."""
+    """Decide on a mark: the chance grows evenly between the two limits; the packet's key is the random draw."""
     low, high = grade[ECN_LOW], grade[ECN_HIGH]
     if port[DATA_BYTES] >= high:
         return True

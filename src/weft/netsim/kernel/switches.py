@@ -191,7 +191,7 @@ def in_order(wires: Wires, shard: Shard, to: int, by_time: bool) -> int:
         shard.order[0] = each
         return 1
     if shard.came[other + NEXT] < 0:
-        # Which of two comes first nobody can foretell, so that a guess costs more than to work out both.
+        # Which of two comes first cannot be predicted, so that a guess costs more than to work out both.
         first = _comes_before(wires, shard, each, other, by_time)
         shard.order[0] = each if first else other
         shard.order[1] = other if first else each

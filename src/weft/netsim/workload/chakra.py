@@ -21,9 +21,10 @@ from typing import Any
 from google.protobuf import descriptor_pb2, json_format, message_factory, proto
 from google.protobuf.message import DecodeError, Message
 
+from weft.collectives.registry import schedule_named
 from weft.core.errors import UsageError
 from weft.netsim.model.flow import Flow
-from weft.netsim.workload.schedules import Near, schedule_named
+from weft.netsim.workload.schedules import Near
 
 MOST_FLOWS = 1_000_000
 """Flows of one trace that are taken on, with the waits between them."""
