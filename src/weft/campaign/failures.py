@@ -33,7 +33,7 @@ class Failures:
     detect_ms: int
     """From a failure to its being known."""
     seed: Seed
-    """Where chance comes from."""
+    """Root of the random streams."""
     test_ms: int = 900_000
     """A long test."""
 

@@ -29,9 +29,7 @@ class JobRecord:
     """One job's life in a replay; times in milliseconds."""
 
     id: str
-    """Its name."""
     kind: str
-    """What it is."""
     team: str
     """Team whose quota is charged."""
     priority: int
@@ -45,7 +43,6 @@ class JobRecord:
     start_ms: int | None = None
     """When it first got its nodes."""
     end_ms: int | None = None
-    """When it was over."""
     state: str = ""
     """How it ended."""
     preemptions: int = 0

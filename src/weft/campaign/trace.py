@@ -44,7 +44,6 @@ class TraceJob:
     priority: int
     """Higher goes first."""
     kind: Kind
-    """What it is."""
 
     def request(self, number: int, *, checkpoint_ms: int, grace_ms: int, min_run_ms: int) -> Job:
         """Return what the cluster sees of it; trainings write a checkpoint every `checkpoint_ms`."""

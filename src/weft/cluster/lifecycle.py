@@ -74,9 +74,7 @@ class Outcome:
     """What becomes of a job."""
 
     verdict: Verdict
-    """What."""
     text: str = ""
-    """Why, in words."""
     counts: bool = False
     """Whether the new start counts as one after a failure of its own."""
 

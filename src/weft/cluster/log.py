@@ -28,7 +28,6 @@ class Difference:
     entry: int
     """Number of the entry, counted from 0."""
     at_ms: int
-    """When it was made."""
     written: list[Any]
     """What the log says."""
     found: list[Any]

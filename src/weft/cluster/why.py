@@ -27,7 +27,6 @@ class Why:
     """What there is to say about one job."""
 
     job: str
-    """Which."""
     state: str
     """Where it stands."""
     code: str
@@ -37,7 +36,6 @@ class Why:
     position: int
     """How many waiting jobs are considered before it."""
     before: tuple[str, ...]
-    """The first of them."""
     holds: tuple[str, ...]
     """Running jobs with the most nodes: who has what it waits for."""
     expected_ms: int | None

@@ -54,7 +54,6 @@ class ReasonSpec(Spec):
     by: Annotated[str, Field(min_length=1, max_length=200)] = "operator"
     """Who asks."""
     reason: Annotated[str, Field(max_length=2000)] = ""
-    """Why."""
 
 
 OPERATIONS = (
@@ -210,8 +209,8 @@ class ClusterInterface:
     async def nodes(self, request: Request) -> Any:
         """List the nodes."""
         del request
-        book = self._engine.cluster
-        return {"nodes": [node_view(book, node) for node in book.pool.nodes]}
+        cluster = self._engine.cluster
+        return {"nodes": [node_view(cluster, node) for node in cluster.pool.nodes]}
 
     async def drain(self, request: Request) -> Any:
         """Cordon a node: running work goes on, nothing new starts."""

@@ -16,13 +16,10 @@ class Parameter:
     """A part of the path or of the query."""
 
     name: str
-    """What it is called."""
     place: Literal["path", "query"]
     """Where it stands."""
     schema: Mapping[str, Any]
-    """What it may be."""
     text: str
-    """What it means."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +27,6 @@ class Operation:
     """One route: how it is called and what it answers."""
 
     method: Method
-    """The HTTP method."""
     path: str
     """Its path, with {names}."""
     name: str

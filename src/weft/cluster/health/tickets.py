@@ -19,9 +19,7 @@ class Repair:
     """One way to repair a node."""
 
     action: str
-    """What to do."""
     parts: tuple[str, ...]
-    """What is needed."""
     technician_min: int
     """A technician's time, in minutes."""
     out_min: int

@@ -25,12 +25,11 @@ class Bind:
     """Give a job its nodes, all of them at once."""
 
     job: str
-    """Whose."""
     placement: Placement
     """Where, in rank order."""
     waves: tuple[Wave, ...] = ()
     """When its nodes may begin to draw power, so that the site keeps its ramp; empty for all of them now. What happens
-    when it ends is `budget.Ramp.fall`'s business."""
+    when it ends is `power_budget.Ramp.fall`'s business."""
     borrowed: bool = False
     """Whether its team is above its quota with it."""
     why: str = ""
@@ -42,9 +41,7 @@ class Reserve:
     """Tell the first blocked job when it starts at the latest."""
 
     job: str
-    """Whose."""
     at_ms: int
-    """When."""
     nodes: int
     """How many nodes are kept for it."""
 
@@ -54,7 +51,6 @@ class Preempt:
     """Make a job leave: first it is asked, then it is made to. It waits again afterwards."""
 
     job: str
-    """Who leaves."""
     stage: Literal["ask", "evict"]
     """Ask it to write a checkpoint and end itself, or end it now."""
     reason: str
@@ -72,7 +68,6 @@ class Stop:
     """End a job for good."""
 
     job: str
-    """Which."""
     ending: Ending
     """How it is to be remembered: failed or cancelled."""
     reason: str
@@ -84,7 +79,6 @@ class Replace:
     """Swap nodes of a running gang without ending it."""
 
     job: str
-    """Whose."""
     lost: tuple[int, ...]
     """Nodes that go."""
     spares: tuple[int, ...]
@@ -96,7 +90,6 @@ class Resize:
     """Give an elastic gang more nodes, or take some away."""
 
     job: str
-    """Whose."""
     placement: Placement
     """Where it runs from now on."""
     reason: str
@@ -108,7 +101,6 @@ class Wait:
     """A job does not start now, and why."""
 
     job: str
-    """Which."""
     code: str
     """The rule that blocks it: see `reasons`."""
     text: str
@@ -124,11 +116,8 @@ class Quarantine:
     """Take a node out of service at once; its jobs are moved by actions of their own."""
 
     node: int
-    """Which."""
     reason: str
-    """Why, in words."""
     evidence: tuple[NodeEvidence, ...] = ()
-    """What was seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +125,7 @@ class Drain:
     """Cordon a node and wait for it to become empty."""
 
     node: int
-    """Which."""
     reason: str
-    """Why, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +133,9 @@ class Degrade:
     """Use a node without some of its GPUs: the rest of it stays in service."""
 
     node: int
-    """Which."""
     gpus: tuple[int, ...]
     """Its GPUs that are not to be used any more."""
     reason: str
-    """Why, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,13 +143,10 @@ class Move:
     """Any other step in a node's life."""
 
     node: int
-    """Which."""
     state: NodeState
-    """Where it goes."""
     event: str
     """By which event of the table."""
     reason: str = ""
-    """Why, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +154,6 @@ class RunTest:
     """Run an active test on a node; a report follows."""
 
     node: int
-    """Which."""
     program: str
     """Which test: "preflight", "diagnose", "validate", "idle"."""
     idle: bool = field(default=False, metadata={"key": "balloon"})
@@ -184,19 +165,15 @@ class Ticket:
     """Ask a person to repair a node."""
 
     node: int
-    """Which."""
     finding: str
     """What is wrong: the verdict."""
     action: str
-    """What to do."""
     parts: tuple[str, ...]
-    """What is needed."""
     technician_min: int
     """How long a technician needs, in minutes."""
     blast_gpu_ms: int
     """What the fault has cost or will, in GPU-milliseconds."""
     evidence: tuple[NodeEvidence, ...] = ()
-    """What was seen."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """What an action changes: the records that follow from carrying it out.
 
 Every engine and every simulated world uses these, so that a job that was bound looks the same everywhere. Pure: a
-record and an action in, the new record out. A job that is told to go is `stopping` and holds its nodes until whoever
+record and an action in, the new record out. A job that must go is `stopping` and holds its nodes until whoever
 carries it out has seen its last process end; then `stopped` says what becomes of it.
 """
 
@@ -81,7 +81,7 @@ def node_after(node: Node, action: NodeAction, now_ms: int) -> Node:  # noqa: PL
 
 
 def stopped(job: Job, now_ms: int) -> Job:
-    """Return a job whose last process has gone after it was asked or told to leave."""
+    """Return a job whose last process has gone after it was asked or made to leave."""
     return ended(job, JobState(job.ending)) if job.ending in ("failed", "cancelled") else requeued(job, now_ms)
 
 

@@ -94,7 +94,6 @@ class Job:
     submit_ms: int
     """When it was handed in."""
     kind: Kind = "experiment"
-    """What it is."""
     team: str = "default"
     """Team whose quota is charged."""
     priority: int = 100
@@ -118,7 +117,6 @@ class Job:
     state: JobState = JobState.WAITING
     """Where it stands."""
     placement: Placement | None = None
-    """Where it runs."""
     start_ms: int | None = None
     """When its nodes were bound, the last time."""
     checkpoint_ms: int | None = None
@@ -177,7 +175,6 @@ class Team:
     """A team and its quota."""
 
     name: str
-    """Its name."""
     quota_gpus: int
     """GPUs that are its own: it gets them back within a bounded time."""
     most_gpus: int | None = None

@@ -62,9 +62,7 @@ class NodeEvidence:
     check: str
     """Which check saw it: "silent", "xid", "ecc", "matmul", "trainer", ..."""
     at_ms: int
-    """When it was seen."""
     severity: Severity = "warning"
-    """What it weighs."""
     text: str = ""
     """What was seen, in words."""
     job: str = ""

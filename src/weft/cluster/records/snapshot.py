@@ -90,7 +90,6 @@ class SchedulingPolicy:
     brake_most: int = 200
     """Nodes that it may take out within the window however large the pool is."""
     brake_window_ms: int = 10 * MINUTE_MS
-    """The window."""
     brake_rest_ms: int = MINUTE_MS
     """How long the brake holds on after too many looked sick: those that are heard again last are not taken out."""
     forget_ms: int = 15 * MINUTE_MS
@@ -116,11 +115,10 @@ class Reservation:
     """The promise to the first job that is blocked."""
 
     job: str
-    """Whose."""
     at_ms: int
     """When it starts at the latest, if nothing breaks and nothing more important comes."""
     promised_ms: int
-    """The first such time that was told."""
+    """The first such time that was promised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +134,9 @@ class Snapshot:
     power: Power = Power()
     """Budgets, and what the ramp is busy with."""
     policy: SchedulingPolicy = SchedulingPolicy()
-    """The rules."""
     ended: Mapping[str, JobState] = field(default_factory=dict)
     """How jobs ended that others wait for."""
     reservation: Reservation | None = None
-    """The standing promise."""
     alarms: tuple[str, ...] = ()
     """Alarms that are on."""
     planned_ms: int | None = None

@@ -70,7 +70,6 @@ class Cause:
     slot: RankSlot | None = None
     """Where the blamed rank ran."""
     detected_ps: Picoseconds = _ZERO
-    """When it was known."""
     phase_since_ps: Picoseconds = _ZERO
     """When the job last got further."""
     step: int = 0
@@ -82,7 +81,6 @@ class RankEvidence:
     """What was found about one rank of a run that stands still."""
 
     rank: int
-    """Which."""
     frozen: bool
     """Whether the operating system says that it is stopped."""
     silent_ps: Picoseconds
@@ -104,7 +102,6 @@ class _OfRank(RecoveryEvent):
     generation: int
     """The generation that it belongs to."""
     rank: int
-    """Which rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +130,6 @@ class Phase(_OfRank):
     """A rank begins something that has its own duration."""
 
     name: str
-    """What."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +152,6 @@ class Raised(_OfRank):
     """A rank has failed with an exception."""
 
     text: str
-    """What it said."""
     fatal: bool = False
     """Whether the request itself is wrong, so that another try ends alike."""
     victim: bool = False
@@ -168,7 +163,6 @@ class Verified(RecoveryEvent):
     """The restored state is the one that was agreed."""
 
     generation: int
-    """Whose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +170,6 @@ class Refused(RecoveryEvent):
     """The restored state is not the one that was agreed."""
 
     generation: int
-    """Whose."""
     rank: int | None
     """Who is wrong, where that is known."""
     text: str
@@ -188,7 +181,6 @@ class Committed(RecoveryEvent):
     """A snapshot is complete and agreed upon."""
 
     generation: int
-    """Whose."""
     step: int
     """Of which step."""
 
@@ -198,7 +190,6 @@ class Disagreed(RecoveryEvent):
     """Ranks that should be equal are not."""
 
     generation: int
-    """Whose."""
     rank: int | None
     """The minority, where there is one."""
     text: str
@@ -210,7 +201,6 @@ class Examined(RecoveryEvent):
     """What was found about the ranks of a run that stands still."""
 
     generation: int
-    """Whose."""
     evidence: tuple[RankEvidence, ...]
     """Rank by rank."""
 
@@ -220,7 +210,6 @@ class Fenced(RecoveryEvent):
     """No process of a generation is left."""
 
     generation: int
-    """Which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,9 +217,7 @@ class Lost(RecoveryEvent):
     """Hardware is gone."""
 
     slots: frozenset[int]
-    """Which slots."""
     text: str
-    """What was seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +225,6 @@ class Returned(RecoveryEvent):
     """Hardware is back."""
 
     slots: frozenset[int]
-    """Which slots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +242,6 @@ class StartGeneration(RecoveryAction):
     """Start the ranks of a generation."""
 
     generation: int
-    """Its number."""
     width: int
     """Data-parallel replicas."""
     slots: tuple[RankSlot, ...]
@@ -268,7 +253,6 @@ class Verify(RecoveryAction):
     """Hold the restored state against what was agreed, and answer with `Verified` or `Refused`."""
 
     generation: int
-    """Whose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +260,6 @@ class Examine(RecoveryAction):
     """Look at every rank and answer with `Examined`."""
 
     generation: int
-    """Whose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,9 +267,7 @@ class Kill(RecoveryAction):
     """End every process of a generation and answer with `Fenced`."""
 
     generation: int
-    """Whose."""
     cause: Cause
-    """Why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +275,6 @@ class Resumed(RecoveryAction):
     """Write down that the first step after a recovery is done."""
 
     generation: int
-    """Whose."""
     step: int
     """Steps done."""
 
@@ -304,7 +284,6 @@ class Regained(RecoveryAction):
     """Write down that the run is again as far as it was before the failure."""
 
     generation: int
-    """Whose."""
     step: int
     """Steps done."""
 

@@ -59,7 +59,7 @@ def _wants_all(cluster: ClusterState, number: int) -> bool:
 
 
 def _jobs_on(cluster: ClusterState, nodes: set[int]) -> set[str]:
-    """Return the jobs that hold any of `nodes` and were not told to stop."""
+    """Return the jobs that hold any of `nodes` and are not stopping."""
     if not nodes:
         return set()
     there = np.zeros(cluster.pool.count, dtype=bool)

@@ -49,7 +49,7 @@ ZERO = Picoseconds(0)
 GRACE_PS = Picoseconds(PICOSECONDS_PER_SECOND // 2)
 """How long evidence is gathered once something is suspect: a dead rank is seen within a tenth of it."""
 VICTIM_PS = Picoseconds(5 * PICOSECONDS_PER_SECOND)
-"""How long the death is waited for of which a neighbour speaks: on a busy machine it is told late."""
+"""How long the death is waited for of which a neighbour speaks: on a busy machine it is known late."""
 FENCE_PS = Picoseconds(30 * PICOSECONDS_PER_SECOND)
 """How long killed processes may take to be gone."""
 

@@ -21,7 +21,7 @@ from weft.cluster.scheduling.rules import Placing
 from weft.cluster.scheduling.state import ClusterState
 
 _NAMED = 3
-"""How many of those before it a waiting job is told."""
+"""How many of those before it a reason to wait names."""
 
 
 @dataclass(slots=True)
@@ -31,7 +31,6 @@ class _Head:
     at: int
     """Its position in the order."""
     job: Job
-    """The job."""
     start_ms: int
     """When enough nodes, and enough power, are back."""
     keep: int
@@ -294,7 +293,7 @@ class SchedulingCycle:
         self.actions.append(Reserve(job.id, start_ms, self.head.keep))
 
     def _explain(self) -> None:
-        """Tell every job whose reason to wait is another than it was told."""
+        """Give every job its reason to wait where that has changed."""
         if self.head is not None:
             self.reasons[: self.head.at][self.reasons[: self.head.at] == Reason.BEHIND] = Reason.LANE
         changed = np.flatnonzero(self.reasons != self.last_wait).tolist()

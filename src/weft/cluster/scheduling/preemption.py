@@ -22,7 +22,6 @@ class Want:
     """What a blocked job still lacks."""
 
     job: Job
-    """The job."""
     nodes: int
     """Nodes that it lacks, what is already on its way not counted."""
     in_quota: bool

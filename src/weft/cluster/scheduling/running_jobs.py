@@ -5,7 +5,7 @@ Kept by a `ClusterState`; asked by preemption, power and forecasts, which look a
 
 from bisect import bisect_left, insort
 from collections import Counter
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +18,7 @@ Field = Literal[
     "live", "priority", "team", "nodes", "gpus", "start_ms", "kept_ms", "every_ms", "min_run_ms", "grace_ms", "service",
     "borrowed", "leaving", "watts", "back_ms", "shrinks", "fast",
 ]  # fmt: skip
-_FIELDS: tuple[Field, ...] = (
-    "live", "priority", "team", "nodes", "gpus", "start_ms", "kept_ms", "every_ms", "min_run_ms", "grace_ms", "service",
-    "borrowed", "leaving", "watts", "back_ms", "shrinks", "fast",
-)  # fmt: skip
+_FIELDS: tuple[Field, ...] = get_args(Field)
 
 _AT = {name: at for at, name in enumerate(_FIELDS)}
 _BACK = _AT["back_ms"]

@@ -137,7 +137,7 @@ class ClusterState:
         self.pool.update(node_after(self.pool.nodes[action.node], action, now_ms))
 
     def overdue(self, now_ms: int) -> list[Job]:
-        """Return the jobs that should have left by `now_ms` and were not yet told to stop, the earliest first."""
+        """Return the jobs that should have left by `now_ms` and are not stopping yet, the earliest first."""
         found: list[Job] = []
         seen: set[str] = set()
         while self._deadlines and self._deadlines[0][0] <= now_ms:

@@ -51,7 +51,6 @@ class HealthReport:
     """What a check has found."""
 
     program: str
-    """Which."""
     findings: tuple[Finding, ...]
     """What is wrong; empty where nothing is."""
     figures: Mapping[str, float] = field(default_factory=dict)
@@ -79,7 +78,6 @@ class HealthCheck:
     """A health check."""
 
     name: str
-    """What it is called."""
     kind: Literal["passive", "active"]
     """Whether it only reads."""
     catches: str
@@ -89,6 +87,5 @@ class HealthCheck:
     takes: str
     """How long it takes."""
     run: Callable[[CheckSetting], HealthReport]
-    """What it does."""
     repair: str = ""
     """What is done about a node that fails it: a name in `cluster.health.tickets.REPAIRS`; the general one if empty."""

@@ -54,7 +54,7 @@ class LocalEngine:
     """A cluster of slots on this machine."""
 
     def __init__(self, home: Home, *, clock: Callable[[], int] = wall_ms, pulse: Pulse = lambda _: None) -> None:
-        """Open the state in `home` and take up what runs; `pulse` is told before every step that can be torn apart."""
+        """Open the state in `home` and take up what runs; `pulse` is called before each step that can be torn apart."""
         self.memory = SiteState(home)
         self.attempts = Attempts(home, pulse)
         self.trials = TestProcesses()
@@ -347,10 +347,10 @@ class LocalEngine:
                     del self._entries[action.job]
                 store.save(entry)
                 store.note(now, _in_words(action, self.cluster.pool.nodes), job=action.job)
-            case actions.Quarantine() | actions.Drain() | actions.Degrade() | actions.Move():
-                store.save_node(self.cluster.pool.nodes[action.node])
-                store.note(now, _in_words(action, self.cluster.pool.nodes), node=action.node)
-            case actions.RunTest() | actions.Ticket():
+            case (
+                actions.Quarantine() | actions.Drain() | actions.Degrade() | actions.Move() | actions.RunTest()
+                | actions.Ticket()
+            ):  # fmt: skip
                 store.save_node(self.cluster.pool.nodes[action.node])
                 store.note(now, _in_words(action, self.cluster.pool.nodes), node=action.node)
             case actions.Alarm():

@@ -16,7 +16,6 @@ class Home:
     """The folder of one engine."""
 
     folder: Path
-    """Where it is."""
 
     @property
     def state(self) -> Path:

@@ -119,7 +119,7 @@ def _with_values(command: Sequence[str], values: Mapping[str, str]) -> tuple[str
 
 
 def order_of(job: Job, launch: Launch, folder: Path, attempt: int, snapshots: Path) -> dict[str, Any]:
-    """Return what the runner of one attempt is told; `folder` is the job's."""
+    """Return the order for the runner of one attempt; `folder` is the job's."""
     assert job.placement is not None, "a job that is started has nodes"
     argv = list(launch.command)
     nodes: Sequence[int] = job.placement.nodes

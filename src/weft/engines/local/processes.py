@@ -21,7 +21,6 @@ class Identity:
     """One process."""
 
     pid: int
-    """Its number."""
     start: int
     """When it started, in clock ticks since the boot."""
     boot: str

@@ -63,7 +63,6 @@ class StoredJob:
     text: str = ""
     """How it ended, in words."""
     ended_ms: int | None = None
-    """When it ended."""
     began_ms: int | None = None
     """When it was first started."""
     result: Mapping[str, Any] | None = None

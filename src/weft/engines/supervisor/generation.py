@@ -31,7 +31,6 @@ class Generation:
     """The ranks of one start."""
 
     number: int
-    """Which start."""
     slots: tuple[RankSlot, ...]
     """Where each rank runs."""
     children: list[Child]

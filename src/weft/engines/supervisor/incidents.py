@@ -48,7 +48,6 @@ class Incident:
     at: str
     """When it was known, by the wall clock."""
     action: str = ""
-    """What was done."""
     restored_from: str | None = None
     """The tier that served."""
     restored_step: int | None = None

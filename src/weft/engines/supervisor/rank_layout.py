@@ -16,7 +16,6 @@ class RankMain:
     """What every rank runs, and what is known of it beforehand."""
 
     target: str | Target = "weft.training.train:train"
-    """The function."""
     arguments: Mapping[str, Any] | None = None
     """What it gets; the job, the folder and whether to resume where absent."""
     ranks: int | None = None

@@ -28,7 +28,6 @@ class Commit:
     """A snapshot that counts."""
 
     snapshot: Snapshot
-    """Which."""
     tensors: Mapping[str, str]
     """Digests of whole tensors that were agreed."""
     pieces: Mapping[str, Stored]
