@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from scipy.special import bdtrc
+
 from weft.fabric.addressing.forwarding import usids_along
 from weft.fabric.addressing.paths import links_on_path
 from weft.fabric.addressing.srv6 import EvSpace, UsidPlan, pack
@@ -218,7 +220,8 @@ class _Judge:
 
     def _explained(self, one: Observation, loss: Mapping[int, float]) -> bool:
         """Return whether the losses of a path are no more than chance makes of what is known."""
-        return _tail(one.lost, one.sent, 1 - self._survival(one, loss)) >= self.alarm
+        # The upper tail of the binomial distribution: as many losses or more.
+        return one.lost <= 0 or bdtrc(one.lost - 1, one.sent, 1 - self._survival(one, loss)) >= self.alarm
 
     def _survival(self, one: Observation, loss: Mapping[int, float]) -> float:
         share = 1 - self.care.background
@@ -276,19 +279,3 @@ class _Judge:
         """Return whether a path says anything about a link: no dead one lies on it besides."""
         dead = (other for other in one.links if other != link and other in self.loss)
         return not any(not any(seen.came for seen in self.through[other]) for other in dead)
-
-
-def _tail(lost: int, sent: int, share: float) -> float:
-    """Return the chance that `lost` or more of `sent` probes are lost where each is with probability `share`."""
-    if lost <= 0 or share >= 1:
-        return 1.0
-    if share <= 0:
-        return 0.0
-    if lost > sent * share:
-        return min(1.0, math.fsum(_mass(count, sent, share) for count in range(lost, sent + 1)))
-    return max(0.0, 1.0 - math.fsum(_mass(count, sent, share) for count in range(lost)))
-
-
-def _mass(count: int, total: int, share: float) -> float:
-    ways = math.lgamma(total + 1) - math.lgamma(count + 1) - math.lgamma(total - count + 1)
-    return math.exp(ways + count * math.log(share) + (total - count) * math.log1p(-share))

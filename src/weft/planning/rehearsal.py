@@ -86,7 +86,7 @@ def _fabric(report: PlanReport) -> list[RehearsalLine]:
         RehearsalLine(section, "planes", "planes", "", float(spec.planes)),
         RehearsalLine(section, "nic_bps", "NIC rate", "b/s", float(spec.nic_rate)),
         RehearsalLine(section, "switches", "switches", "", float(found.shape.switches)),
-        RehearsalLine(section, "hops", "switches on the longest path", "", float(found.limits.hops_max)),
+        RehearsalLine(section, "hops", "longest path, switches", "", float(found.limits.hops_max)),
         RehearsalLine(section, "bisection_bps", "bisection", "b/s", float(found.limits.bisection_bps)),
     ]
 
@@ -97,14 +97,14 @@ def _plan(report: PlanReport) -> list[RehearsalLine]:
     section = "the plan and its step"
     return [
         RehearsalLine(section, "plan", "plan", "", f"{shape}, {row['schedule']}, ZeRO {row['zero']}"),
-        RehearsalLine(section, "used_gpus", "GPUs that it uses", "", float(row["gpus"])),
+        RehearsalLine(section, "used_gpus", "GPUs used", "", float(row["gpus"])),
         RehearsalLine(section, "step_s", "step", "s", row["step_s"]),
         RehearsalLine(section, "mfu", "MFU", "%", 100 * row["mfu"]),
-        RehearsalLine(section, "tokens_per_s", "tokens a second", "", row["tokens_per_s"]),
+        RehearsalLine(section, "tokens_per_s", "tokens/s", "", row["tokens_per_s"]),
         RehearsalLine(section, "network_s", "exposed communication", "s", float(report.chosen.times.network_s[0])),
         RehearsalLine(section, "bubble_s", "pipeline bubble", "s", float(report.chosen.times.bubble_s[0])),
         RehearsalLine(section, "memory_bytes", "peak GPU memory", "B", float(row["memory_bytes"])),
-        RehearsalLine(section, "limit", "what limits it", "", row["limit"]),
+        RehearsalLine(section, "limit", "limited by", "", row["limit"]),
     ]
 
 
@@ -115,11 +115,11 @@ def _run(report: PlanReport) -> list[RehearsalLine]:
         RehearsalLine(section, "mttf_s", "MTBF of the job", "s", good.mttf_s),
         RehearsalLine(section, "goodput", "goodput (ETTR)", "%", 100 * good.share),
         RehearsalLine(section, "spares", "spare nodes for 99.9 %", "", float(good.spares)),
-        RehearsalLine(section, "run_s", "the whole run", "s", run.days * 86400),
+        RehearsalLine(section, "run_s", "run time", "s", run.days * 86400),
         RehearsalLine(section, "run_low_s", "run time, 90 % low", "s", run.days_low * 86400),
         RehearsalLine(section, "run_high_s", "run time, 90 % high", "s", run.days_high * 86400),
         RehearsalLine(section, "gpu_hours", "GPU-hours", "", run.gpu_hours),
-        RehearsalLine(section, "gpu_usd", "price of GPU-hours", "USD", run.gpu_cents / 100),
+        RehearsalLine(section, "gpu_usd", "GPU-hour cost", "USD", run.gpu_cents / 100),
     ]
 
 
@@ -146,8 +146,8 @@ def _power(report: PlanReport) -> list[RehearsalLine]:
         RehearsalLine(section, "power_peak_w", "peak", "W", power.peak_w),
         RehearsalLine(section, "power_swing_w", "swing within a second", "W", power.swing_w),
         RehearsalLine(section, "contract", "utility-contract violations", "", ", ".join(power.broken) or "none"),
-        RehearsalLine(section, "energy_j_per_step", "energy of a step", "J", report.energy_j_per_step),
-        RehearsalLine(section, "energy_kwh", "energy of the run", "kWh", run.energy_kwh),
+        RehearsalLine(section, "energy_j_per_step", "energy per step", "J", report.energy_j_per_step),
+        RehearsalLine(section, "energy_kwh", "energy", "kWh", run.energy_kwh),
         RehearsalLine(section, "carbon_kg", "carbon dioxide", "kg", run.carbon_kg),
-        RehearsalLine(section, "energy_usd", "price of energy", "USD", run.energy_cents / 100),
+        RehearsalLine(section, "energy_usd", "energy cost", "USD", run.energy_cents / 100),
     ]

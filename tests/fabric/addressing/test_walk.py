@@ -118,13 +118,13 @@ BIG = load_site("gb200-8x100g-131k").fabric.model_copy(update={"gpus": 8192})
         ("t1-p3-i4", "dies at t0-p3-i17: its link link1-p3-i17-u4 to t1-p3-i4 leads to a dead switch"),
         (
             "optic1-p3-i4-o0",
-            "dies at t1-p3-i4: its link link1-p3-i0-u4 to t0-p3-i0 is dark because optic1-p3-i4-o0 is down",
+            "dies at t1-p3-i4: its link link1-p3-i0-u4 to t0-p3-i0 is down with optic1-p3-i4-o0",
         ),
         ("link0-p3-i9", "dies at t0-p3-i0: its link link0-p3-i9 to nic-i9 is down"),
         ("nic-i9", "dies at t0-p3-i0: its link link0-p3-i9 to nic-i9 leads to a dead NIC"),
         ("nic-i4400", "dies at nic-i4400: the NIC is down"),
-        ("nicoptic-i4400-o0", "dies at nic-i4400: its link link0-p3-i4400 to t0-p3-i17 is dark because "
-         "nicoptic-i4400-o0 is down"),
+        ("nicoptic-i4400-o0", "dies at nic-i4400: its link link0-p3-i4400 to t0-p3-i17 is down with "
+         "nicoptic-i4400-o0"),
     ],
 )  # fmt: skip
 def test_where_and_why_a_packet_dies_is_said_exactly(down: str, sentence: str):

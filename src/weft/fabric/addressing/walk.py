@@ -30,7 +30,7 @@ class FailedParts:
     switches: frozenset[int] = frozenset()
     """Dead switches."""
     optics: frozenset[int] = frozenset()
-    """Dead transceivers; every link that they carry is dark."""
+    """Dead transceivers; every link that they carry is down."""
     nics: frozenset[int] = frozenset()
     """Dead NICs."""
 
@@ -160,7 +160,7 @@ class Walker:
             return "is down"
         for optic in (int(topology.links.lower_optic[link]), int(topology.links.upper_optic[link])):
             if optic != NO_OPTIC and optic in down.optics:
-                return f"is dark because {topology.names.of('optic', optic)} is down"
+                return f"is down with {topology.names.of('optic', optic)}"
         if far < topology.nics:
             return "leads to a dead NIC" if far in down.nics else None
         return "leads to a dead switch" if far - topology.nics in down.switches else None

@@ -65,6 +65,12 @@ class Links:
         return len(self.lower)
 
 
+_LINK_COLUMNS: dict[str, Any] = {
+    "lower": np.int32, "lower_port": np.uint16, "upper": np.int32, "upper_port": np.uint16, "plane": np.uint8,
+    "stage": np.uint8, "rate_bps": np.int64, "length_mm": np.int32, "lower_optic": np.int32, "upper_optic": np.int32,
+}  # fmt: skip
+
+
 @dataclass(frozen=True, eq=False)
 class PortTable:
     """Which link is plugged into which port of which node."""
@@ -215,7 +221,7 @@ def build(spec: FabricSpec) -> Topology:
     shape = shape_of(spec)
     optics = _Optics(shape, links_per_optic(spec))
     cables = (spec.links.nic_t0, spec.links.t0_t1, spec.links.t1_t2)
-    links = _empty(sum(shape.links))
+    links = Links(**{name: np.empty(sum(shape.links), kind) for name, kind in _LINK_COLUMNS.items()})
     links.rate_bps.fill(spec.port_rate)
     start = 0
     for stage, ends in enumerate(_stages(shape)):
@@ -227,21 +233,6 @@ def build(spec: FabricSpec) -> Topology:
     names = Names({"nic": (shape.nic,), "switch": shape.switch_grids, "link": shape.link_grids, "optic": optics.grids})
     last = optics.grids[-1]
     return Topology(shape.hosts, _switches(shape), links, last.first + last.size, names, shape)
-
-
-def _empty(count: int) -> Links:
-    return Links(
-        lower=np.empty(count, np.int32),
-        lower_port=np.empty(count, np.uint16),
-        upper=np.empty(count, np.int32),
-        upper_port=np.empty(count, np.uint16),
-        plane=np.empty(count, np.uint8),
-        stage=np.empty(count, np.uint8),
-        rate_bps=np.empty(count, np.int64),
-        length_mm=np.empty(count, np.int32),
-        lower_optic=np.empty(count, np.int32),
-        upper_optic=np.empty(count, np.int32),
-    )
 
 
 def _switches(shape: Shape) -> Switches:
@@ -288,22 +279,16 @@ def _fill(links: Links, rows: slice, stage: int, ends: _Ends, *, cable: LinkSpec
     def put(column: NDArray[Any], values: NDArray[Any] | int) -> None:
         column[rows].reshape(grid)[...] = values
 
-    put(links.plane, ends.plane)
     put(links.stage, stage)
     put(links.length_mm, cable.length)
-    put(links.lower, ends.lower)
-    put(links.lower_port, ends.lower_port)
-    put(links.upper, ends.upper)
-    put(links.upper_port, ends.upper_port)
+    for name, values in ends._asdict().items():
+        put(getattr(links, name), values)
     if cable.medium == "copper":
         put(links.lower_optic, NO_OPTIC)
         put(links.upper_optic, NO_OPTIC)
         return
-    at_nic = stage == 0
-    put(
-        links.lower_optic,
-        optics.at_nic(ends.lower, ends.plane)
-        if at_nic
-        else optics.at_switch(stage - 1, ends.lower - nics, ends.lower_port),
-    )
+    if stage == 0:
+        put(links.lower_optic, optics.at_nic(ends.lower, ends.plane))
+    else:
+        put(links.lower_optic, optics.at_switch(stage - 1, ends.lower - nics, ends.lower_port))
     put(links.upper_optic, optics.at_switch(stage, ends.upper - nics, ends.upper_port))

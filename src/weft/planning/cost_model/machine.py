@@ -14,7 +14,7 @@ from weft.fabric.limits import latency_floor_ps
 from weft.mrc.wire.overhead import payload_share
 from weft.specs.efficiency import EfficiencySpec
 from weft.specs.gpus import gpu_type
-from weft.specs.site import SiteSpec
+from weft.specs.site import GpuSpec, ScaleUpSpec, SiteSpec
 
 USUAL_PAYLOAD_SHARE = payload_share(4096)
 """Share of the wire that carries payload in packets of the usual size."""
@@ -79,29 +79,27 @@ class Machine:
         share = np.interp(np.log2(np.maximum(size, 1.0)), known, np.array(self.table.shares))
         return self.nic_rate / self.efficiency.nic * share
 
+    @property
+    def near(self) -> tuple[float, float]:
+        """Return latency and rate of one rank inside its scale-up domain."""
+        return self.domain_latency_s, self.domain_rate
+
+    def far(self, size: Column) -> tuple[float, Column]:
+        """Return latency and rate of one rank over the fabric in a collective of `size` bytes."""
+        return self.fabric_latency_s, self.far_rate(size)
+
 
 def machine_of(site: SiteSpec) -> Machine:
     """Return the planner's view of a site."""
-    efficiency = site.efficiency or gpu_type(site.gpu.like or site.gpu.kind).efficiency
-    payload = payload_share(site.fabric.packet)
+    share = site.efficiency or gpu_type(site.gpu.like or site.gpu.kind).efficiency
     down, up = site.fabric.oversubscription if site.fabric.tiers > 1 else (1, 1)
-    return Machine(
-        kind=site.gpu.kind,
+    return replace(
+        _machine(site.gpu, site.scale_up, share),
         gpus=site.fabric.gpus,
         node_gpus=site.node.gpus,
         domain_gpus=max(site.scale_up.gpus, site.node.gpus),
-        memory_bytes=site.gpu.memory * efficiency.usable,
-        bf16_flops=site.gpu.bf16,
-        fp8_flops=site.gpu.fp8 or site.gpu.bf16,
-        fp32_flops=site.gpu.fp32 or site.gpu.bf16 / 2,
-        efficiency=efficiency,
-        memory_rate=site.gpu.memory_rate / 8 * efficiency.memory,
-        domain_rate=site.scale_up.rate / 8 * efficiency.link,
-        domain_latency_s=site.scale_up.latency / PICOSECONDS_PER_SECOND,
-        nic_rate=site.fabric.nic_rate / 8 * payload * efficiency.nic * min(1.0, up / down),
-        fabric_latency_s=latency_floor_ps(site.fabric) / PICOSECONDS_PER_SECOND + efficiency.message_us * 1e-6,
-        power_w=site.gpu.power / 1000,
-        idle_power_w=site.gpu.idle_power / 1000,
+        nic_rate=site.fabric.nic_rate / 8 * payload_share(site.fabric.packet) * share.nic * min(1.0, up / down),
+        fabric_latency_s=latency_floor_ps(site.fabric) / PICOSECONDS_PER_SECOND + share.message_us * 1e-6,
     )
 
 
@@ -109,23 +107,33 @@ def usual_machine(kind: str, gpus: int, nic_bps: int, *, latency_s: float = 3e-6
     """Return a cluster of a catalogue type as it is usually built: whole scale-up domains on one fabric."""
     known = gpu_type(kind)
     share = known.efficiency
-    return Machine(
-        kind=known.gpu.kind,
+    return replace(
+        _machine(known.gpu, known.scale_up, share),
         gpus=gpus,
-        node_gpus=known.scale_up.gpus,
-        domain_gpus=known.scale_up.gpus,
-        memory_bytes=known.gpu.memory * share.usable,
-        bf16_flops=known.gpu.bf16,
-        fp8_flops=known.gpu.fp8 or known.gpu.bf16,
-        fp32_flops=known.gpu.fp32 or known.gpu.bf16 / 2,
-        efficiency=share,
-        memory_rate=known.gpu.memory_rate / 8 * share.memory,
-        domain_rate=known.scale_up.rate / 8 * share.link,
-        domain_latency_s=known.scale_up.latency / PICOSECONDS_PER_SECOND,
         nic_rate=nic_bps / 8 * USUAL_PAYLOAD_SHARE * share.nic,
         fabric_latency_s=latency_s + share.message_us * 1e-6,
-        power_w=known.gpu.power / 1000,
-        idle_power_w=known.gpu.idle_power / 1000,
+    )
+
+
+def _machine(gpu: GpuSpec, scale_up: ScaleUpSpec, share: EfficiencySpec) -> Machine:
+    """Return one scale-up domain without a fabric."""
+    return Machine(
+        kind=gpu.kind,
+        gpus=scale_up.gpus,
+        node_gpus=scale_up.gpus,
+        domain_gpus=scale_up.gpus,
+        memory_bytes=gpu.memory * share.usable,
+        bf16_flops=gpu.bf16,
+        fp8_flops=gpu.fp8 or gpu.bf16,
+        fp32_flops=gpu.fp32 or gpu.bf16 / 2,
+        efficiency=share,
+        memory_rate=gpu.memory_rate / 8 * share.memory,
+        domain_rate=scale_up.rate / 8 * share.link,
+        domain_latency_s=scale_up.latency / PICOSECONDS_PER_SECOND,
+        nic_rate=0.0,
+        fabric_latency_s=0.0,
+        power_w=gpu.power / 1000,
+        idle_power_w=gpu.idle_power / 1000,
     )
 
 

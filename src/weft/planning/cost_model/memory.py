@@ -10,13 +10,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from weft.collectives.costs import Column
-from weft.planning.cost_model.plans import SCHEDULES, Dimensions, Plans, Practice
+from weft.planning.cost_model.plans import (
+    FULL,
+    SCHEDULES,
+    SELECTIVE,
+    SHARD_GRADIENTS,
+    SHARD_OPTIMIZER,
+    SHARD_WEIGHTS,
+    Dimensions,
+    Plans,
+    Practice,
+)
 from weft.planning.cost_model.step import Workload, expert_parameters, shared_parameters, stage_layers
 
 _LOGIT_BYTES = 6
 """A logit in half precision and its fp32 copy for the loss."""
-_SHARD_OPTIMIZER, _SHARD_GRADIENTS, _SHARD_WEIGHTS = 1, 2, 3
-_SELECTIVE, _FULL = 1, 2
 _ZBV = SCHEDULES.index("zbv")
 
 
@@ -67,14 +75,14 @@ def memory_of(work: Workload, plans: Plans, practice: Practice) -> Memory:
     last_stage = layers * kept * np.minimum(flight, 1.0) + logits
     one_layer = (shared + experts) / layers
     # Two layers' worth of what is sharded is whole at a time: one in use, one on its way.
-    whole = np.where(plans.zero >= _SHARD_GRADIENTS, float(practice.gradient_bytes), 0.0)
-    whole += np.where(plans.zero == _SHARD_WEIGHTS, float(practice.value_bytes), 0.0)
+    whole = np.where(plans.zero >= SHARD_GRADIENTS, float(practice.gradient_bytes), 0.0)
+    whole += np.where(plans.zero == SHARD_WEIGHTS, float(practice.value_bytes), 0.0)
     gathered = 2 * whole * one_layer
-    again = np.where(plans.recompute == _FULL, inside, 0.0)
+    again = np.where(plans.recompute == FULL, inside, 0.0)
     return Memory(
-        weights=held(practice.value_bytes, _SHARD_WEIGHTS),
-        gradients=held(practice.gradient_bytes, _SHARD_GRADIENTS),
-        optimizer=held(practice.optimizer_bytes, _SHARD_OPTIMIZER),
+        weights=held(practice.value_bytes, SHARD_WEIGHTS),
+        gradients=held(practice.gradient_bytes, SHARD_GRADIENTS),
+        optimizer=held(practice.optimizer_bytes, SHARD_OPTIMIZER),
         activations=first_stage,
         working=np.maximum(0.0, last_stage - first_stage) + again + gathered,
     )
@@ -99,7 +107,7 @@ def _block_bytes(work: Workload, plans: Plans, practice: Practice) -> tuple[Colu
     # Attention again where scores were kept; with a fused kernel, norms and the activation again.
     selective = none - ((0 if practice.lean else cheap) if practice.flash else scores)
     full = 2 * model.width / whole
-    chosen = np.where(plans.recompute == _FULL, full, np.where(plans.recompute == _SELECTIVE, selective, none))
+    chosen = np.where(plans.recompute == FULL, full, np.where(plans.recompute == SELECTIVE, selective, none))
     wider = practice.value_bytes / 2
     return wider * tokens * chosen, wider * tokens * none
 

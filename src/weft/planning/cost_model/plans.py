@@ -20,6 +20,9 @@ SCHEDULES = ("1f1b", "interleaved", "zero-bubble", "zbv")
 """Pipeline schedules that are costed; the column `schedule` counts them from 0."""
 RECOMPUTES = ("none", "selective", "full")
 """Recomputations; the column `recompute` counts them from 0."""
+_, SELECTIVE, FULL = range(len(RECOMPUTES))
+SHARD_OPTIMIZER, SHARD_GRADIENTS, SHARD_WEIGHTS = 1, 2, 3
+"""ZeRO stages: what the column `zero` shards from each number on."""
 
 
 @dataclass(frozen=True)
@@ -231,7 +234,7 @@ def written_plan(job: JobSpec, plan: PlanSpec) -> Plans:
     """Return the plan that a job file spells out; schedules with the same bubble share their cost."""
     schedule = _SAME_COST.get(plan.schedule, plan.schedule)
     return one_plan(
-        dp=plan.dp, tp=plan.tp, pp=plan.pp, cp=plan.cp, ep=plan.ep, zero=3 if plan.shard > 1 else 0,
+        dp=plan.dp, tp=plan.tp, pp=plan.pp, cp=plan.cp, ep=plan.ep, zero=SHARD_WEIGHTS if plan.shard > 1 else 0,
         shard=plan.shard if plan.shard > 1 else None, schedule=schedule,
         chunks=2 if schedule in ("interleaved", "zbv") else 1, micro=job.batch.micro, recompute=plan.recompute,
     )  # fmt: skip
@@ -240,7 +243,7 @@ def written_plan(job: JobSpec, plan: PlanSpec) -> Plans:
 def spec_of(plans: Plans, row: int, practice: Practice) -> PlanSpec:
     """Return one plan as a job file holds it; chunks of a schedule are the trainer's own choice there."""
     plain = plans.row(row)
-    sharded = plain["zero"] == len(("optimizer", "gradients", "weights"))
+    sharded = plain["zero"] == SHARD_WEIGHTS
     return PlanSpec.model_validate(
         {
             **{axis: plain[axis] for axis in ("dp", "tp", "pp", "cp", "ep")},

@@ -12,14 +12,12 @@ import numpy as np
 
 from weft.collectives.costs import Column, best_half, two_level_half
 from weft.planning.cost_model.machine import Machine
-from weft.planning.cost_model.plans import Dimensions, Plans, Practice
+from weft.planning.cost_model.plans import FULL, SELECTIVE, SHARD_GRADIENTS, Dimensions, Plans, Practice
 
 _OPTIMIZER_BYTES = 48
 """Memory traffic of AdamW for a parameter: gradient cast, norm and clip (18), then weights and moments (30)."""
 _LOSS_BYTES = 44
 """Memory traffic of a softmax cross-entropy in fp32 over half-precision logits, forward and backward, for a logit."""
-_SELECTIVE, _FULL = 1, 2
-_SHARD_GRADIENTS = 2
 
 
 @dataclass(frozen=True)
@@ -166,7 +164,7 @@ def step_times(work: Workload, plans: Plans, machine: Machine, practice: Practic
     pipeline = _pipeline(work, plans, machine, practice, rounds) + _slots(work, plans, machine, rounds)
     bubble = _bubble(plans, middle * whole, middle * (layer.products + layer.elementwise))
     data = _data(work, plans, machine, practice, behind=middle * whole, rounds=rounds)
-    moved = share.sums_bytes + np.where(plans.zero > _SHARD_GRADIENTS, share.shard_bytes, 0.0)
+    moved = share.sums_bytes + np.where(plans.zero > SHARD_GRADIENTS, share.shard_bytes, 0.0)
     each = share.micro_us * 1e-6 + roof.parameters(moved * stage_parameters(work.model, plans))
     optimizer = _optimizer(work, plans, roof) + middle * _updates(plans, machine) + share.step_us * 1e-6
     if share.ranks_per_core > 1:
@@ -212,13 +210,13 @@ def _spread(work: Workload, plans: Plans, roof: _Roofline) -> Column:
     share = roof.machine.efficiency
     values = plans.micro * work.length / plans.cp * work.model.width
     cut = np.where(plans.tp > 1, share.tensor_us * 1e-6 + roof.traffic(share.tensor_bytes * values), 0.0)
-    return cut + np.where(plans.zero > _SHARD_GRADIENTS, share.shard_us, 0.0) * 1e-6
+    return cut + np.where(plans.zero > SHARD_GRADIENTS, share.shard_us, 0.0) * 1e-6
 
 
 def _updates(plans: Plans, machine: Machine) -> Column:
     """Return the software's own time for one block and step."""
     share = machine.efficiency
-    spread = np.where((plans.tp > 1) | (plans.zero > _SHARD_GRADIENTS), share.spread_us, 0.0)
+    spread = np.where((plans.tp > 1) | (plans.zero > SHARD_GRADIENTS), share.spread_us, 0.0)
     return (share.update_us + spread) * 1e-6
 
 
@@ -338,17 +336,15 @@ def _again(layer: BlockTimes, plans: Plans, practice: Practice) -> Column:
     """
     full = layer.forward
     cheap = layer.elementwise if practice.flash else layer.attention
-    return np.where(plans.recompute == _FULL, full, np.where(plans.recompute == _SELECTIVE, cheap, 0.0))
+    return np.where(plans.recompute == FULL, full, np.where(plans.recompute == SELECTIVE, cheap, 0.0))
 
 
 def _tensor(work: Workload, plans: Plans, machine: Machine, practice: Practice, layer: BlockTimes) -> Column:
     """Return the exposed tensor-parallel communication of one block: forward, backward and recomputation."""
     size = plans.micro * work.length / plans.cp * work.model.width * practice.value_bytes
     inner = _inside(machine, np.ones_like(plans.tp), plans.tp)
-    near = (machine.domain_latency_s, machine.domain_rate)
-    far = (machine.fabric_latency_s, machine.far_rate(size))
     # Two all-reduces, or two all-gathers and two reduce-scatters: the same four halves.
-    one_pass = 4 * two_level_half(inner, plans.tp / inner, size, near, far)
+    one_pass = 4 * two_level_half(inner, plans.tp / inner, size, machine.near, machine.far(size))
     forward, backward = one_pass, one_pass
     if practice.overlap_tensor:
         # Pieces of a collective run under pieces of the product beside it; the first piece has nothing to hide behind.
@@ -359,7 +355,7 @@ def _tensor(work: Workload, plans: Plans, machine: Machine, practice: Practice, 
         # With sequence parallelism only what a product waits for is left: half of the halves.
         waited = one_pass / 2 if practice.sequence_parallel else 0.0 * one_pass
         backward = waited + np.maximum(0.0, one_pass - waited - layer.products)
-    return np.where(plans.tp > 1, forward * np.where(plans.recompute == _FULL, 2, 1) + backward, 0.0)
+    return np.where(plans.tp > 1, forward * np.where(plans.recompute == FULL, 2, 1) + backward, 0.0)
 
 
 def _context(work: Workload, plans: Plans, machine: Machine, practice: Practice, layer: BlockTimes) -> Column:
@@ -368,16 +364,14 @@ def _context(work: Workload, plans: Plans, machine: Machine, practice: Practice,
     keys = 2 * np.ceil(model.kv_heads / plans.tp) * model.head_width
     size = plans.micro * work.length * keys * practice.value_bytes
     inner = _inside(machine, plans.tp, plans.cp)
-    near = (machine.domain_latency_s, machine.domain_rate)
-    far = (machine.fabric_latency_s, machine.far_rate(size))
-    half = two_level_half(inner, plans.cp / inner, size, near, far)
+    half = two_level_half(inner, plans.cp / inner, size, machine.near, machine.far(size))
     if practice.overlap_context:
         first = half / plans.cp
         forward = first + np.maximum(0.0, half - first - layer.attention)
         backward = 2 * first + np.maximum(0.0, 2 * (half - first) - layer.attention_backward)
     else:
         forward, backward = half, 2 * half
-    return np.where(plans.cp > 1, forward * np.where(plans.recompute == _FULL, 2, 1) + backward, 0.0)
+    return np.where(plans.cp > 1, forward * np.where(plans.recompute == FULL, 2, 1) + backward, 0.0)
 
 
 def _expert(work: Workload, plans: Plans, machine: Machine, practice: Practice) -> Column:
@@ -391,7 +385,7 @@ def _expert(work: Workload, plans: Plans, machine: Machine, practice: Practice) 
     away = plans.ep - inner
     # Messages to other domains are posted together, so their latencies overlap.
     far = away / plans.ep * size / machine.far_rate(size) + np.where(away > 0, machine.fabric_latency_s, 0.0)
-    passes = 4 + 2 * (plans.recompute == _FULL)
+    passes = 4 + 2 * (plans.recompute == FULL)
     return np.where(plans.ep > 1, passes * (near + far), 0.0)
 
 
@@ -427,12 +421,11 @@ def _data(
     parameters = stage_parameters(work.model, plans)
     group = plans.dp * plans.cp
     inner = np.clip(np.floor(machine.domain_gpus / plans.tp), 1, group)
-    near = (machine.domain_latency_s, machine.domain_rate)
     shard_inner = np.minimum(inner, plans.shard)
 
     def over(group_inner: Column, ranks: Column, size: Column) -> Column:
-        far = (machine.fabric_latency_s, machine.far_rate(size / group_inner))
-        return two_level_half(group_inner, np.ceil(ranks / group_inner), size, near, far)
+        far = machine.far(size / group_inner)
+        return two_level_half(group_inner, np.ceil(ranks / group_inner), size, machine.near, far)
 
     gradients = over(inner, group, parameters * practice.gradient_bytes)
     weights = over(shard_inner, plans.shard, parameters * practice.value_bytes)
@@ -445,7 +438,7 @@ def _data(
     total = np.choose(plans.zero.astype(np.int64), volumes) + np.where(copies > 1, across, 0.0)
     if practice.overlap_data:
         # What is done for each micro-batch hides behind each one's compute; the rest behind the last one's.
-        times = np.where(plans.zero >= _SHARD_GRADIENTS, rounds, 1.0)
+        times = np.where(plans.zero >= SHARD_GRADIENTS, rounds, 1.0)
         first = total / times / stage_layers(work.model.layers, plans)[0]
         total = first + np.maximum(0.0, total - first - times * behind)
     return np.where(group > 1, total, 0.0)
