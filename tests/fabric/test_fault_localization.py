@@ -16,7 +16,7 @@ from weft.fabric.addressing.walk import Walker
 from weft.fabric.fault_localization import (
     Care,
     Health,
-    Observation,
+    PathObservation,
     ProbePath,
     blame,
     denials,
@@ -41,15 +41,15 @@ def paths_of(spec: FabricSpec) -> Paths:
     return topology, probe_paths(topology, Addressing(shape_of(spec)).plan)
 
 
-def deterministic(paths: list[ProbePath], dead: set[int], sent: int = 50) -> list[Observation]:
-    return [Observation(path.links, sent, 0 if dead & set(path.links) else sent) for path in paths]
+def deterministic(paths: list[ProbePath], dead: set[int], sent: int = 50) -> list[PathObservation]:
+    return [PathObservation(path.links, sent, 0 if dead & set(path.links) else sent) for path in paths]
 
 
-def by_chance(paths: list[ProbePath], loss: dict[int, float], sent: int, seed: int) -> list[Observation]:
+def by_chance(paths: list[ProbePath], loss: dict[int, float], sent: int, seed: int) -> list[PathObservation]:
     stream = Seed(seed).stream("probes")
     survival = [np.prod([1 - loss.get(link, 0.0) for link in path.links]) for path in paths]
     return [
-        Observation(path.links, sent, int(stream.binomial(sent, share)))
+        PathObservation(path.links, sent, int(stream.binomial(sent, share)))
         for path, share in zip(paths, survival, strict=True)
     ]
 
@@ -117,7 +117,7 @@ def test_one_percent_at_a_single_link_is_found_with_a_thousand_probes_most_of_th
 
 def test_one_lost_probe_proves_nothing():
     topology, paths = laptop()
-    seen = [Observation(path.links, 50, 49) for path in paths]
+    seen = [PathObservation(path.links, 50, 49) for path in paths]
     assert all(verdict.health is Health.FINE for verdict in blame(seen, len(topology.links)))
 
 

@@ -44,7 +44,7 @@ class Health(Enum):
 
 
 @dataclass(frozen=True)
-class Observation:
+class PathObservation:
     """What came of the probes of one path."""
 
     links: tuple[int, ...]
@@ -120,7 +120,7 @@ def _further(topology: Topology, nic: int, done: tuple[int, ...]) -> list[tuple[
     return [(*done, link) for link in up]
 
 
-def blame(observations: Sequence[Observation], links: int, care: Care | None = None) -> list[LinkVerdict]:
+def blame(observations: Sequence[PathObservation], links: int, care: Care | None = None) -> list[LinkVerdict]:
     """Return the verdict on every link from 0 to `links` - 1."""
     return _Judge(observations, links, care or Care()).verdicts()
 
@@ -154,12 +154,12 @@ def denials(shape: Shape, links: Iterable[int]) -> dict[tuple[int, int], list[in
 class _Judge:
     """One case: what was seen, and who has been blamed so far with how much loss."""
 
-    def __init__(self, observations: Sequence[Observation], links: int, care: Care) -> None:
+    def __init__(self, observations: Sequence[PathObservation], links: int, care: Care) -> None:
         self.seen = [one for one in observations if one.sent > 0]
         self.links = links
         self.care = care
         self.alarm = care.false_alarm / max(1, len(self.seen))
-        self.through: dict[int, list[Observation]] = {}
+        self.through: dict[int, list[PathObservation]] = {}
         for one in self.seen:
             for link in one.links:
                 self.through.setdefault(link, []).append(one)
@@ -218,12 +218,12 @@ class _Judge:
         """Return the log-likelihood of all that was seen, the blamed as they are."""
         return sum(self._log_chance(one, self.loss) for one in self.seen)
 
-    def _explained(self, one: Observation, loss: Mapping[int, float]) -> bool:
+    def _explained(self, one: PathObservation, loss: Mapping[int, float]) -> bool:
         """Return whether the losses of a path are no more than chance makes of what is known."""
         # The upper tail of the binomial distribution: as many losses or more.
         return one.lost <= 0 or bdtrc(one.lost - 1, one.sent, 1 - self._survival(one, loss)) >= self.alarm
 
-    def _survival(self, one: Observation, loss: Mapping[int, float]) -> float:
+    def _survival(self, one: PathObservation, loss: Mapping[int, float]) -> float:
         share = 1 - self.care.background
         for link in one.links:
             share *= 1 - loss.get(link, 0.0)
@@ -234,7 +234,7 @@ class _Judge:
         loss = {**self.loss, link: share}
         return sum(self._log_chance(one, loss) for one in self.through[link])
 
-    def _log_chance(self, one: Observation, loss: Mapping[int, float]) -> float:
+    def _log_chance(self, one: PathObservation, loss: Mapping[int, float]) -> float:
         """Return the log-likelihood of what came of one path."""
         survival = min(max(self._survival(one, loss), _FLOOR), 1 - _FLOOR)
         return one.came * math.log(survival) + one.lost * math.log1p(-survival)
@@ -275,7 +275,7 @@ class _Judge:
         low, high = self._interval(link, fitted := self._fit(link))
         return LinkVerdict(link, Health.FINE, fitted, low, high, probes)
 
-    def _reached(self, link: int, one: Observation) -> bool:
+    def _reached(self, link: int, one: PathObservation) -> bool:
         """Return whether a path says anything about a link: no dead one lies on it besides."""
         dead = (other for other in one.links if other != link and other in self.loss)
         return not any(not any(seen.came for seen in self.through[other]) for other in dead)

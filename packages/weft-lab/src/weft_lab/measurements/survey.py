@@ -17,7 +17,7 @@ from weft.fabric.addressing import srv6
 from weft.fabric.fault_localization import (
     Health,
     LinkVerdict,
-    Observation,
+    PathObservation,
     ProbePath,
     blame,
     denials,
@@ -38,7 +38,7 @@ class Survey:
 
     lab: Lab
     paths: tuple[ProbePath, ...]
-    observations: tuple[Observation, ...]
+    observations: tuple[PathObservation, ...]
     """What came of each path."""
     round_trips_us: tuple[float | None, ...]
     """Median round trip of each path; none where nothing came back."""
@@ -110,7 +110,7 @@ def survey(lab: Lab, probes: int = PROBES, size: int = 128) -> Survey:
         answers = [_answer(lab, nic, agent) for nic, agent in enumerate(agents)]
     ordered = [path for own in by_host for path in own]
     rows = [row for answer in answers for row in answer]
-    seen = tuple(Observation(path.links, row["sent"], row["came"]) for path, row in zip(ordered, rows, strict=True))
+    seen = tuple(PathObservation(path.links, row["sent"], row["came"]) for path, row in zip(ordered, rows, strict=True))
     trips = tuple(row["round_trip_ns"][0] / 1000 if row["round_trip_ns"] else None for row in rows)
     verdicts = tuple(blame(seen, len(lab.plan.topology.links)))
     return Survey(lab, tuple(ordered), seen, trips, verdicts)
