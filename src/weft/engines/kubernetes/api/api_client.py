@@ -6,6 +6,7 @@ are waited out as the server asks, up to a limit. `watching` builds on this; dec
 """
 
 import asyncio
+import base64
 import contextlib
 import os
 import random
@@ -137,10 +138,10 @@ class ApiClient:
         """Open the connections."""
         # Watches stay open for minutes; they must not use up the places of ordinary requests.
         connector = Connector(limit=self._limit + 16, ssl=self.access.tls or True)
-        basic = None if self.access.basic is None else aiohttp.BasicAuth(*self.access.basic)
-        self._session = aiohttp.ClientSession(
-            connector=connector, auth=basic, headers={"User-Agent": self._agent}, auto_decompress=True
-        )
+        headers = {"User-Agent": self._agent}
+        if self.access.basic is not None:
+            headers["Authorization"] = "Basic " + base64.b64encode(":".join(self.access.basic).encode()).decode()
+        self._session = aiohttp.ClientSession(connector=connector, headers=headers, auto_decompress=True)
         return self
 
     async def __aexit__(

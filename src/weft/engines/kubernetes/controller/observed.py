@@ -301,7 +301,7 @@ _ANY = ObservedJob(
     "", "", "", "", 1, None, "", 0, cancelled="", leaving=False, record={}, placed=None, status={}
 )  # fmt: skip
 _GIVEN = frozenset({"placement", *_asked(_ANY, JobBody.model_construct())})
-_MOVING = frozenset(field.name for field in fields(Job)) - _GIVEN
+_MOVING = frozenset(field.metadata.get("key", field.name) for field in fields(Job)) - _GIVEN
 """All other fields change while it lives and are kept in its status; where it runs is kept by the names of nodes."""
 
 
