@@ -236,7 +236,7 @@ class Channel:
             self._answer("probed", (number, 1 if fate == MARK else 0))
         else:
             self.rules.on_port_status(self.back, 0, int(row["port_status"]))
-            self._answer("told", number)
+            self._answer("ports_announced", number)
 
     def _reply(self, row: Any) -> None:
         if row["kind"] == columns.SACK:

@@ -219,4 +219,4 @@ def test_a_port_that_goes_down_takes_its_plane_and_comes_back() -> None:
     assert set(down) == {0}
     assert set(after) == {0, 1}
     assert channel.back.qp[0]["peer_up"] == 3
-    assert channel.s.qp[0]["told"] == 3
+    assert channel.s.qp[0]["ports_announced"] == 3

@@ -22,7 +22,7 @@ ACTIVE, SPARE, OUT = 0, 1, 2
 """What an EV is used for: in the rotation, ready to replace one, or neither."""
 
 FREE, IN_FLIGHT, LOST, ACKED = 0, 1, 2, 3
-"""What a packet slot holds: nothing, a packet under way, one that waits to be sent again, one that has arrived."""
+"""What a packet slot holds: nothing, a packet in flight, one that waits to be sent again, one that has arrived."""
 
 KEPT, VANISHED, RETURNED = 0, 1, 2
 """Why a packet was last given up: not at all, silence, or a NACK."""
@@ -45,19 +45,8 @@ def _in_lines(fields: list[tuple[str, str]]) -> np.dtype:
 
 PARAMS = np.dtype(
     _wide(
-        *(
-            "payload",
-            "overhead",
-            "window",
-            "slot_mask",
-            "planes",
-            "evs",
-            "active",
-            "min_active",
-            "losses_to_retire",
-            "most_skips",
-        ),
-        *("trimming", "retire", "skip", "even", "paced", "same_plane", "shuffle", "remap_ps"),
+        *("payload", "overhead", "window", "slot_mask", "planes", "evs", "active", "min_active", "losses_to_retire"),
+        *("most_skips", "trimming", "retire", "skip", "even", "paced", "same_plane", "shuffle", "remap_ps"),
         *("ev_probe_interval_ps", "ev_probe_timeout_ps", "probes_to_readmit"),
         *("spread_ps", "spread_max_ps", "spread_decay_ps", "passed_packets", "probe_after_ps"),
         *("timeout_ps", "linear_retries", "exponential_retries"),
@@ -73,11 +62,11 @@ SENDER = _in_lines(
         # What every packet and every acknowledgement looks at comes first, so that it lies in few lines of a cache.
         # Sequence numbers: oldest not acknowledged, next new one, end of what was posted; window granted by the peer.
         *("una", "next", "end", "granted"),
-        # What is under way, bytes and packets, and how much may be; how the queue pair ended.
+        # What is in flight, bytes and packets, and how much may be; how the queue pair ended.
         *("inflight_bytes", "inflight", "cwnd", "error"),
         # Two lists of slots, oldest transmission and oldest loss first; the number of the next transmission.
         *("oldest", "newest", "lost_first", "order"),
-        # Chance: a word and how often it was drawn from. EVs: place in the round, how many are in rotation.
+        # Random stream: a word and how often it was drawn from. EVs: place in the round, how many are in rotation.
         *("word", "draws", "cursor", "active"),
         # Planes that have EVs in rotation, and that are up here and at the peer (bits); since when nothing could be
         # sent; when anything was last heard and sent. Messages: oldest, next to send.
@@ -98,27 +87,27 @@ SENDER = _in_lines(
         # The reliability probe: whether it waits for its answer, time of the last one. When the last timeout was.
         *("probe_open", "probe_sent_ps", "expired_ps"),
         # The EV of the last loss; when the probe of a retired EV, and news about ports, are due.
-        *("loss_ev", "ev_probe_sent_ps", "ev_probe_due_ps", "ports_due_ps", "tell_sent_ps", "told"),
+        *("loss_ev", "ev_probe_sent_ps", "ev_probe_due_ps", "ports_due_ps", "announced_ps", "ports_announced"),
         # What is looked at now and then: end of the list of losses, how many wait in it; messages that were posted.
         *("lost_last", "waiting", "msg_end", "immediates", "msn", "completed"),
-        # The last reliability probe's number and order; the probe of a retired EV; what the peer was told of ports.
-        *("probe_id", "probe_order", "ev_probe_id", "ev_probe_ev", "ev_probe_at", "tell_id"),
+        # The last reliability probe's number and order; the probe of a retired EV; ports announced to the peer.
+        *("probe_id", "probe_order", "ev_probe_id", "ev_probe_ev", "ev_probe_at", "announce_id"),
         # Counters.
         *("resent", "trims", "silent", "spurious", "timeouts", "probes"),
         *("ev_probes", "retired", "refused", "readmitted", "reused_ev", "bad_acks"),
     )
 )
-"""One queue pair's sending half."""
+"""One queue pair's sender."""
 
 EV = np.dtype(
     [
         *(("value", "i4"), ("skips", "i2"), ("patience", "i2")),
         *(("plane", "i1"), ("state", "i1"), ("role", "i1"), ("losses", "i1"), ("probes", "i1")),
-        *(("unused", "i1"), ("flying", "i2")),
+        *(("unused", "i1"), ("inflight", "i2")),
     ]
 )
 """One entropy value: its 32 bits; for how many rounds it is still passed over, and for how many after its next packet;
-its plane, its state and use, silent losses and answered probes in a row; its packets under way. Its 16 bytes never lie
+its plane, its state and use, silent losses and answered probes in a row; its packets in flight. Its 16 bytes never lie
 across two lines."""
 
 PLANE = np.dtype(
@@ -133,16 +122,8 @@ pending change."""
 PACKET = np.dtype(
     [
         *(("sent_ps", "i8"), ("order", "i4"), ("message", "i4"), ("bytes", "i4")),
-        *(
-            ("older", "i2"),
-            ("newer", "i2"),
-            ("ev", "i2"),
-            ("before", "i2"),
-            ("state", "i1"),
-            ("tries", "i1"),
-            ("gone", "i1"),
-            ("spare", "i1"),
-        ),
+        *((name, "i2") for name in ("older", "newer", "ev", "before")),
+        *((name, "i1") for name in ("state", "tries", "gone", "spare")),
     ]
 )
 """One packet of the window: last transmission, its message and size, neighbours in its list, EV now and before. Its 32
@@ -156,23 +137,12 @@ RECEIVER = _in_lines(
         # What every packet looks at comes first.
         *("expected", "highest", "unreported_bytes", "report_low", "report_high", "due", "trigger", "trigger_ev"),
         *("verdict", "error", "heard_ps", "came_ev", "received_bytes", "accepted", "probe_due", "sacks", "asked"),
-        *(
-            "reverse_at",
-            "reverse_turn",
-            "reverse_good_ps",
-            "reverse_probe_ps",
-            "stamp",
-            "marked",
-            "reverse_draws",
-            "word",
-            "reverse_probe_ev",
-            "reverse_probe_id",
-            "reverse_replies",
-        ),
+        *("reverse_at", "reverse_turn", "reverse_good_ps", "reverse_probe_ps", "stamp", "marked", "reverse_draws"),
+        *("word", "reverse_probe_ev", "reverse_probe_id", "reverse_replies"),
         *("probe_id", "immediates", "duplicates", "outside", "trimmed", "nacks"),
     )
 )
-"""One queue pair's receiving half."""
+"""One queue pair's receiver."""
 
 STASH = np.dtype(_wide("seq", "immediate"))
 """An immediate that waits until everything before it has landed."""
@@ -203,22 +173,15 @@ Words: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 """A column of whole numbers."""
 ByteArray: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 """Memory to the byte."""
+# A row by the name of its type above; the type checker knows no more of a row than that it has fields.
 SettingsRow: TypeAlias = np.void
-"""The row of `SETTINGS`."""
 SenderRow: TypeAlias = np.void
-"""A row of `SENDER`."""
 ReceiverRow: TypeAlias = np.void
-"""A row of `RECEIVER`."""
 EvRow: TypeAlias = np.void
-"""A row of `EV`."""
 PacketRow: TypeAlias = np.void
-"""A row of `PACKET`."""
 MessageRow: TypeAlias = np.void
-"""A row of `MESSAGE`."""
 SendRow: TypeAlias = np.void
-"""A row of `SEND`."""
 ReplyRow: TypeAlias = np.void
-"""A row of `REPLY`, or any other that has its fields."""
 
 
 class Sender(NamedTuple):

@@ -24,12 +24,13 @@ from weft.mrc.columns import (
 
 
 def check_sender(sender: Sender, pair: int) -> None:
-    """Assert that the window, the two lists and the bytes under way of sender `pair` agree."""
+    """Assert that the window, the two lists and the bytes in flight of sender `pair` agree."""
     params, qp = sender.params[0], sender.qp[pair]
     window, mask = int(params["window"]), int(params["slot_mask"])
     una, after, end = int(qp["una"]), int(qp["next"]), int(qp["end"])
     assert una <= after <= end, "the window runs backwards"
-    assert after - una <= window, "more packets under way than the window holds"
+    assert after - una <= window, "more packets in flight than the window holds"
+    # From here on in slots: what lies in the window, and what must not be kept any more.
     slots = np.arange(una, after) & mask
     states = sender.packets[pair]["state"]
     outside = np.ones(mask + 1, bool)
@@ -37,18 +38,18 @@ def check_sender(sender: Sender, pair: int) -> None:
     assert (states[outside] == FREE).all(), "a packet outside the window is kept"
     assert not np.isin(states[slots], [FREE]).any(), "a packet of the window is missing"
     assert after == una or states[una & mask] != ACKED, "the window should have moved on"
-    flying, lost = slots[states[slots] == IN_FLIGHT], slots[states[slots] == LOST]
-    assert _walk(sender, pair, int(qp["oldest"]), int(qp["newest"])) == set(flying.tolist()), (
-        "the list of packets under way"
+    in_flight, lost = slots[states[slots] == IN_FLIGHT], slots[states[slots] == LOST]
+    assert _walk(sender, pair, int(qp["oldest"]), int(qp["newest"])) == set(in_flight.tolist()), (
+        "the list of packets in flight"
     )
     assert _walk(sender, pair, int(qp["lost_first"]), int(qp["lost_last"])) == set(lost.tolist()), (
         "the list of lost packets"
     )
-    assert (qp["inflight"], qp["waiting"]) == (len(flying), len(lost)), "packets are counted wrongly"
-    assert qp["inflight_bytes"] == sender.packets[pair]["bytes"][flying].sum(), "bytes under way are counted wrongly"
-    on_ev = np.bincount(sender.packets[pair]["ev"][flying], minlength=sender.evs.shape[1])
+    assert (qp["inflight"], qp["waiting"]) == (len(in_flight), len(lost)), "packets are counted wrongly"
+    assert qp["inflight_bytes"] == sender.packets[pair]["bytes"][in_flight].sum(), "bytes in flight are counted wrongly"
+    on_ev = np.bincount(sender.packets[pair]["ev"][in_flight], minlength=sender.evs.shape[1])
     if sender.params[0]["even"]:
-        assert (sender.evs[pair]["flying"] == on_ev).all(), "packets under way on an EV are counted wrongly"
+        assert (sender.evs[pair]["inflight"] == on_ev).all(), "packets in flight on an EV are counted wrongly"
     assert params["mtu"] <= qp["cwnd"] <= params["window_max"], "the congestion window is out of bounds"
     bits = (sender.arrived[pair][:, None] >> np.arange(32) & 1).reshape(-1)
     assert (bits == (states == ACKED)).all(), "the bitmap of what arrived is wrong"
@@ -57,7 +58,7 @@ def check_sender(sender: Sender, pair: int) -> None:
 
 
 def _walk(sender: Sender, pair: int, first: int, last: int) -> set[int]:
-    """Return the slots of a list, which must be in order of transmission for those under way."""
+    """Return the slots of a list, which must be in order of transmission for those in flight."""
     found: list[int] = []
     before = -1
     slot = first

@@ -122,7 +122,7 @@ def test_an_ev_with_more_than_its_share_under_way_loses_its_turn() -> None:
     share = int(s.params[0]["bdp"]) // (64 * int(s.params[0]["mtu"]))
     slow = s.rotation[0, :8].tolist()
     for e in slow:
-        s.evs[0, e]["flying"] = share + 2
+        s.evs[0, e]["inflight"] = share + 2
     used = Counter(int(evs.pick_ev(s, 0, -1, -1)) for _ in range(560))
     assert not set(slow) & set(used)
     assert min(used.values()) >= 9
@@ -133,7 +133,7 @@ def test_an_ev_with_more_than_its_share_under_way_loses_its_turn() -> None:
 def test_two_evs_are_never_held_back_by_their_share() -> None:
     s = made(planes=1, active=2, backup=0, min_active=1)
     s.qp[0]["end"] = 1000
-    s.evs[0]["flying"] = 10_000, 0
+    s.evs[0]["inflight"] = 10_000, 0
     assert {int(evs.pick_ev(s, 0, -1, -1)) for _ in range(8)} == {0, 1}
 
 

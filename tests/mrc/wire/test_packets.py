@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from weft.mrc.wire import packets
 from weft.mrc.wire.headers import HEADERS, Bth, CcState, DecodeError, Reth, Seth
-from weft.mrc.wire.packets import Packet, decode, encode, ev_from_halves, ev_halves
+from weft.mrc.wire.packets import Packet, decode, encode, ev_fields, ev_from_fields
 
 OPCODES = (0xC6, 0xC7, 0xC8, 0xC9, 0xCA, 0xCB, 0xD1, 0xD8, 0xD9, 0xDC, 0xDD, 0xDE)
 
@@ -115,4 +115,4 @@ def test_a_trimmed_packet_keeps_its_headers() -> None:
 
 @given(st.integers(0, 2**32 - 1))
 def test_an_ev_survives_port_and_flow_label(entropy: int) -> None:
-    assert ev_from_halves(*ev_halves(entropy)) == entropy
+    assert ev_from_fields(*ev_fields(entropy)) == entropy

@@ -16,7 +16,7 @@ from weft.mrc.rules.recovery import (
     infer_losses,
     note_passed,
     relax_spread,
-    unlink_flying,
+    unlink_in_flight,
     unlink_lost,
     was_not_lost,
 )
@@ -36,7 +36,10 @@ _WORD_BITS, _WORD_SHIFT, _WORD_MASK = 32, 5, 31
 
 @rule
 def on_sack(sender: Sender, pair: int, reply: ReplyRow, now_ps: int) -> int:
-    """Take in one SACK and return how many payload bytes it newly acknowledged."""
+    """Take in one SACK and return how many payload bytes it newly acknowledged.
+
+    Writes `heard_ps`, `bad_acks`, `backoff` and `probe_misses`.
+    """
     qp = sender.qp[pair]
     cack = seq_near(reply["cack_psn"], qp["una"])
     if qp["error"] != 0 or cack >= qp["next"]:
@@ -121,17 +124,17 @@ def _probe_answered(sender: Sender, pair: int, probe_id: int) -> None:
 
 @rule
 def _acknowledge(sender: Sender, pair: int, seq: int, cause: int, now_ps: int) -> int:
-    """Note that packet `seq` has arrived, told by a SACK for `cause`; return its bytes, or 0 where that was known."""
+    """Note that packet `seq` has arrived, as a SACK for `cause` says; return its bytes, or 0 where that was known."""
     params = sender.params[0]
     qp = sender.qp[pair]
     slot = seq & params["slot_mask"]
     packet = sender.packets[pair, slot]
     if packet["state"] == IN_FLIGHT:
-        unlink_flying(sender, pair, slot)
+        unlink_in_flight(sender, pair, slot)
         if packet["tries"] == 1:
             note_passed(qp, packet["sent_ps"], packet["order"])
             ev_delivers(sender, pair, packet["ev"])
-            # Marks are told at once, by a SACK of their own: what several packets share says that they had none.
+            # Marks are reported at once, by a SACK of their own: what several packets share says that they had none.
             if seq != cause:
                 ev_clear(sender, pair, packet["ev"])
         elif now_ps - packet["sent_ps"] < params["base_rtt_ps"] // 2:
@@ -153,6 +156,7 @@ def _acknowledge(sender: Sender, pair: int, seq: int, cause: int, now_ps: int) -
 def _selective(sender: Sender, pair: int, base: int, reply: ReplyRow, cause: int, now_ps: int) -> int:
     """Acknowledge those of the 64 packets from `base` on whose bits are set; return their bytes."""
     low, high = reply["bitmap_low"], reply["bitmap_high"]
+    # The 64 bits lie over three aligned words of `arrived`: each is compared at once with what is known.
     shift = base & _WORD_MASK
     start = base - shift
     acked = _selective_word(sender, pair, start, (low << shift) & LOW32, cause, now_ps)
@@ -168,6 +172,7 @@ def _selective_word(sender: Sender, pair: int, start: int, bits: int, cause: int
     acked = 0
     if bits == 0 or start + _WORD_BITS <= qp["una"] or start >= qp["next"]:
         return acked
+    # Only what is new is walked over, lowest bit first; `fresh & (fresh - 1)` clears that bit.
     fresh = bits & ~sender.arrived[pair, (start & sender.params[0]["slot_mask"]) >> _WORD_SHIFT] & LOW32
     while fresh:
         seq = start + lowest_bit(fresh)
@@ -201,7 +206,10 @@ def _advance(sender: Sender, pair: int) -> None:
 
 @rule
 def on_nack(sender: Sender, pair: int, reply: ReplyRow, now_ps: int) -> None:
-    """Take in one NACK: send the packet again, skip a path that trimmed, blame none for anything else."""
+    """Take in one NACK: send the packet again, skip a path that trimmed, blame none for anything else.
+
+    Writes `heard_ps`, `error`, `bad_acks`, `trims` and `backoff`.
+    """
     qp = sender.qp[pair]
     reason = reply["reason"]
     if qp["error"] != 0:

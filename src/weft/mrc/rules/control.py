@@ -10,24 +10,29 @@ from weft.mrc.columns import ASSUMED_BAD, EV_PROBE, NEVER, NOTHING, PORT_STATUS,
 from weft.mrc.rules.evs import PROBED_CLEAR, PROBED_MARKED, ev_event, pick_ev, reachable, usable
 from weft.mrc.rules.ports import apply_ports
 from weft.mrc.rules.recovery import expire, timeout_ps
+from weft.mrc.rules.reverse import describe_control
 from weft.mrc.wire.packets import VERDICT_ALWAYS_SKIP, VERDICT_SKIP_ONCE
 
 ID_MASK = 0x7FFF
-"""Ids of probes by the sending half; the receiving half's have the top bit of the 16 set."""
+"""Ids of probes by the sender; the receiver's have the top bit of the 16 set."""
 _MOST_SHIFTS = 6
 
 
 @rule
 def next_control(sender: Sender, pair: int, now_ps: int, room: int, out: SendRow) -> int:
-    """Fill `out` with a control packet that is due and return its kind, or return NOTHING."""
+    """Fill `out` with a control packet that is due and return its kind, or return NOTHING.
+
+    Writes `ev_probe_due_ps`, `announced_ps`, `ev_probes`, `ev_probe_id`, `ev_probe_ev` and `ev_probe_sent_ps`.
+    """
     qp = sender.qp[pair]
     if qp["error"] != 0:
         return NOTHING
-    if _tell_due_ps(sender, pair) <= now_ps:
+    # Ports first: until the peer knows of one that is down, everything that it sends there is lost.
+    if _announce_due_ps(sender, pair) <= now_ps:
         ev_index = pick_ev(sender, pair, -1, room)
         if ev_index >= 0:
-            qp["tell_sent_ps"] = now_ps
-            return _describe(sender, pair, PORT_STATUS, ev_index, qp["tell_id"], out)
+            qp["announced_ps"] = now_ps
+            return describe_control(sender, pair, PORT_STATUS, ev_index, qp["announce_id"], out)
     if _probe_due_ps(sender, pair) <= now_ps:
         ev_index = pick_ev(sender, pair, -1, room)
         if ev_index >= 0:
@@ -40,41 +45,29 @@ def next_control(sender: Sender, pair: int, now_ps: int, room: int, out: SendRow
             qp["ev_probe_id"] = (qp["ev_probe_id"] + 1) & ID_MASK
             qp["ev_probe_ev"] = ev_index
             qp["ev_probe_sent_ps"] = now_ps
-            return _describe(sender, pair, EV_PROBE, ev_index, qp["ev_probe_id"], out)
+            return describe_control(sender, pair, EV_PROBE, ev_index, qp["ev_probe_id"], out)
     return NOTHING
-
-
-@rule
-def _describe(sender: Sender, pair: int, kind: int, ev_index: int, number: int, out: SendRow) -> int:
-    """Write a control packet into `out` and return its kind."""
-    ev = sender.evs[pair, ev_index]
-    out["kind"] = kind
-    out["ev"] = ev_index
-    out["value"] = ev["value"]
-    out["plane"] = ev["plane"]
-    out["id"] = number
-    out["port_status"] = sender.qp[pair]["local_up"]
-    return kind
 
 
 @rule
 def _probe(sender: Sender, pair: int, ev_index: int, now_ps: int, out: SendRow) -> int:
     """Send a reliability probe: a transmission without a PSN that the peer answers with a SACK."""
     qp = sender.qp[pair]
-    if qp["probe_open"]:
+    if qp["probe_open"]:  # the last one was not answered
         qp["probe_misses"] += 1
     qp["probe_open"] = 1
     qp["probe_id"] = (qp["probe_id"] + 1) & ID_MASK
     qp["probe_sent_ps"] = now_ps
+    # It takes a number among transmissions, so that its answer shows which of them it has passed.
     qp["probe_order"] = qp["order"]
     qp["order"] += 1
     qp["probes"] += 1
-    return _describe(sender, pair, PROBE, ev_index, qp["probe_id"], out)
+    return describe_control(sender, pair, PROBE, ev_index, qp["probe_id"], out)
 
 
 @rule
 def _probe_due_ps(sender: Sender, pair: int) -> int:
-    """Return when a reliability probe is due: after a quiet time with packets under way, longer after misses."""
+    """Return when a reliability probe is due: after a quiet time with packets in flight, longer after misses."""
     qp = sender.qp[pair]
     if qp["inflight"] == 0 or not reachable(sender, pair):
         return NEVER
@@ -92,17 +85,17 @@ def _ev_probe_due_ps(sender: Sender, pair: int) -> int:
 
 
 @rule
-def _tell_due_ps(sender: Sender, pair: int) -> int:
-    """Return when the peer is to be told of our ports."""
+def _announce_due_ps(sender: Sender, pair: int) -> int:
+    """Return when the state of our ports is to be announced to the peer."""
     qp = sender.qp[pair]
-    if qp["told"] == qp["local_up"] or not reachable(sender, pair):
+    if qp["ports_announced"] == qp["local_up"] or not reachable(sender, pair):
         return NEVER
-    return qp["tell_sent_ps"] + sender.params[0]["ev_probe_timeout_ps"]
+    return qp["announced_ps"] + sender.params[0]["ev_probe_timeout_ps"]
 
 
 @rule
 def _next_bad(sender: Sender, pair: int, room: int) -> int:
-    """Return the next retired EV whose plane is up, in turn, or -1."""
+    """Return the next retired EV whose plane is up, in turn, or -1. Writes `ev_probe_at`."""
     qp = sender.qp[pair]
     evs = sender.params[0]["evs"]
     for _ in range(evs):
@@ -115,7 +108,10 @@ def _next_bad(sender: Sender, pair: int, room: int) -> int:
 
 @rule
 def on_ev_probe_answer(sender: Sender, pair: int, number: int, verdict: int) -> None:
-    """Take in the answer to an EV probe: enough of them in a row bring the EV back."""
+    """Take in the answer to an EV probe: enough of them in a row bring the EV back.
+
+    Writes `ev_probe_ev`, `probes`, `ev_probe_at` and `ev_probe_due_ps`.
+    """
     qp = sender.qp[pair]
     ev_index = qp["ev_probe_ev"]
     if ev_index < 0 or number != qp["ev_probe_id"]:
@@ -131,14 +127,17 @@ def on_ev_probe_answer(sender: Sender, pair: int, number: int, verdict: int) -> 
     if ev["probes"] >= sender.params[0]["probes_to_readmit"]:
         ev_event(sender, pair, ev_index, PROBED_MARKED if verdict == VERDICT_SKIP_ONCE else PROBED_CLEAR)
     else:
-        # It may have lost one packet by chance: the next probe follows at once, on the same EV.
+        # It may have lost one packet at random: the next probe follows at once, on the same EV.
         qp["ev_probe_at"] = ev_index - 1
         qp["ev_probe_due_ps"] = 0
 
 
 @rule
 def on_timer(sender: Sender, pair: int, now_ps: int) -> None:
-    """Let time pass: port changes take effect, unanswered probes are given up, timeouts expire."""
+    """Let time pass: port changes take effect, unanswered probes are given up, timeouts expire.
+
+    Writes `probes` and `ev_probe_ev`.
+    """
     qp = sender.qp[pair]
     if qp["error"] != 0:
         return
@@ -157,8 +156,9 @@ def next_deadline(sender: Sender, pair: int) -> int:
     qp = sender.qp[pair]
     if qp["error"] != 0:
         return NEVER
+    # Every term may be early, never late: who asks again finds nothing due and asks for the next time.
     due_ps = min(
-        qp["ports_due_ps"], _tell_due_ps(sender, pair), _probe_due_ps(sender, pair), _ev_probe_due_ps(sender, pair)
+        qp["ports_due_ps"], _announce_due_ps(sender, pair), _probe_due_ps(sender, pair), _ev_probe_due_ps(sender, pair)
     )
     if qp["ev_probe_ev"] >= 0:
         due_ps = min(due_ps, qp["ev_probe_sent_ps"] + params["ev_probe_timeout_ps"])

@@ -5,22 +5,22 @@ some ready (`SPARE`); a retired or denied one is `OUT`. Only GOOD EVs carry data
 leave open is chosen here:
 
 - The shuffle is lazy: at each place of the round one of the EVs not yet used is drawn, which gives every order of a
-  round the same chance at the cost of a few draws for each packet.
+  round the same probability at the cost of a few draws for each packet.
 - An EV whose port is busy keeps its turn for later in the round. Were it lost, three of five turns would be, at eight
-  ports in step, and what is left is as uneven as chance: queues then grow as under random spraying.
+  ports in step, and what is left is as uneven as random draws: queues then grow as under random spraying.
 - A SKIP EV that the cursor meets turns GOOD and the packet moves on; one packet revives at most one EV, and the others
   that it meets stay in SKIP.
 - A mark skips an EV once; whether it does at all, and for how long one is passed over that is marked again and again
-  or has too much under way, is decided in `skipping`.
+  or has too much in flight, is decided in `skipping`.
 - A retired EV whose plane has no spare leaves a gap, unless `min_active` would be undercut: then it stays, in SKIP. A
   pair with few paths has few EVs, and its floor is the same share of them.
-- Where switches do not trim, an EV is blamed for as many losses in a row as chance alone would hardly bring: where one
-  packet in ten is lost three are enough, where every second one is it takes ten. So a full queue retires no path.
+- Where switches do not trim, an EV is blamed for as many losses in a row as random loss alone would hardly bring: where
+  one packet in ten is lost three are enough, where every second one is it takes ten. So a full queue retires no path.
 - Where they trim, one silent loss is enough, unless one on another EV came within about 10,000 packets before it: what
   falls on one EV after another is no fault of paths (a NIC or its link drops packets), and two in a row are needed.
 - A readmitted EV fills the gap of its plane, or waits as a spare.
 - Where nothing at all is heard for a whole timeout, all retired EVs are taken back: those that are left may be the dead
-  ones, and the probes that would show it need a way back that works, too.
+  ones, and the probes that would show it need a reverse path that works, too.
 """
 
 from typing import NamedTuple
@@ -93,10 +93,7 @@ def fill_evs(sender: Sender, pair: int, paths: Paths) -> None:
     per_plane = params["evs"] // planes
     active = min(params["active"] // planes, paths.count)
     used = min(per_plane, paths.count)
-    qp["active"] = 0
-    qp["loss_left"] = 0
-    qp["skipping"] = 0
-    qp["cursor"] = 0
+    qp["active"] = qp["loss_left"] = qp["skipping"] = qp["cursor"] = 0
     qp["reach"] = (1 << planes) - 1
     for plane in range(planes):
         for path in range(paths.count):
@@ -110,14 +107,13 @@ def fill_evs(sender: Sender, pair: int, paths: Paths) -> None:
             ev_index = plane * per_plane + k
             ev = sender.evs[pair, ev_index]
             ev["plane"] = plane
-            ev["flying"] = 0
-            ev["losses"] = 0
-            ev["probes"] = 0
+            ev["inflight"] = ev["losses"] = ev["probes"] = 0
             if k >= used:
                 ev["value"] = -1
                 ev["state"] = DENIED
                 ev["role"] = OUT
                 continue
+            # Fisher and Yates: the first `used` places of a shuffle, without shuffling the rest.
             j = k + next_draw(qp, paths.count - k)
             scratch[k], scratch[j] = scratch[j], scratch[k]
             ev["value"] = plane * paths.stride + scratch[k]
@@ -133,6 +129,7 @@ def fill_evs(sender: Sender, pair: int, paths: Paths) -> None:
 def usable(sender: Sender, pair: int, plane: int, room: int) -> bool:
     """Return whether packets may go to `plane`: up here, up at the peer, and its port in `room` can take one."""
     qp = sender.qp[pair]
+    # Three masks with a bit for each plane; a room of -1 has every bit set.
     return (qp["local_up"] & qp["peer_up"] & room) >> plane & 1 == 1
 
 
@@ -145,7 +142,7 @@ def reachable(sender: Sender, pair: int) -> bool:
 
 @rule
 def _note_reach(sender: Sender, pair: int, plane: int) -> None:
-    """Keep the bit of a plane that has EVs in rotation."""
+    """Keep the bit of a plane that has EVs in rotation. Writes `reach`."""
     qp = sender.qp[pair]
     bit = 1 << plane
     qp["reach"] = qp["reach"] | bit if sender.planes[pair, plane]["active"] > 0 else qp["reach"] & ~bit
@@ -169,6 +166,7 @@ def _next_in_round(sender: Sender, pair: int, room: int) -> int:
         return -1
     found = sender.rotation[pair, at]
     if sender.params[0]["shuffle"]:
+        # Swapped to the cursor: places before it are used in this round, so that each EV has one turn a round.
         sender.rotation[pair, at] = sender.rotation[pair, qp["cursor"]]
         sender.rotation[pair, qp["cursor"]] = found
         qp["cursor"] += 1
@@ -184,7 +182,7 @@ def _find_usable(sender: Sender, pair: int, first: int, room: int) -> int:
     left = qp["active"] - first
     start = 0
     if sender.params[0]["shuffle"]:
-        # Drawing again where the port is busy gives all others the same chance; it ends in a search, for a limit.
+        # Drawing again where the port is busy gives all others the same probability; it ends in a search, for a limit.
         for _ in range(_DRAWS_FOR_A_PLANE * sender.params[0]["planes"]):
             start = next_draw(qp, left)
             if usable(sender, pair, sender.evs[pair, sender.rotation[pair, first + start]]["plane"], room):
@@ -201,6 +199,8 @@ def pick_ev(sender: Sender, pair: int, avoid: int, room: int) -> int:
     """Return the EV for the next packet, or -1 where none can be used; never `avoid` while there is another.
 
     Where none can be used nothing is drawn and nothing changes.
+
+    Writes `skipping`, `state` and `reused_ev`.
     """
     qp = sender.qp[pair]
     if qp["reach"] & qp["local_up"] & qp["peer_up"] & room == 0:
@@ -211,6 +211,7 @@ def pick_ev(sender: Sender, pair: int, avoid: int, room: int) -> int:
     held = 0
     fallback = -1
     passed = -1
+    # Twice the rotation: the round may end in the middle, and every EV is to be met once after that.
     for _ in range(2 * qp["active"]):
         ev_index = _next_in_round(sender, pair, room)
         if ev_index < 0:
@@ -250,9 +251,13 @@ def _pass_over(qp: SenderRow, ev: EvRow, revived: bool) -> bool:
 
 @rule
 def ev_event(sender: Sender, pair: int, ev_index: int, event: int) -> int:
-    """Apply one input to EV `ev_index` and return its new state; retires, replaces and readmits as the table says."""
+    """Apply one input to EV `ev_index` and return its new state; retires, replaces and readmits as the table says.
+
+    Writes `skipping`.
+    """
     qp = sender.qp[pair]
     ev = sender.evs[pair, ev_index]
+    # Taken off before and added after, whatever the table does: no transition can be forgotten.
     qp["skipping"] -= ev["role"] == ACTIVE and ev["state"] == SKIP
     new = _event(sender, pair, ev_index, event)
     qp["skipping"] += ev["role"] == ACTIVE and ev["state"] == SKIP
@@ -261,11 +266,11 @@ def ev_event(sender: Sender, pair: int, ev_index: int, event: int) -> int:
 
 @rule
 def _event(sender: Sender, pair: int, ev_index: int, event: int) -> int:
-    """Do what `ev_event` does, but for the count of EVs in SKIP."""
+    """Do what `ev_event` does, but for the count of EVs in SKIP. Writes `state`, `skips`, `refused` and `bad`."""
     params = sender.params[0]
     ev = sender.evs[pair, ev_index]
     old = ev["state"]
-    if ev["value"] == -1:
+    if ev["value"] == -1:  # a place without an EV, of a pair with few paths
         return old
     new = TRANSITIONS[old, event]
     assert new >= 0, "the cursor met an EV that is not in rotation"
@@ -303,13 +308,13 @@ def ev_marked(sender: Sender, pair: int, ev_index: int) -> None:
 
 @rule
 def ev_delivers(sender: Sender, pair: int, ev_index: int) -> None:
-    """Note that EV `ev_index` has delivered a packet: its silent losses are no longer in a row."""
+    """Note that EV `ev_index` has delivered a packet: its silent losses are no longer in a row. Writes `losses`."""
     if sender.qp[pair]["lossy"]:
         sender.evs[pair, ev_index]["losses"] = 0
 
 
 @rule
-def forgive(sender: Sender, pair: int) -> None:
+def readmit_all(sender: Sender, pair: int) -> None:
     """Take every EV back that silence has retired, because nothing at all is heard any more."""
     for ev_index in range(sender.params[0]["evs"]):
         if sender.evs[pair, ev_index]["state"] == ASSUMED_BAD:
@@ -334,6 +339,8 @@ def ev_silent(sender: Sender, pair: int, ev_index: int) -> int:
     Where switches do not trim, a loss may be a full queue: the EV is skipped once, and retired only after more losses,
     with nothing delivered between, than the share that is lost on all paths explains. Where they do, the second in a
     row is needed while losses fall on other EVs too.
+
+    Writes `losses` and `lossy`.
     """
     params = sender.params[0]
     ev = sender.evs[pair, ev_index]
@@ -361,7 +368,11 @@ def _elsewhere(qp: SenderRow, ev_index: int) -> bool:
 
 @rule
 def note_fate(qp: SenderRow, lost: int) -> None:
-    """Move the shares of transmissions that are lost, in 1/1024, by one whose fate is known now."""
+    """Move the shares of transmissions that are lost, in 1/1024, by one whose fate is known now.
+
+    Writes `loss_share`, `loss_left` and `background`.
+    """
+    # Nothing lost and nothing remembered, the usual case: every average would stay 0.
     if lost | qp["loss_share"] | qp["loss_left"] | qp["background"] == 0:
         return
     qp["loss_share"] += (lost * _ONE - qp["loss_share"]) // _SHARE_OVER
@@ -372,18 +383,18 @@ def note_fate(qp: SenderRow, lost: int) -> None:
 
 @rule
 def _losses_in_a_row(share: int) -> int:
-    """Return how many losses in a row have a chance below 1/1024 where `share`/1024 of all packets are lost."""
-    chance = share
+    """Return how many losses in a row have a probability below 1/1024 where `share`/1024 of all packets are lost."""
+    probability = share
     count = 1
-    while chance > 1 and count < _MOST_COUNTED:
-        chance = chance * share // _ONE
+    while probability > 1 and count < _MOST_COUNTED:
+        probability = probability * share // _ONE
         count += 1
     return count
 
 
 @rule
 def _leave(sender: Sender, pair: int, ev_index: int, new: int) -> None:
-    """Take an EV that is not in rotation any more out of use."""
+    """Take an EV that is not in rotation any more out of use. Writes `role`, `probes`, `spare`, `retired` and `bad`."""
     qp = sender.qp[pair]
     ev = sender.evs[pair, ev_index]
     if ev["role"] == SPARE:
@@ -404,6 +415,7 @@ def _leave_rotation(sender: Sender, pair: int, ev_index: int, forced: bool) -> b
     while sender.rotation[pair, at] != ev_index:
         at += 1
     spare = _find_spare(sender, pair, plane)
+    # The spare takes the same place in the round, before or behind the cursor, as the one that leaves.
     if spare >= 0:
         sender.rotation[pair, at] = spare
         taken = sender.evs[pair, spare]
@@ -452,6 +464,7 @@ def _find_spare(sender: Sender, pair: int, plane: int) -> int:
     if params["same_plane"] and sender.planes[pair, plane]["spare"] == 0:
         return -1
     evs = params["evs"]
+    # From a random place on: pairs that lose the same path must not all move to the same spare.
     start = next_draw(qp, evs)
     for k in range(evs):
         ev_index = (start + k) % evs

@@ -23,6 +23,7 @@ def psn_of(seq: int) -> int:
 @rule
 def seq_near(psn: int, near: int) -> int:
     """Return the sequence number with the low bits `psn` that is nearest to `near`."""
+    # The distance modulo 2^24, taken as signed: at most half the space ahead or behind.
     ahead = (psn - near) & PSN_MASK
     if ahead >= _PSN_HALF:
         ahead -= _PSN_SPACE
@@ -43,6 +44,7 @@ _SECOND = 0x94D049BB133111EB - 2**64
 @rule
 def mix64(word: int, counter: int) -> int:
     """Return all 64 bits that `weft.core.seeds.mix` makes, as a signed number; compiled only, where products wrap."""
+    # SplitMix64. A signed shift drags the sign in; the masks make each of them a logical one.
     z = word + _GOLDEN * (counter + 1)
     z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * _FIRST
     z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * _SECOND
@@ -57,8 +59,9 @@ def _mix32_wrapping(word: int, counter: int) -> int:
 
 @rule
 def _times(high: int, low: int, by_high: int, by_low: int) -> tuple[int, int]:
-    """Return the low 64 bits of a product of two 64-bit numbers, all in 32-bit halves."""
+    """Return the low 64 bits of a product of two 64-bit numbers, all in 32-bit parts."""
     product = low * by_low
+    # The product of the two high parts lies above bit 63 and is left out.
     return ((product >> 32) + high * by_low + low * by_high) & LOW32, product & LOW32
 
 
@@ -67,7 +70,7 @@ def _times(high: int, low: int, by_high: int, by_low: int) -> tuple[int, int]:
 def mix32(word: int, counter: int) -> int:
     """Return the upper 32 of the 64 bits that `weft.core.seeds.mix` makes of (word, counter).
 
-    In 32-bit halves, so that signed 64-bit arithmetic gives the same bits as unbounded integers do.
+    In 32-bit parts, so that signed 64-bit arithmetic gives the same bits as unbounded integers do.
     """
     word = int(word)
     step = int(counter) + 1
@@ -84,7 +87,10 @@ def mix32(word: int, counter: int) -> int:
 
 @rule
 def next_draw(qp: SenderRow, below: int) -> int:
-    """Return the next of the even draws that a row's `word` gives, and have the one after it ready in `drawn`."""
+    """Return the next of the even draws that a row's `word` gives, and have the one after it ready in `drawn`.
+
+    Writes `draws` and `drawn`.
+    """
     found = (qp["drawn"] * below) >> 32
     qp["draws"] += 1
     qp["drawn"] = mix32(qp["word"], qp["draws"])

@@ -1,9 +1,9 @@
 """A NIC port that goes down takes its plane with it: the one exception to replacement within the plane.
 
 The rotation passes over the plane's EVs while it is down here or at the peer, and takes them back at once when it comes
-up. A change takes effect after a remap delay. The peer is told by a port status operation until it answers (the
+up. A change takes effect after a remap delay. The peer learns it by a port status operation until it answers (the
 specification's way; the paper speaks of a bitmap in SACKs, facts section 4.3). Losses on a plane that is known to be
-down blame no EV; those blamed before the peer had told are good again with their plane, whose port explains it.
+down blame no EV; those blamed before the peer announced it are good again with their plane, whose port explains it.
 """
 
 from weft.core.compile.rules import rule
@@ -15,17 +15,24 @@ _ID_MASK = 0x7FFF
 
 @rule
 def port_changed(sender: Sender, pair: int, plane: int, up: int, now_ps: int) -> None:
-    """Note that our port of `plane` went up (1) or down (0); it takes effect after the remap delay."""
+    """Note that our port of `plane` went up (1) or down (0); it takes effect after the remap delay.
+
+    Writes `up`, `due_ps` and `ports_due_ps`.
+    """
     qp = sender.qp[pair]
     row = sender.planes[pair, plane]
     row["up"] = up
     row["due_ps"] = now_ps + sender.params[0]["remap_ps"]
+    # May be early where a later change of the same port moves its time, never late.
     qp["ports_due_ps"] = min(qp["ports_due_ps"], row["due_ps"])
 
 
 @rule
 def apply_ports(sender: Sender, pair: int, now_ps: int) -> None:
-    """Put every port change into effect whose remap delay is over."""
+    """Put every port change into effect whose remap delay is over.
+
+    Writes `ports_due_ps`, `local_up`, `announce_id`, `announced_ps`, `stalled_ps` and `due_ps`.
+    """
     qp = sender.qp[pair]
     mask = qp["local_up"]
     qp["ports_due_ps"] = NEVER
@@ -38,22 +45,23 @@ def apply_ports(sender: Sender, pair: int, now_ps: int) -> None:
     if mask != qp["local_up"]:
         _take_back(sender, pair, mask & ~qp["local_up"])
         qp["local_up"] = mask
-        qp["tell_id"] = (qp["tell_id"] + 1) & _ID_MASK
-        qp["tell_sent_ps"] = -NEVER
+        qp["announce_id"] = (qp["announce_id"] + 1) & _ID_MASK
+        qp["announced_ps"] = -NEVER  # at once, not an interval after the last announcement
         qp["stalled_ps"] = NEVER
 
 
 @rule
 def on_port_answer(sender: Sender, pair: int, number: int) -> None:
-    """Take in the peer's answer to a port status operation."""
+    """Take in the peer's answer to a port status operation. Writes `ports_announced`."""
     qp = sender.qp[pair]
-    if number == qp["tell_id"]:
-        qp["told"] = qp["local_up"]
+    # An answer to an older announcement says nothing about the ports as they are now.
+    if number == qp["announce_id"]:
+        qp["ports_announced"] = qp["local_up"]
 
 
 @rule
 def on_port_status(sender: Sender, pair: int, mask: int) -> None:
-    """Take in the peer's port status: planes that are down there are passed over."""
+    """Take in the peer's port status: planes that are down there are passed over. Writes `peer_up` and `stalled_ps`."""
     qp = sender.qp[pair]
     known = mask & ((1 << sender.params[0]["planes"]) - 1)
     _take_back(sender, pair, known & ~qp["peer_up"])

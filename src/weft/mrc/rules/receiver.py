@@ -30,17 +30,18 @@ _HALF_OFFSET = 0x8000
 
 @rule
 def start_receiver(receiver: Receiver, pair: int, word: int, first_seq: int) -> None:
-    """Make the receiving half of queue pair `pair` ready for packets from `first_seq` on."""
+    """Make the receiver of queue pair `pair` ready for packets from `first_seq` on.
+
+    Writes `word`, `expected`, `highest`, `asked`, `report_low`, `report_high`, `reverse_probe_ev`, `came_ev` and
+    `heard_ps`.
+    """
     qp = receiver.qp[pair]
     qp["word"] = word
     qp["expected"] = first_seq
     qp["highest"] = first_seq - 1
     qp["asked"] = first_seq - 1
     qp["report_low"] = 0
-    qp["report_high"] = -1
-    qp["reverse_probe_ev"] = -1
-    qp["came_ev"] = -1
-    qp["heard_ps"] = -1
+    qp["report_high"] = qp["reverse_probe_ev"] = qp["came_ev"] = qp["heard_ps"] = -1
 
 
 class DataHeader(NamedTuple):
@@ -60,7 +61,11 @@ class DataHeader(NamedTuple):
 
 @rule
 def receive(receiver: Receiver, pair: int, header: DataHeader, now_ps: int) -> int:
-    """Take in one data packet and return ACCEPTED where its bytes are to be placed, else why not."""
+    """Take in one data packet and return ACCEPTED where its bytes are to be placed, else why not.
+
+    Writes `heard_ps`, `came_ev`, `outside`, `error`, `asked`, `accepted`, `received_bytes`, `arrived`, `highest`,
+    `duplicates`, `trigger`, `trigger_ev`, `marked` and `verdict`.
+    """
     params = receiver.params[0]
     qp = receiver.qp[pair]
     if qp["error"] != 0:
@@ -77,6 +82,7 @@ def receive(receiver: Receiver, pair: int, header: DataHeader, now_ps: int) -> i
     qp["came_ev"] = header.value
     if header.ack_request:
         qp["asked"] = max(qp["asked"], seq)
+    # Before the window moves: whether this packet is the one that completes what was asked for.
     unanswered = qp["asked"] >= qp["expected"]
     if fresh:
         qp["accepted"] += 1
@@ -90,7 +96,7 @@ def receive(receiver: Receiver, pair: int, header: DataHeader, now_ps: int) -> i
     now = not fresh or completed or header.marked != 0 or header.retransmission != 0 or header.ack_request != 0
     _report(receiver, pair, seq, header.length, now)
     if qp["verdict"] == 0:
-        # A mark that has not been told yet keeps its place: it must not be laid on another path.
+        # A mark that has not been reported yet keeps its place: it must not be laid on another path.
         qp["trigger"] = seq
         qp["trigger_ev"] = header.value
     if header.marked:
@@ -107,7 +113,7 @@ def has_packet(receiver: Receiver, pair: int, seq: int) -> bool:
 
 @rule
 def _advance(receiver: Receiver, pair: int) -> None:
-    """Move the window on over everything that has come, and forget it."""
+    """Move the window on over everything that has come, and forget it. Writes `arrived` and `expected`."""
     qp = receiver.qp[pair]
     while has_packet(receiver, pair, qp["expected"]):
         seq = qp["expected"]
@@ -117,7 +123,7 @@ def _advance(receiver: Receiver, pair: int) -> None:
 
 @rule
 def _report(receiver: Receiver, pair: int, seq: int, length: int, now: bool) -> None:
-    """Add packet `seq` to what the next SACK has to tell, and decide whether that is due."""
+    """Add packet `seq` to what the next SACK has to report, and decide whether that is due."""
     params = receiver.params[0]
     qp = receiver.qp[pair]
     if qp["report_high"] < qp["report_low"]:
@@ -132,7 +138,10 @@ def _report(receiver: Receiver, pair: int, seq: int, length: int, now: bool) -> 
 
 @rule
 def take_sack(receiver: Receiver, pair: int, out: ReplyRow) -> int:
-    """Fill `out` with a SACK that is due and return SACK, or return NOTHING; call it until it does."""
+    """Fill `out` with a SACK that is due and return SACK, or return NOTHING; call it until it does.
+
+    Writes `verdict`, `report_low`, `probe_due`, `due`, `unreported_bytes` and `report_high`.
+    """
     qp = receiver.qp[pair]
     if qp["probe_due"]:
         qp["probe_due"] = 0
@@ -142,6 +151,7 @@ def take_sack(receiver: Receiver, pair: int, out: ReplyRow) -> int:
     if not qp["due"]:
         return NOTHING
     cack = qp["expected"] - 1
+    # From the first packet to report on, but as far back as 64 places that end with the last one allow.
     at = min(max(qp["report_low"], qp["expected"]), max(qp["report_high"] + 1 - _BLOCK, qp["expected"]))
     offset = qp["trigger"] - cack
     known = -_HALF_OFFSET <= offset < _HALF_OFFSET
@@ -161,7 +171,7 @@ def take_sack(receiver: Receiver, pair: int, out: ReplyRow) -> int:
 
 @rule
 def _write_sack(receiver: Receiver, pair: int, base: int, offset: int, out: ReplyRow) -> None:
-    """Write a SACK whose bitmap covers the 64 packets from `base` on."""
+    """Write a SACK whose bitmap covers the 64 packets from `base` on. Writes `sacks`."""
     params = receiver.params[0]
     qp = receiver.qp[pair]
     cack = qp["expected"] - 1
@@ -170,10 +180,7 @@ def _write_sack(receiver: Receiver, pair: int, base: int, offset: int, out: Repl
     out["kind"] = SACK
     out["cack_psn"] = psn_of(cack)
     out["ack_psn_offset"] = offset
-    out["value"] = 0
-    out["verdict"] = 0
-    out["probe_response"] = 0
-    out["reason"] = 0
+    out["value"] = out["verdict"] = out["probe_response"] = out["reason"] = out["penalty"] = 0
     out["mpr"] = params["mpr"]
     out["sack_offset"] = base - cack
     # Beyond the window a place in the bitmap belongs to an older packet.
@@ -182,7 +189,6 @@ def _write_sack(receiver: Receiver, pair: int, base: int, offset: int, out: Repl
     out["bitmap_high"] = _first_bits(_word_from(receiver, pair, base + _WORD_BITS), left - _WORD_BITS) if beyond else 0
     out["received_units"] = (qp["received_bytes"] >> _UNIT_SHIFT) & _UNITS_MASK
     out["ooo_count"] = min(max(qp["highest"] - cack, 0), _MOST_OOO)
-    out["penalty"] = 0
     out["stamp"] = qp["stamp"]
 
 
@@ -190,6 +196,7 @@ def _write_sack(receiver: Receiver, pair: int, base: int, offset: int, out: Repl
 def _word_from(receiver: Receiver, pair: int, seq: int) -> int:
     """Return the bits of the 32 packets from `seq` on."""
     mask = receiver.params[0]["slot_mask"]
+    # A word from the middle of one aligned word to the middle of the next; entries of `arrived` use 32 of 64 bits.
     shift = seq & _WORD_MASK
     low = receiver.arrived[pair, (seq & mask) >> _WORD_SHIFT] >> shift
     return low | (receiver.arrived[pair, ((seq + _WORD_BITS) & mask) >> _WORD_SHIFT] << (_WORD_BITS - shift)) & LOW32
@@ -203,7 +210,10 @@ def _first_bits(word: int, count: int) -> int:
 
 @rule
 def receive_trimmed(receiver: Receiver, pair: int, psn: int, value: int, last_hop: int, out: ReplyRow) -> int:
-    """Take in a packet without its payload: fill `out` with a NACK, or make a SACK due where it came before."""
+    """Take in a packet without its payload: fill `out` with a NACK, or make a SACK due where it came before.
+
+    Writes `trimmed`, `outside`, `duplicates`, `trigger` and `trigger_ev`.
+    """
     params = receiver.params[0]
     qp = receiver.qp[pair]
     if qp["error"] != 0:
@@ -226,7 +236,7 @@ def receive_trimmed(receiver: Receiver, pair: int, psn: int, value: int, last_ho
 
 @rule
 def write_nack(receiver: Receiver, pair: int, reason: int, psn: int, value: int, out: ReplyRow) -> int:
-    """Fill `out` with a NACK of one packet and return NACK."""
+    """Fill `out` with a NACK of one packet and return NACK. Writes `nacks`."""
     receiver.qp[pair]["nacks"] += 1
     out["kind"] = NACK
     out["reason"] = reason
@@ -248,7 +258,10 @@ def refusal(receiver: Receiver, pair: int, verdict: int, psn: int, value: int, o
 
 @rule
 def on_probe(receiver: Receiver, pair: int, number: int, value: int, now_ps: int) -> None:
-    """Take in a reliability probe that came on EV bits `value`: a SACK is due at once, from the first gap on."""
+    """Take in a reliability probe that came on EV bits `value`: a SACK is due at once, from the first gap on.
+
+    Writes `probe_due`, `probe_id`, `heard_ps` and `came_ev`.
+    """
     qp = receiver.qp[pair]
     qp["probe_due"] = 1
     qp["probe_id"] = number
@@ -263,6 +276,7 @@ def _stash(receiver: Receiver, pair: int, seq: int, immediate: int) -> bool:
     count = qp["immediates"]
     if count >= receiver.params[0]["immediates"]:
         return False
+    # Insertion from the end: immediates mostly come in order, and there are few of them.
     at = count
     while at > 0 and receiver.stash[pair, at - 1]["seq"] > seq:
         receiver.stash[pair, at]["seq"] = receiver.stash[pair, at - 1]["seq"]
@@ -276,7 +290,10 @@ def _stash(receiver: Receiver, pair: int, seq: int, immediate: int) -> bool:
 
 @rule
 def take_immediate(receiver: Receiver, pair: int) -> int:
-    """Return the next immediate that everything before it has landed for, or -1."""
+    """Return the next immediate that everything before it has landed for, or -1.
+
+    Writes `immediates`, `seq` and `immediate`.
+    """
     qp = receiver.qp[pair]
     count = qp["immediates"]
     if count == 0 or receiver.stash[pair, 0]["seq"] >= qp["expected"]:
@@ -293,6 +310,7 @@ def take_immediate(receiver: Receiver, pair: int) -> int:
 def placement(address: int, length: int, region: int, size: int) -> int:
     """Return where in a region of `size` bytes at `region` a packet's bytes go, or -1 where they do not fit."""
     offset = address - region
+    # `offset + length > size` could pass 2^63 by a forged length; the difference cannot.
     if length < 0 or offset < 0 or offset > size - length:
         return -1
     return offset

@@ -1,6 +1,6 @@
-"""What is under way and what became of it: the two lists, presumed losses, timeouts and the retry budget.
+"""What is in flight and what became of it: the two lists, presumed losses, timeouts and the retry budget.
 
-Packets under way form a list in order of their last transmission, so the head is always the one to doubt first; packets
+Packets in flight form a list in order of their last transmission, so the head is always the one to doubt first; packets
 to be sent again form another. The order of transmission and not the PSN is what tells loss from reordering:
 
 - A packet is presumed lost when a transmission made at least a *spread* of time and `passed_packets` transmissions
@@ -9,8 +9,8 @@ to be sent again form another. The order of transmission and not the PSN is what
 - If a packet that was presumed lost arrives after all (the echoed EV shows which transmission it was), its EV is
   cleared and the spread doubles, once in a round trip; it halves again after a quiet time.
 - The timer, 1.024 us x 2^t, is the last resort. It blames an EV only where something that was sent later has arrived:
-  all else may be the way back. Packets that were under way together make one timeout together. Where nothing at all was
-  heard for so long, EVs that were blamed before are forgiven.
+  all else may be the reverse path. Packets that were in flight together make one timeout together. Where nothing at all
+  was heard for so long, EVs that were blamed before are readmitted.
 
 One budget per queue pair counts timeouts and repeated presumed losses of the oldest packet; it is restored when the
 oldest packet arrives, and using it up ends the queue pair with RETRY_EXCEEDED. Trimmed packets do not count: the NACK
@@ -31,7 +31,7 @@ from weft.mrc.columns import (
     SettingsRow,
 )
 from weft.mrc.rules.congestion import cc_loss
-from weft.mrc.rules.evs import ARRIVED, ev_event, ev_silent, forgive, note_fate, usable
+from weft.mrc.rules.evs import ARRIVED, ev_event, ev_silent, note_fate, readmit_all, usable
 
 LONGEST_TIMEOUT_PS = 1_024_000 << 24
 """The timeout of t = 24, the longest there is."""
@@ -43,12 +43,16 @@ _MOST_SHIFTS = 24
 def seq_of(sender: Sender, pair: int, slot: int) -> int:
     """Return the sequence number of the packet in a used slot."""
     una = sender.qp[pair]["una"]
+    # The window is no longer than the slots, so that a slot stands for one sequence number from `una` on.
     return una + ((slot - una) & sender.params[0]["slot_mask"])
 
 
 @rule
-def link_flying(sender: Sender, pair: int, slot: int) -> None:
-    """Put a packet that was just sent at the end of those under way."""
+def link_in_flight(sender: Sender, pair: int, slot: int) -> None:
+    """Put a packet that was just sent at the end of those in flight.
+
+    Writes `older`, `newer`, `newest`, `inflight`, `inflight_bytes`, `state` and `oldest`.
+    """
     qp = sender.qp[pair]
     packet = sender.packets[pair, slot]
     packet["older"] = qp["newest"]
@@ -60,14 +64,18 @@ def link_flying(sender: Sender, pair: int, slot: int) -> None:
     qp["newest"] = slot
     qp["inflight"] += 1
     qp["inflight_bytes"] += packet["bytes"]
+    # Only `is_held` reads the count of an EV: without it, the row of the EV need not be touched.
     if sender.params[0]["even"]:
-        sender.evs[pair, packet["ev"]]["flying"] += 1
+        sender.evs[pair, packet["ev"]]["inflight"] += 1
     packet["state"] = IN_FLIGHT
 
 
 @rule
-def unlink_flying(sender: Sender, pair: int, slot: int) -> None:
-    """Take a packet out of those under way."""
+def unlink_in_flight(sender: Sender, pair: int, slot: int) -> None:
+    """Take a packet out of those in flight.
+
+    Writes `inflight`, `inflight_bytes`, `newer`, `oldest`, `older` and `newest`.
+    """
     qp = sender.qp[pair]
     packet = sender.packets[pair, slot]
     older, newer = packet["older"], packet["newer"]
@@ -82,12 +90,15 @@ def unlink_flying(sender: Sender, pair: int, slot: int) -> None:
     qp["inflight"] -= 1
     qp["inflight_bytes"] -= packet["bytes"]
     if sender.params[0]["even"]:
-        sender.evs[pair, packet["ev"]]["flying"] -= 1
+        sender.evs[pair, packet["ev"]]["inflight"] -= 1
 
 
 @rule
 def link_lost(sender: Sender, pair: int, slot: int) -> None:
-    """Put a packet at the end of those to be sent again."""
+    """Put a packet at the end of those to be sent again.
+
+    Writes `older`, `newer`, `lost_last`, `waiting`, `state` and `lost_first`.
+    """
     qp = sender.qp[pair]
     packet = sender.packets[pair, slot]
     packet["older"] = qp["lost_last"]
@@ -103,7 +114,7 @@ def link_lost(sender: Sender, pair: int, slot: int) -> None:
 
 @rule
 def unlink_lost(sender: Sender, pair: int, slot: int) -> None:
-    """Take a packet out of those to be sent again."""
+    """Take a packet out of those to be sent again. Writes `waiting`, `newer`, `lost_first`, `older` and `lost_last`."""
     qp = sender.qp[pair]
     packet = sender.packets[pair, slot]
     older, newer = packet["older"], packet["newer"]
@@ -120,8 +131,11 @@ def unlink_lost(sender: Sender, pair: int, slot: int) -> None:
 
 @rule
 def declare_lost(sender: Sender, pair: int, slot: int, why: int) -> None:
-    """Move a packet under way to those to be sent again, and remember the EV that it must not take."""
-    unlink_flying(sender, pair, slot)
+    """Move a packet in flight to those to be sent again, and remember the EV that it must not take.
+
+    Writes `before` and `gone`.
+    """
+    unlink_in_flight(sender, pair, slot)
     packet = sender.packets[pair, slot]
     packet["before"] = packet["ev"]
     packet["gone"] = why
@@ -130,10 +144,13 @@ def declare_lost(sender: Sender, pair: int, slot: int, why: int) -> None:
 
 @rule
 def presume_lost(sender: Sender, pair: int, slot: int, blame: bool) -> None:
-    """Treat a packet under way as vanished; blame its EV unless its plane's port is known to be down, here or there."""
+    """Treat a packet in flight as vanished; blame its EV unless its plane's port is known to be down, here or there.
+
+    Writes `silent`.
+    """
     qp = sender.qp[pair]
     packet = sender.packets[pair, slot]
-    ev_index = packet["ev"]
+    ev_index = packet["ev"]  # read before: a lost packet's EV is `before`
     declare_lost(sender, pair, slot, VANISHED)
     qp["silent"] += 1
     note_fate(qp, 1)
@@ -145,7 +162,7 @@ def presume_lost(sender: Sender, pair: int, slot: int, blame: bool) -> None:
 
 @rule
 def count_retry(sender: Sender, pair: int, error: int) -> None:
-    """Take one from the retry budget; an empty one ends the queue pair."""
+    """Take one from the retry budget; an empty one ends the queue pair. Writes `retries` and `error`."""
     params = sender.params[0]
     qp = sender.qp[pair]
     qp["retries"] += 1
@@ -156,7 +173,7 @@ def count_retry(sender: Sender, pair: int, error: int) -> None:
 
 @rule
 def note_passed(qp: SenderRow, sent_ps: int, order: int) -> None:
-    """Note that the transmission of number `order` has arrived."""
+    """Note that the transmission of number `order` has arrived. Writes `passed_ps` and `passed_order`."""
     qp["passed_ps"] = max(qp["passed_ps"], sent_ps)
     qp["passed_order"] = max(qp["passed_order"], order)
 
@@ -169,6 +186,7 @@ def infer_losses(sender: Sender, pair: int) -> None:
     while qp["oldest"] >= 0 and qp["error"] == 0:
         slot = qp["oldest"]
         packet = sender.packets[pair, slot]
+        # The list is in order of transmission, so the first that is not late ends the search.
         late = qp["passed_ps"] - packet["sent_ps"] >= qp["spread_ps"]
         if not late or qp["passed_order"] - packet["order"] < params["passed_packets"]:
             return
@@ -179,7 +197,10 @@ def infer_losses(sender: Sender, pair: int) -> None:
 
 @rule
 def was_not_lost(sender: Sender, pair: int, slot: int, now_ps: int) -> None:
-    """Take back the presumed loss of the packet in `slot`: that transmission arrived after all."""
+    """Take back the presumed loss of the packet in `slot`: that transmission arrived after all.
+
+    Writes `gone`, `spurious`, `spread_ps` and `spread_at_ps`.
+    """
     qp = sender.qp[pair]
     packet = sender.packets[pair, slot]
     ev_index = packet["before"]
@@ -197,7 +218,7 @@ def was_not_lost(sender: Sender, pair: int, slot: int, now_ps: int) -> None:
 
 @rule
 def relax_spread(sender: Sender, pair: int, now_ps: int) -> None:
-    """Halve a widened spread after a quiet time."""
+    """Halve a widened spread after a quiet time. Writes `spread_ps` and `spread_at_ps`."""
     params = sender.params[0]
     qp = sender.qp[pair]
     if qp["spread_ps"] > params["spread_ps"] and now_ps - qp["spread_at_ps"] >= params["spread_decay_ps"]:
@@ -214,7 +235,10 @@ def timeout_ps(params: SettingsRow, backoff: int) -> int:
 
 @rule
 def expire(sender: Sender, pair: int, now_ps: int) -> None:
-    """Act on what has waited for a whole timeout: packets under way, or a pair that can use no path."""
+    """Act on what has waited for a whole timeout: packets in flight, or a pair that can use no path.
+
+    Writes `stalled_ps`, `backoff`, `expired_ps` and `timeouts`.
+    """
     qp = sender.qp[pair]
     limit_ps = timeout_ps(sender.params[0], qp["backoff"])
     if qp["stalled_ps"] < NEVER and now_ps - qp["stalled_ps"] >= limit_ps:
@@ -223,8 +247,9 @@ def expire(sender: Sender, pair: int, now_ps: int) -> None:
         count_retry(sender, pair, ERROR_NO_PATH)
     if qp["oldest"] < 0 or now_ps - sender.packets[pair, qp["oldest"]]["sent_ps"] < limit_ps:
         return
+    # The retired EVs may be the good ones by now, and no probe can say so while nothing comes back.
     if qp["bad"] > 0 and now_ps - qp["heard_ps"] >= sender.params[0]["timeout_ps"]:
-        forgive(sender, pair)
+        readmit_all(sender, pair)
     again = sender.packets[pair, qp["oldest"]]["sent_ps"] >= qp["expired_ps"]
     while qp["oldest"] >= 0 and now_ps - sender.packets[pair, qp["oldest"]]["sent_ps"] >= limit_ps:
         blame = qp["passed_ps"] > sender.packets[pair, qp["oldest"]]["sent_ps"]

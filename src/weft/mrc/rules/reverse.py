@@ -1,11 +1,11 @@
-"""The way back: on which EVs a receiver sends its SACKs and NACKs.
+"""The reverse path: on which EVs a receiver sends its SACKs and NACKs.
 
-One EV for each plane, out of the table of the pair's own sending half. SACKs rotate over the planes that are up. An EV
+One EV for each plane, out of the table of the pair's own sender. SACKs rotate over the planes that are up. An EV
 is trusted because something that was sent on it was answered: data SACKs refresh the plane's reverse EV (in `acks`);
 where the pair receives but sends nothing, one EV probe in a round trip on an EV drawn at random does (facts section
 4.3, from P1 section 2.4); ours, only where a SACK or NACK has gone back since the last one: a NIC that receives on a
 hundred queue pairs at once, a little on each, would else spend a twentieth of its link on ways that it hardly uses. So
-a dead way back costs a share of the SACKs for a few round trips, never all of them. Where there are few planes that
+a dead reverse path costs a share of the SACKs for a few round trips, never all of them. Where there are few planes that
 share would be large, and both ends could wait for each other on dead ways: ours, where no probe was answered for two
 round trips, or there are few EVs at all, every second answer goes back the way by which the last packet came; where
 none was answered for long, the others take an EV drawn at random.
@@ -17,7 +17,7 @@ from weft.mrc.rules.evs import usable
 from weft.mrc.rules.numbers import draw
 
 REVERSE_ID = 0x8000
-"""The bit that tells ids of reverse probes from those of the sending half."""
+"""The bit that tells ids of reverse probes from those of the sender."""
 _ID_MASK = 0x7FFF
 RECENT_ROUND_TRIPS = 8
 """Base round trips for which a pair that received counts as receiving: its reverse path is probed that long."""
@@ -36,6 +36,8 @@ def reverse_ev(sender: Sender, sender_pair: int, receiver: Receiver, pair: int) 
     """Return the EV for the next SACK or NACK of receiver `pair`, planes in turn, or -1 where no plane is up.
 
     The EVs are those of sender `sender_pair`, the half of the same queue pair that sends.
+
+    Writes `reverse_at`.
     """
     qp = receiver.qp[pair]
     planes = sender.params[0]["planes"]
@@ -61,7 +63,7 @@ def _other_way(sender: Sender, sender_pair: int, receiver: Receiver, pair: int) 
     few = sender.planes[sender_pair, 0]["used"] * sender.params[0]["planes"] <= _FEW_EVS
     if not few and old_ps <= _FRESH_ROUND_TRIPS * rtt_ps:
         return -1
-    qp["reverse_turn"] ^= 1
+    qp["reverse_turn"] ^= 1  # every second answer
     ev_index = _way_it_came(sender, sender_pair, qp["came_ev"]) if qp["reverse_turn"] else -1
     return (
         _drawn(sender, sender_pair, receiver, pair)
@@ -91,6 +93,7 @@ def _drawn(sender: Sender, sender_pair: int, receiver: Receiver, pair: int) -> i
     # A pair with few paths has places without an EV at the end of each plane's.
     used = sender.planes[sender_pair, 0]["used"]
     for _ in range(_MOST_DRAWS):
+        # Drawn over existing EVs alone, then moved past the empty places of the planes before.
         drawn = draw(qp["word"], qp["reverse_draws"], planes * used)
         drawn += drawn // used * (places - used)
         qp["reverse_draws"] += 1
@@ -102,10 +105,26 @@ def _drawn(sender: Sender, sender_pair: int, receiver: Receiver, pair: int) -> i
 
 
 @rule
+def describe_control(sender: Sender, pair: int, kind: int, ev_index: int, number: int, out: SendRow) -> int:
+    """Write a control packet into `out` and return its kind."""
+    ev = sender.evs[pair, ev_index]
+    out["kind"] = kind
+    out["ev"] = ev_index
+    out["value"] = ev["value"]
+    out["plane"] = ev["plane"]
+    out["id"] = number
+    out["port_status"] = sender.qp[pair]["local_up"]
+    return kind
+
+
+@rule
 def next_reverse_probe(
     sender: Sender, sender_pair: int, receiver: Receiver, pair: int, now_ps: int, out: SendRow
 ) -> int:
-    """Fill `out` with a probe of a random EV of the sender where one is due and return EV_PROBE, or return NOTHING."""
+    """Fill `out` with a probe of a random EV of the sender where one is due and return EV_PROBE, or return NOTHING.
+
+    Writes `reverse_probe_ps`, `reverse_replies`, `reverse_probe_id` and `reverse_probe_ev`.
+    """
     params = sender.params[0]
     sending = sender.qp[sender_pair]
     qp = receiver.qp[pair]
@@ -114,28 +133,24 @@ def next_reverse_probe(
         return NOTHING
     qp["reverse_probe_ps"] = now_ps + params["base_rtt_ps"]
     replies = qp["sacks"] + qp["nacks"]
-    # A pair that sends has its way back proved by the answers to its data.
+    # A pair that sends has its reverse path proved by the answers to its data.
     if sending["una"] < sending["end"] or replies == qp["reverse_replies"]:
         return NOTHING
     qp["reverse_replies"] = replies
     ev_index = _drawn(sender, sender_pair, receiver, pair)
     if ev_index < 0:
         return NOTHING
-    ev = sender.evs[sender_pair, ev_index]
     qp["reverse_probe_id"] = (qp["reverse_probe_id"] + 1) & _ID_MASK
     qp["reverse_probe_ev"] = ev_index
-    out["kind"] = EV_PROBE
-    out["ev"] = ev_index
-    out["value"] = ev["value"]
-    out["plane"] = ev["plane"]
-    out["id"] = qp["reverse_probe_id"] | REVERSE_ID
-    out["port_status"] = sending["local_up"]
-    return EV_PROBE
+    return describe_control(sender, sender_pair, EV_PROBE, ev_index, qp["reverse_probe_id"] | REVERSE_ID, out)
 
 
 @rule
 def on_reverse_answer(sender: Sender, sender_pair: int, receiver: Receiver, pair: int, number: int) -> None:
-    """Take in the answer to a reverse probe: its EV becomes the way back in its plane."""
+    """Take in the answer to a reverse probe: its EV becomes the reverse path in its plane.
+
+    Writes `reverse_probe_ev`, `reverse_good_ps` and `reverse`.
+    """
     qp = receiver.qp[pair]
     ev_index = qp["reverse_probe_ev"]
     if ev_index >= 0 and number == (qp["reverse_probe_id"] | REVERSE_ID):

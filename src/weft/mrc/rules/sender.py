@@ -22,7 +22,7 @@ from weft.mrc.columns import (
 from weft.mrc.rules.congestion import cc_allows, cc_start
 from weft.mrc.rules.evs import Paths, fill_evs, pick_ev, reachable, usable
 from weft.mrc.rules.numbers import mix32, psn_of
-from weft.mrc.rules.recovery import link_flying, seq_of, unlink_lost
+from weft.mrc.rules.recovery import link_in_flight, seq_of, unlink_lost
 from weft.mrc.wire.packets import FIRST, LAST, LAST_IMMEDIATE, MIDDLE, ONLY, ONLY_IMMEDIATE
 
 POSTED, POST_EMPTY, POST_TOO_LONG, POST_QUEUE_FULL, POST_IMMEDIATES_FULL, POST_CLOSED = 0, 1, 2, 3, 4, 5
@@ -36,45 +36,39 @@ _PER_MPR = 128
 
 @rule
 def start_sender(sender: Sender, pair: int, word: int, first_seq: int, paths: Paths) -> None:
-    """Make queue pair `pair` ready: its chance, its first sequence number, its EVs (see `fill_evs`)."""
+    """Make queue pair `pair` ready: its random stream, its first sequence number, its EVs (see `fill_evs`).
+
+    Writes `word`, `draws`, `drawn`, `una`, `next`, `end`, `granted`, `oldest`, `newest`, `lost_first`, `lost_last`,
+    `passed_order`, `ev_probe_ev`, `heard_ps`, `active_ps`, `probe_sent_ps`, `passed_ps`, `spread_at_ps`,
+    `announced_ps`, `stalled_ps`, `ports_due_ps`, `spread_ps`, `local_up`, `peer_up`, `ports_announced`, `state`, `ev`,
+    `before`, `due_ps`, `up` and `reverse`.
+    """
     params = sender.params[0]
     qp = sender.qp[pair]
     qp["word"] = word
     qp["draws"] = 0
     qp["drawn"] = mix32(word, 0)
-    qp["una"] = first_seq
-    qp["next"] = first_seq
-    qp["end"] = first_seq
+    qp["una"] = qp["next"] = qp["end"] = first_seq
     qp["granted"] = params["window"]
+    # No EV yet in any slot: `transmission` must not take row 0 for an answer to what was never sent.
     for slot in range(params["slot_mask"] + 1):
         packet = sender.packets[pair, slot]
         packet["state"] = FREE
-        packet["ev"] = -1
-        packet["before"] = -1
-    qp["oldest"] = -1
-    qp["newest"] = -1
-    qp["lost_first"] = -1
-    qp["lost_last"] = -1
-    qp["passed_ps"] = -NEVER
-    qp["passed_order"] = -1
+        packet["ev"] = packet["before"] = -1
+    qp["oldest"] = qp["newest"] = qp["lost_first"] = qp["lost_last"] = -1
+    qp["passed_order"] = qp["ev_probe_ev"] = -1
+    qp["heard_ps"] = qp["active_ps"] = qp["probe_sent_ps"] = -1
+    qp["passed_ps"] = qp["spread_at_ps"] = qp["announced_ps"] = -NEVER
+    qp["stalled_ps"] = qp["ports_due_ps"] = NEVER
     qp["spread_ps"] = params["spread_ps"]
-    qp["spread_at_ps"] = -NEVER
-    qp["heard_ps"] = -1
-    qp["active_ps"] = -1
-    qp["stalled_ps"] = NEVER
-    qp["probe_sent_ps"] = -1
-    qp["ev_probe_ev"] = -1
-    qp["local_up"] = (1 << params["planes"]) - 1
-    qp["peer_up"] = (1 << params["planes"]) - 1
-    qp["told"] = qp["local_up"]
-    qp["tell_sent_ps"] = -NEVER
-    qp["ports_due_ps"] = NEVER
+    qp["local_up"] = qp["peer_up"] = qp["ports_announced"] = (1 << params["planes"]) - 1
     for plane in range(params["planes"]):
         row = sender.planes[pair, plane]
         row["due_ps"] = NEVER
         row["up"] = 1
         row["reverse"] = -1
     fill_evs(sender, pair, paths)
+    # The first EV of each plane serves answers until something that was sent proves another one.
     for ev_index in range(params["evs"]):
         ev = sender.evs[pair, ev_index]
         if sender.planes[pair, ev["plane"]]["reverse"] < 0 and ev["value"] >= 0:
@@ -84,7 +78,10 @@ def start_sender(sender: Sender, pair: int, word: int, first_seq: int, paths: Pa
 
 @rule
 def post(sender: Sender, pair: int, address: int, key: int, length: int, immediate: int) -> int:
-    """Take one write of `length` bytes to `address`, with an immediate where that is not -1; return its fate."""
+    """Take one write of `length` bytes to `address`, with an immediate where that is not -1; return its fate.
+
+    Writes `first`, `packets`, `address`, `key`, `length`, `immediate`, `msn`, `msg_end`, `end` and `immediates`.
+    """
     params = sender.params[0]
     qp = sender.qp[pair]
     if qp["error"] != 0:
@@ -95,6 +92,7 @@ def post(sender: Sender, pair: int, address: int, key: int, length: int, immedia
         return POST_TOO_LONG
     if qp["msg_end"] - qp["msg_first"] >= params["messages"]:
         return POST_QUEUE_FULL
+    # The receiver keeps an immediate until all before it has landed: no more may be open than it has room for.
     if immediate >= 0:
         if qp["immediates"] >= params["immediates"]:
             return POST_IMMEDIATES_FULL
@@ -160,10 +158,14 @@ def sendable(sender: Sender, pair: int) -> bool:
 
 @rule
 def next_data_on(sender: Sender, pair: int, wish: int, now_ps: int, room: int, out: SendRow) -> int:
-    """Do what `next_data` does, on EV `wish` where that is not -1, is GOOD and has not just lost the same packet."""
+    """Do what `next_data` does, on EV `wish` where that is not -1, is GOOD and has not just lost the same packet.
+
+    Writes `message`, `bytes`, `tries`, `before`, `gone`, `next` and `msg_next`.
+    """
     qp = sender.qp[pair]
     if qp["error"] != 0:
         return NOTHING
+    # Lost packets go first: the receiver's window does not move before them.
     if qp["lost_first"] >= 0:
         return _send_again(sender, pair, wish, now_ps, room, out)
     if not window_open(sender, pair):
@@ -175,6 +177,7 @@ def next_data_on(sender: Sender, pair: int, wish: int, now_ps: int, room: int, o
     size = packet_length(params, message, seq) + params["overhead"]
     if not cc_allows(qp, size):
         return NOTHING
+    # Chosen last: it draws from the random stream and moves the rotation, which nothing may do in vain.
     ev_index = _choose_ev(sender, pair, wish, -1, room)
     if ev_index < 0:
         return _no_path(sender, pair, now_ps)
@@ -205,7 +208,7 @@ def _choose_ev(sender: Sender, pair: int, wish: int, avoid: int, room: int) -> i
 
 @rule
 def _send_again(sender: Sender, pair: int, wish: int, now_ps: int, room: int, out: SendRow) -> int:
-    """Send a lost packet again on a fresh EV, never on the one that it was lost on."""
+    """Send a lost packet again on a fresh EV, never on the one that it was lost on. Writes `resent`."""
     qp = sender.qp[pair]
     slot = qp["lost_first"]
     packet = sender.packets[pair, slot]
@@ -223,7 +226,7 @@ def _send_again(sender: Sender, pair: int, wish: int, now_ps: int, room: int, ou
 
 @rule
 def _no_path(sender: Sender, pair: int, now_ps: int) -> int:
-    """Note since when no path at all can be used; a port that is merely busy is no such case."""
+    """Note since when no path at all can be used; a port that is merely busy is no such case. Writes `stalled_ps`."""
     qp = sender.qp[pair]
     if qp["stalled_ps"] == NEVER and not reachable(sender, pair):
         qp["stalled_ps"] = now_ps
@@ -238,12 +241,12 @@ def _transmit(sender: Sender, pair: int, slot: int, ev_index: int, now_ps: int) 
     packet["ev"] = ev_index
     packet["sent_ps"] = now_ps
     packet["order"] = qp["order"]
-    packet["tries"] = min(packet["tries"] + 1, _MOST_TRIES)
+    packet["tries"] = min(packet["tries"] + 1, _MOST_TRIES)  # a column of 8 bits
     qp["order"] += 1
     qp["sent"] += 1
     qp["active_ps"] = now_ps
     qp["stalled_ps"] = NEVER
-    link_flying(sender, pair, slot)
+    link_in_flight(sender, pair, slot)
 
 
 @rule
@@ -261,6 +264,7 @@ def _describe(sender: Sender, pair: int, slot: int, out: SendRow) -> None:
     out["plane"] = ev["plane"]
     out["length"] = packet["bytes"] - params["overhead"]
     out["retransmission"] = 1 if packet["tries"] > 1 else 0
+    # The end of a message is waited for; a retransmission is to be answered before it is doubted again.
     out["ack_request"] = 1 if last or packet["tries"] > 1 else 0
     describe_write(params, packet, message, seq, last, out)
 
@@ -307,6 +311,9 @@ def idle(sender: Sender, pair: int) -> bool:
 
 @rule
 def grant(sender: Sender, pair: int, mpr: int) -> None:
-    """Take the receive window of `mpr` x 128 packets that the peer announces, within what the columns hold."""
-    if mpr > 0:
+    """Take the receive window of `mpr` x 128 packets that the peer announces, within what the columns hold.
+
+    Writes `granted`.
+    """
+    if mpr > 0:  # 0 in a SACK means that nothing is said of it
         sender.qp[pair]["granted"] = min(mpr * _PER_MPR, sender.params[0]["window"])

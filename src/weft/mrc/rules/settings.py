@@ -32,6 +32,7 @@ def settings(spec: MrcSpec, *, planes: int, rate_bps: int, payload: int = 4096) 
         "window": window_packets(window),
         "slot_mask": slots_mask(window_packets(window)),
         "planes": planes,
+        # The same number in every plane, rounded up.
         "evs": planes * (per_plane + -(-ev.backup // planes)),
         "active": planes * per_plane,
         "min_active": min(ev.min_active, planes * per_plane),

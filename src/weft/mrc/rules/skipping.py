@@ -1,4 +1,4 @@
-"""For how long an EV is passed over: what its marks mean beside those of the others, and what it has under way.
+"""For how long an EV is passed over: what its marks mean beside those of the others, and what it has in flight.
 
 A mark skips an EV once (facts section 4.2). What goes beyond is chosen here; `evs` has the states and the rotation:
 
@@ -12,12 +12,13 @@ A mark skips an EV once (facts section 4.2). What goes beyond is chosen here; `e
   that are fed unevenly mark more: it would not end by itself. All senders below a T0 would leave and return together.
 - For the same reason an unmarked packet takes off twice the share of packets that are marked on all EVs, where that is
   more than a quarter: an EV is left to others only where it is marked about twice as often as they are.
-- An EV with more packets under way than its share of a bandwidth-delay product loses its turn: what is above that share
+- An EV with more packets in flight than its share of a bandwidth-delay product loses its turn: what is above that share
   waits in a queue, and this is known a round trip before a mark could tell. A path twice as slow then carries half as
   much. A few EVs at most are passed over so for one packet, lest a round end before everybody had a turn.
 - A mark tells of a queue about a round trip ago, and what it says is old after another. An EV's turn comes again after
-  about as many packets as there are EVs: where fewer than that are under way its first two marks in a row skip nothing,
-  for its queue has changed by then, and leaving it is as uneven as chance. So it is with many queue pairs at a NIC.
+  about as many packets as there are EVs: where fewer than that are in flight its first two marks in a row skip nothing,
+  for its queue has changed by then, and leaving it is as uneven as random draws. So it is with many queue pairs at a
+  NIC.
 - The last half round of what was posted leaves out EVs whose latest packet was marked: a message ends with its slowest
   packet, and no later round is left in which to even out.
 """
@@ -45,9 +46,10 @@ def most_held(params: SettingsRow, qp: SenderRow) -> int:
 
 @rule
 def is_held(params: SettingsRow, qp: SenderRow, ev: EvRow) -> bool:
-    """Return whether a GOOD EV loses its turn: it has more than its share under way or, near the end, was marked."""
+    """Return whether a GOOD EV loses its turn: it has more than its share in flight or, near the end, was marked."""
     in_use = qp["active"] - qp["skipping"]
-    if ev["flying"] > 1 and ev["flying"] * in_use * params["mtu"] > params["bdp"]:
+    # One packet is always allowed, or a path whose share is below one could never be tried.
+    if ev["inflight"] > 1 and ev["inflight"] * in_use * params["mtu"] > params["bdp"]:
         return True
     return ev["patience"] > 1 and 2 * (qp["end"] - qp["next"]) < qp["active"]
 
@@ -60,7 +62,10 @@ def _is_alone(qp: SenderRow) -> bool:
 
 @rule
 def note_mark(params: SettingsRow, qp: SenderRow, ev: EvRow) -> None:
-    """Note a mark on an EV; those that fall on few EVs lengthen how long it is passed over."""
+    """Note a mark on an EV; those that fall on few EVs lengthen how long it is passed over.
+
+    Writes `mark_share` and `patience`.
+    """
     qp["mark_share"] += (_ONE - qp["mark_share"]) >> _SHARE_SHIFT
     if _is_alone(qp):
         ev["patience"] = min(2 * max(ev["patience"], 1), params["most_skips"] << _PATIENCE_SHIFT)
@@ -83,7 +88,10 @@ def rounds_of(ev: EvRow) -> int:
 
 @rule
 def pace(qp: SenderRow, ev: EvRow) -> None:
-    """Let an EV that is marked again and again carry one packet, and then be passed over as long as it has to."""
+    """Let an EV that is marked again and again carry one packet, and then be passed over as long as it has to.
+
+    Writes `state`, `skips` and `skipping`.
+    """
     rounds = rounds_of(ev)
     if rounds > 1 and _is_alone(qp):
         ev["state"] = SKIP
@@ -93,10 +101,11 @@ def pace(qp: SenderRow, ev: EvRow) -> None:
 
 @rule
 def ev_clear(sender: Sender, pair: int, ev_index: int) -> None:
-    """Note that a packet came back from EV `ev_index` without a mark."""
+    """Note that a packet came back from EV `ev_index` without a mark. Writes `mark_share` and `patience`."""
     if sender.params[0]["paced"]:
         qp = sender.qp[pair]
         qp["mark_share"] -= qp["mark_share"] >> _SHARE_SHIFT
         patience = sender.evs[pair, ev_index]["patience"]
+        # A quarter, or twice the share that is marked everywhere: an EV is left only where it stands out.
         off = max(patience // 4, 2 * qp["mark_share"] * patience // _ONE, 1)
         sender.evs[pair, ev_index]["patience"] = max(1, patience - off)

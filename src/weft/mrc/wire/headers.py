@@ -41,7 +41,7 @@ class Header:
     def shift_of(cls, name: str) -> int:
         """Return how many bits stand behind a field in its last byte."""
         width = abs(dict(cls.layout)[name])
-        return -(cls._bits_before(name) + width) % BITS_PER_BYTE
+        return -(cls._bits_before(name) + width) % BITS_PER_BYTE  # up to the next whole byte
 
     @classmethod
     def _bits_before(cls, name: str) -> int:
@@ -54,6 +54,7 @@ class Header:
         size = cls.size()
         if len(data) - at < size:
             raise DecodeError(f"{cls.__name__} needs {size} bytes at {at}, found {max(0, len(data) - at)}")
+        # One big number for the header, cut from its upper end: fields need not keep to byte boundaries.
         word = int.from_bytes(data[at : at + size], "big")
         left = size * BITS_PER_BYTE
         values: dict[str, int] = {}
@@ -318,5 +319,6 @@ class Aeth(Header):
 HEADERS: tuple[type[Header], ...] = (*(Bth, Meth, Tseth, Reth, ImmDt, Seth, CcState, Neth, Peth, Erth, Eeth, Aeth),)
 """Every header of the protocol."""
 
+# A field without a place on the wire, or a place without a field, would go unnoticed until somebody reads it.
 for _header in HEADERS:
     assert {field.name for field in fields(_header)} == {name for name, _ in _header.layout if name}, _header.__name__

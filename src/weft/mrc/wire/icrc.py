@@ -57,6 +57,7 @@ def byte_at(data: ByteArray, at: int) -> Any:
 @rule
 def crc_over(data: ByteArray, at: int, end: int, crc: int) -> int:
     """Return `crc` carried on over bytes `at` to `end` - 1 of `data`, eight at a time."""
+    # Eight bytes at a time: table `lane` holds what a byte does that is followed by `lane` others.
     crc = int(crc) ^ LOW32
     while end - at >= _LANES:
         first = crc ^ (
@@ -83,6 +84,7 @@ def crc_over(data: ByteArray, at: int, end: int, crc: int) -> int:
 def icrc_over(data: ByteArray, at: int, end: int) -> int:
     """Return the check of the packet in bytes `at` to `end` - 1 of `data`, with nothing in front."""
     crc = crc_over(data, at, at + CHANGEABLE_BTH_BYTE, ICRC_START)
+    # The changeable byte counts as 0xFF, whatever stands there.
     crc = (crc ^ LOW32) & LOW32
     crc = ((crc >> 8) ^ _TABLES[0, (crc ^ 0xFF) & 0xFF]) ^ LOW32
     return crc_over(data, at + CHANGEABLE_BTH_BYTE + 1, end, crc)

@@ -239,7 +239,7 @@ def pack_response(data: ByteArray, at: int, response: EndpointResponse) -> int:
 def seal(data: ByteArray, start: int, end: int) -> int:
     """Add the check behind the packet in bytes `start` to `end` - 1 and return the new end."""
     check = icrc_over(data, start, end)
-    for k in range(ICRC_BYTES):
+    for k in range(ICRC_BYTES):  # least significant byte first, unlike everything else
         data[end + k] = (check >> (8 * k)) & 0xFF
     return end + ICRC_BYTES
 
@@ -280,6 +280,7 @@ def packet_shape(data: ByteArray, start: int, end: int, trimmed: bool) -> int:
     if byte_at(data, start + _VERSION_AT) & 0xF:
         return WRONG_VERSION
     size = _header_bytes(opcode, byte_at(data, start + _FLAGS_AT) >> _TIMESTAMPED & 1)
+    # A switch trims data only: a short control packet is damaged.
     if size < 0 or (trimmed and opcode > ONLY_IMMEDIATE):
         return UNKNOWN_OPCODE
     body_end = end if trimmed else end - ICRC_BYTES
@@ -300,6 +301,7 @@ def read_headers(data: ByteArray, start: int, body_end: int, trimmed: bool, view
     view["retransmission"] = flags >> _RETRANSMISSION & 1
     view["timestamped"] = flags >> _TIMESTAMPED & 1
     view["payload_at"] = at + size
+    # Opcodes of data come before those of control.
     if opcode <= ONLY_IMMEDIATE:
         _read_data(data, at, view)
         return FINE if trimmed or view["length"] == body_end - at - size else WRONG_LENGTH
@@ -321,6 +323,7 @@ def _read_data(data: ByteArray, at: int, view: ViewRow) -> None:
     if view["timestamped"]:
         view["stamp"] = get16(data, at)
         at += _TSETH
+    # Kept signed as all columns are: the high word gives the sign, the low one must not.
     view["address"] = (signed(get32(data, at), 32) << 32) + get32(data, at + 4)
     view["key"] = get32(data, at + _KEY_AT)
     view["length"] = get32(data, at + _LENGTH_AT)
@@ -338,6 +341,7 @@ def _read_control(data: ByteArray, at: int, opcode: int, view: ViewRow) -> int:
         view["value"] = signed(get32(data, at + _NACK_EV_AT), 32)
         view["psn"] = get24(data, at + _NACK_PSN_AT)
         view["stamp"] = get16(data, at + _NACK_STAMP_AT)
+        # No `in` over an array in compiled code; seven comparisons.
         known = False
         for reason in _REASONS:
             known = known or reason == byte_at(data, at)

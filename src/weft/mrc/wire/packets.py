@@ -1,7 +1,7 @@
 """Whole packets: which headers follow which opcode, the payload, and the check at the end.
 
 From the base transport header to the ICRC; Ethernet, IPv6, SRv6 and UDP around it belong to whoever sends. The EV does
-not stand in a request: it travels in the UDP source port and the IPv6 flow label (`ev_halves`), and comes back in SACK,
+not stand in a request: it travels in the UDP source port and the IPv6 flow label (`ev_fields`), and comes back in SACK,
 NACK and probe responses. Anything that is not a well-formed packet raises `DecodeError` and nothing else.
 """
 
@@ -39,6 +39,7 @@ NACK_REASONS = (TRIMMED, TRIMMED_LASTHOP, NO_BITMAP, NO_PKT_BUFFER, NO_RESOURCE,
 VERDICT_NONE, VERDICT_SKIP_ONCE, VERDICT_ALWAYS_SKIP = 0, 1, 2
 OPERATION_PORT_STATUS, OPERATION_EV_PROBE = 0, 1
 
+# Which headers follow which opcode; data packets also carry what `headers_of` adds.
 _DATA = (FIRST, MIDDLE, LAST, LAST_IMMEDIATE, ONLY, ONLY_IMMEDIATE)
 _WITH_IMMEDIATE = (LAST_IMMEDIATE, ONLY_IMMEDIATE)
 _CONTROL: dict[int, tuple[type[Header], ...]] = {
@@ -90,6 +91,7 @@ def decode(data: bytes, front: bytes = b"", *, trimmed: bool = False) -> Packet:
     bth = Bth.decode(data)
     if bth.version != 0:
         raise DecodeError(f"transport version {bth.version} is not 0")
+    # In wire order: where a header begins is known only when those before it are.
     at = Bth.size()
     headers: list[Header] = []
     for kind in headers_of(bth):
@@ -105,7 +107,7 @@ def decode(data: bytes, front: bytes = b"", *, trimmed: bool = False) -> Packet:
     body, sent = data[:-ICRC_BYTES], int.from_bytes(data[-ICRC_BYTES:], "little")
     if icrc(body, front) != sent:
         raise DecodeError("the integrity check does not fit the bytes")
-    payload = body[at:]
+    payload = body[at:]  # after the check: bytes that fail it are never looked at
     _check_payload(bth, tuple(headers), payload)
     return Packet(bth, tuple(headers), payload)
 
@@ -118,7 +120,7 @@ def _check_payload(bth: Bth, headers: tuple[Header, ...], payload: bytes) -> Non
         raise DecodeError("the NACK has no known reason")
 
 
-def ev_halves(entropy: int) -> tuple[int, int]:
+def ev_fields(entropy: int) -> tuple[int, int]:
     """Return the UDP source port and the low 16 bits of the flow label that carry an EV.
 
     Low half to the port, high half to the label; the public sources disagree (facts section 4.1).
@@ -126,6 +128,6 @@ def ev_halves(entropy: int) -> tuple[int, int]:
     return entropy & 0xFFFF, entropy >> 16
 
 
-def ev_from_halves(port: int, label: int) -> int:
+def ev_from_fields(port: int, label: int) -> int:
     """Return the EV that a UDP source port and a flow label carry."""
     return (label & 0xFFFF) << 16 | port

@@ -7,7 +7,6 @@ the position in `ALGORITHMS`.
 
 from weft.core.compile.rules import rule
 from weft.mrc.columns import SenderRow, SettingsRow
-from weft.mrc.rules.congestion.fixed import fixed_start
 from weft.mrc.rules.congestion.nscc import nscc_ack, nscc_loss, nscc_penalty, nscc_start, nscc_trim
 
 ALGORITHMS = ("fixed", "nscc")
@@ -17,11 +16,12 @@ NSCC = 1
 
 @rule
 def cc_start(params: SettingsRow, qp: SenderRow) -> None:
-    """Give a fresh queue pair its first window."""
+    """Give a fresh queue pair its first window. Writes `cwnd`."""
     if params["congestion"] == NSCC:
         nscc_start(params, qp)
     else:
-        fixed_start(params, qp)
+        # Fixed: a window that never moves, the baseline that shows what congestion control is worth.
+        qp["cwnd"] = params["window_max"]
 
 
 @rule
@@ -54,5 +54,5 @@ def cc_penalty(params: SettingsRow, qp: SenderRow, acked: int, penalty: int) -> 
 
 @rule
 def cc_allows(qp: SenderRow, size: int) -> bool:
-    """Return whether `size` more bytes may be under way."""
+    """Return whether `size` more bytes may be in flight."""
     return qp["inflight_bytes"] + size <= qp["cwnd"]

@@ -24,27 +24,27 @@ _PENALTIES = 128
 
 @rule
 def nscc_start(params: SettingsRow, qp: SenderRow) -> None:
-    """Open the window to its maximum: a fresh pair sends at line rate."""
+    """Open the window to its maximum: a fresh pair sends at line rate.
+
+    Writes `cwnd`, `cc_inc`, `cc_received`, `cc_achieved`, `cc_delay_ps`, `cc_fast`, `cc_fast_bytes`, `cc_ignore`,
+    `cc_ignored`, `cc_trouble`, `cc_adjusted_ps`, `cc_adapt_ps` and `cc_cut_ps`.
+    """
     qp["cwnd"] = params["window_max"]
-    qp["cc_inc"] = 0
-    qp["cc_received"] = 0
-    qp["cc_adjusted_ps"] = 0
-    qp["cc_delay_ps"] = 0
-    qp["cc_fast_bytes"] = 0
-    qp["cc_fast"] = 0
+    qp["cc_inc"] = qp["cc_received"] = qp["cc_achieved"] = qp["cc_delay_ps"] = 0
+    qp["cc_fast"] = qp["cc_fast_bytes"] = qp["cc_ignore"] = qp["cc_ignored"] = qp["cc_trouble"] = 0
+    qp["cc_adjusted_ps"] = qp["cc_adapt_ps"] = 0
     qp["cc_cut_ps"] = -params["base_rtt_ps"]
-    qp["cc_achieved"] = 0
-    qp["cc_adapt_ps"] = 0
-    qp["cc_ignore"] = 0
-    qp["cc_ignored"] = 0
-    qp["cc_trouble"] = 0
 
 
 @rule
 def nscc_ack(params: SettingsRow, qp: SenderRow, now_ps: int, acked: int, delay_ps: int, marked: int) -> None:
-    """Take in one acknowledgement; `delay_ps` is -1 where it gives no clean sample."""
+    """Take in one acknowledgement; `delay_ps` is -1 where it gives no clean sample.
+
+    Writes `cc_achieved`, `cc_received` and `cc_ignored`.
+    """
     qp["cc_achieved"] += acked
     qp["cc_received"] += acked
+    # After quick adapt, what was in flight then still carries the marks of the old window.
     if qp["cc_ignored"] < qp["cc_ignore"]:
         qp["cc_ignored"] += acked
         if marked:
@@ -61,7 +61,10 @@ def nscc_ack(params: SettingsRow, qp: SenderRow, now_ps: int, acked: int, delay_
 
 @rule
 def nscc_trim(params: SettingsRow, qp: SenderRow, now_ps: int, lost: int) -> None:
-    """Take in a trimmed packet: it is a mark; quick adapt, or else the window shrinks by the packet."""
+    """Take in a trimmed packet: it is a mark; quick adapt, or else the window shrinks by the packet.
+
+    Writes `cc_trouble`, `cc_ignored` and `cwnd`.
+    """
     qp["cc_trouble"] = 1
     if qp["cc_ignored"] < qp["cc_ignore"]:
         qp["cc_ignored"] += lost
@@ -73,7 +76,7 @@ def nscc_trim(params: SettingsRow, qp: SenderRow, now_ps: int, lost: int) -> Non
 
 @rule
 def nscc_loss(params: SettingsRow, qp: SenderRow, lost: int) -> None:
-    """Take in a packet presumed lost: the window shrinks by it."""
+    """Take in a packet presumed lost: the window shrinks by it. Writes `cc_trouble` and `cwnd`."""
     qp["cc_trouble"] = 1
     qp["cwnd"] -= lost
     _bound(params, qp)
@@ -81,14 +84,17 @@ def nscc_loss(params: SettingsRow, qp: SenderRow, lost: int) -> None:
 
 @rule
 def nscc_penalty(params: SettingsRow, qp: SenderRow, acked: int, penalty: int) -> None:
-    """Take in the receiver's penalty of `penalty`/128 of what was acknowledged: it is busy, not the network."""
+    """Take in the receiver's penalty of `penalty`/128 of what was acknowledged: it is busy, not the network.
+
+    Writes `cwnd`.
+    """
     qp["cwnd"] = min(qp["cwnd"], qp["inflight_bytes"]) - penalty * acked // _PENALTIES
     _bound(params, qp)
 
 
 @rule
 def _quadrant(params: SettingsRow, qp: SenderRow, now_ps: int, acked: int, delay_ps: int, marked: int) -> None:
-    """Act on one of the four cases of mark and delay."""
+    """Act on one of the four cases of mark and delay. Writes `cc_fast`, `cc_fast_bytes` and `cc_inc`."""
     below = delay_ps < params["target_ps"]
     if not marked and below:
         _grow_in_proportion(params, qp, acked, delay_ps)
@@ -132,7 +138,7 @@ def _cut(params: SettingsRow, qp: SenderRow, now_ps: int) -> None:
 
 @rule
 def _average(params: SettingsRow, qp: SenderRow, acked: int, delay_ps: int, marked: int) -> None:
-    """Move the average delay; a long delay without a mark counts as a quarter round trip."""
+    """Move the average delay; a long delay without a mark counts as a quarter round trip. Writes `cc_delay_ps`."""
     sample_ps = delay_ps
     if not marked and delay_ps > params["target_ps"]:
         sample_ps = params["base_rtt_ps"] // 4
@@ -162,7 +168,7 @@ def _quick_adapt(params: SettingsRow, qp: SenderRow, now_ps: int) -> bool:
 def _apply(params: SettingsRow, qp: SenderRow, now_ps: int) -> None:
     """Add what was gathered, and once in a base round trip a little more, so that small windows meet."""
     grown = qp["cc_inc"] // qp["cwnd"]
-    qp["cc_inc"] -= grown * qp["cwnd"]
+    qp["cc_inc"] -= grown * qp["cwnd"]  # the remainder stays, or slow growth would be rounded away
     qp["cwnd"] += grown
     qp["cc_received"] = 0
     if now_ps - qp["cc_adjusted_ps"] >= params["base_rtt_ps"]:
@@ -172,5 +178,5 @@ def _apply(params: SettingsRow, qp: SenderRow, now_ps: int) -> None:
 
 @rule
 def _bound(params: SettingsRow, qp: SenderRow) -> None:
-    """Hold the window between one packet and its maximum."""
+    """Hold the window between one packet and its maximum. Writes `cwnd`."""
     qp["cwnd"] = min(max(qp["cwnd"], params["mtu"]), params["window_max"])
