@@ -1,4 +1,4 @@
-"""The responder by itself: windows, duplicates, coalescing, immediates, trims, the way back."""
+"""The responder by itself: windows, duplicates, coalescing, immediates, trims, the reverse path."""
 
 from typing import Any
 
@@ -203,7 +203,7 @@ def test_bytes_are_placed_inside_the_region_or_nowhere(address: Any, length: int
     assert at == (address - (1 << 40) if inside else -1)
 
 
-def test_the_way_back_rotates_over_planes_and_learns_from_probes() -> None:
+def test_the_reverse_path_rotates_over_planes_and_learns_from_probes() -> None:
     r, out = made()
     s = columns.make_sender(r.params, 1)
     sender.start_sender(s, 0, 5, 0, Paths(16, 16, np.zeros(16, np.int64)))
