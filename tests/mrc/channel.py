@@ -247,7 +247,7 @@ class Channel:
     def _probed(self, what: Any) -> None:
         self.rules.on_ev_probe_answer(self.s, 0, *what)
 
-    def _told(self, number: int) -> None:
+    def _ports_announced(self, number: int) -> None:
         self.rules.on_port_answer(self.s, 0, number)
 
     def _port(self, what: Any) -> None:
