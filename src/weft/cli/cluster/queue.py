@@ -161,14 +161,7 @@ def cancel(
         say(f"{job['id']}: {job['state']}")
 
 
-def why(
-    job: JobName,
-    /,
-    *,
-    home: HomeOption = None,
-    on: OnOption = None,
-    json: JsonFlag = False,
-) -> None:
+def why(job: JobName, /, *, home: HomeOption = None, on: OnOption = None, json: JsonFlag = False) -> None:
     """Explain why a job waits: the rule, the jobs before it, when it will start, and what would start it sooner."""
     document = client_of(home, on).get("v1", "jobs", job, "why")
     if json:
@@ -206,26 +199,14 @@ def nodes(*, home: HomeOption = None, on: OnOption = None, json: JsonFlag = Fals
 
 
 def drain(
-    node: NodeName,
-    /,
-    *,
-    reason: Reason = "",
-    home: HomeOption = None,
-    on: OnOption = None,
-    json: JsonFlag = False,
+    node: NodeName, /, *, reason: Reason = "", home: HomeOption = None, on: OnOption = None, json: JsonFlag = False
 ) -> None:
     """Cordon a node: running work goes on, nothing new starts."""
     _drain(node, "drain", reason, client_of(home, on), json=json)
 
 
 def undrain(
-    node: NodeName,
-    /,
-    *,
-    reason: Reason = "",
-    home: HomeOption = None,
-    on: OnOption = None,
-    json: JsonFlag = False,
+    node: NodeName, /, *, reason: Reason = "", home: HomeOption = None, on: OnOption = None, json: JsonFlag = False
 ) -> None:
     """Return a node to service."""
     _drain(node, "undrain", reason, client_of(home, on), json=json)
