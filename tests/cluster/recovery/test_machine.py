@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.cluster.recovery import events as words
-from weft.cluster.recovery.events import Cause, RankEvidence, RankSlot, RecoveryPolicy
+from weft.cluster.recovery.events import Cause, HangEvidence, RankSlot, RecoveryPolicy
 from weft.cluster.recovery.machine import ACTIVE, GRACE_PS, OPEN, RecoveryMachine, RecoveryState, blame
 from weft.core.units import PICOSECONDS_PER_SECOND, Picoseconds
 
@@ -14,7 +14,7 @@ SLOTS = tuple(RankSlot(number, number // 2) for number in range(4))
 
 EVENTS: dict[type[words.RecoveryEvent], words.RecoveryEvent] = {
     words.Joined: words.Joined(0, 1),
-    words.Restored: words.Restored(0, 1, 0),
+    words.StateRestored: words.StateRestored(0, 1, 0),
     words.Verified: words.Verified(0),
     words.Refused: words.Refused(0, None, "not what was agreed"),
     words.Stepped: words.Stepped(0, 1, 1),
@@ -24,7 +24,7 @@ EVENTS: dict[type[words.RecoveryEvent], words.RecoveryEvent] = {
     words.Died: words.Died(0, 1, "killed", "signal SIGKILL"),
     words.Raised: words.Raised(0, 1, "ValueError"),
     words.Disagreed: words.Disagreed(0, 1, "model.weight"),
-    words.Examined: words.Examined(0, (RankEvidence(0, False, Picoseconds(0), (1, 1)),)),
+    words.Examined: words.Examined(0, (HangEvidence(0, False, Picoseconds(0), (1, 1)),)),
     words.Fenced: words.Fenced(0),
     words.Lost: words.Lost(frozenset({3}), "node 1 is gone"),
     words.Returned: words.Returned(frozenset({3})),
@@ -35,7 +35,7 @@ EVENTS: dict[type[words.RecoveryEvent], words.RecoveryEvent] = {
 S = RecoveryState
 NEXT: dict[type[words.RecoveryEvent], dict[RecoveryState, set[RecoveryState]]] = {
     words.Joined: {S.REFORMING: {S.REFORMING, S.RESTORING}},
-    words.Restored: {S.REFORMING: {S.REFORMING}, S.RESTORING: {S.RESTORING, S.VERIFYING}},
+    words.StateRestored: {S.REFORMING: {S.REFORMING}, S.RESTORING: {S.RESTORING, S.VERIFYING}},
     words.Verified: {S.VERIFYING: {S.RUNNING}},
     words.Refused: {S.VERIFYING: {S.FENCING}},
     words.Stepped: {state: {state} for state in ACTIVE},
@@ -64,7 +64,7 @@ def in_state(state: RecoveryState, **policy: Any) -> RecoveryMachine:
         _all(run, words.Joined)
     if RecoveryState.RESTORING in before:
         for rank in range(4):
-            run.handle(words.Restored(0, rank, 0), SECOND)
+            run.handle(words.StateRestored(0, rank, 0), SECOND)
     if RecoveryState.VERIFYING in before:
         run.handle(words.Verified(0), SECOND)
     if state is RecoveryState.SUSPECT:
@@ -95,7 +95,7 @@ def restarted(run: RecoveryMachine, generation: int, step: int, now: Picoseconds
     for rank in range(len(run.assigned)):
         run.handle(words.Joined(generation, rank), now)
     for rank in range(len(run.assigned)):
-        run.handle(words.Restored(generation, rank, step), now)
+        run.handle(words.StateRestored(generation, rank, step), now)
     run.handle(words.Verified(generation), now)
     assert run.state is RecoveryState.RUNNING
 
@@ -280,7 +280,7 @@ def test_a_run_without_progress_is_examined_at_the_learned_limit_and_not_before(
     assert run.handle(words.Tick(), Picoseconds(now + 10 * SECOND - 1)) == ()
     (examine,) = run.handle(words.Tick(), Picoseconds(now + 10 * SECOND))
     assert examine == words.Examine(0)
-    frozen = tuple(RankEvidence(rank, rank == 2, Picoseconds(0), (8, 1)) for rank in range(4))
+    frozen = tuple(HangEvidence(rank, rank == 2, Picoseconds(0), (8, 1)) for rank in range(4))
     (kill,) = run.handle(words.Examined(0, frozen), Picoseconds(now + 10 * SECOND))
     assert isinstance(kill, words.Kill)
     assert (kill.cause.kind, kill.cause.rank) == ("stopped", 2)
@@ -327,8 +327,8 @@ def test_ranks_that_finish_before_the_last_one_are_not_failures():
     assert run.handle(words.Done(0, 3), SECOND) == (words.Conclude(None),)
 
 
-def _evidence(rank: int, silent_s: float = 0.0, place: tuple[int, int] = (5, 2)) -> RankEvidence:
-    return RankEvidence(rank, False, Picoseconds(int(silent_s * SECOND)), place)
+def _evidence(rank: int, silent_s: float = 0.0, place: tuple[int, int] = (5, 2)) -> HangEvidence:
+    return HangEvidence(rank, False, Picoseconds(int(silent_s * SECOND)), place)
 
 
 def test_a_silent_rank_is_blamed_and_then_the_one_behind():

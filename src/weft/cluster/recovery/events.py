@@ -77,7 +77,7 @@ class Cause:
 
 
 @dataclass(frozen=True, slots=True)
-class RankEvidence:
+class HangEvidence:
     """What was found about one rank of a run that stands still."""
 
     rank: int
@@ -110,7 +110,7 @@ class Joined(_OfRank):
 
 
 @dataclass(frozen=True, slots=True)
-class Restored(_OfRank):
+class StateRestored(_OfRank):
     """A rank has its state."""
 
     step: int
@@ -201,7 +201,7 @@ class Examined(RecoveryEvent):
     """What was found about the ranks of a run that stands still."""
 
     generation: int
-    evidence: tuple[RankEvidence, ...]
+    evidence: tuple[HangEvidence, ...]
     """Rank by rank."""
 
 

@@ -21,22 +21,22 @@ from weft.cluster.recovery.events import (
     Examine,
     Examined,
     Fenced,
+    HangEvidence,
     Joined,
     Kill,
     Lost,
     Phase,
     Raised,
-    RankEvidence,
     RankSlot,
     RecoveryAction,
     RecoveryEvent,
     RecoveryPolicy,
     Refused,
     Regained,
-    Restored,
     Resumed,
     Returned,
     StartGeneration,
+    StateRestored,
     Stepped,
     Tick,
     Verified,
@@ -214,7 +214,7 @@ class RecoveryMachine:
         return self._after_restore(now)
 
     def _restored(self, event: RecoveryEvent, now: Picoseconds) -> tuple[RecoveryAction, ...]:
-        assert isinstance(event, Restored)
+        assert isinstance(event, StateRestored)
         self._mark("restored", event.rank)
         self._begins_at = event.step
         return self._after_restore(now)
@@ -421,7 +421,7 @@ class RecoveryMachine:
 
     TABLE: ClassVar[dict[type[RecoveryEvent], tuple[Handler, frozenset[RecoveryState]]]] = {
         Joined: (_joined, frozenset({RecoveryState.REFORMING})),
-        Restored: (_restored, frozenset({RecoveryState.REFORMING, RecoveryState.RESTORING})),
+        StateRestored: (_restored, frozenset({RecoveryState.REFORMING, RecoveryState.RESTORING})),
         Verified: (_verified, frozenset({RecoveryState.VERIFYING})),
         Refused: (_refused, frozenset({RecoveryState.VERIFYING})),
         Stepped: (_stepped, ACTIVE),
@@ -441,7 +441,7 @@ class RecoveryMachine:
     """What each event does, and in which states; everywhere else it is an echo and changes nothing."""
 
 
-def blame(evidence: tuple[RankEvidence, ...], text: str) -> Cause:
+def blame(evidence: tuple[HangEvidence, ...], text: str) -> Cause:
     """Return who holds up a run that stands still: the frozen rank, else the silent one, else the furthest behind."""
     frozen = [one for one in evidence if one.frozen]
     if frozen:

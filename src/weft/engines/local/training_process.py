@@ -26,7 +26,7 @@ _EVERY_S = 1.0
 _LINES = 20
 
 
-class Watched(Supervisor):
+class JobSupervisor(Supervisor):
     """A supervisor that shows which processes its slots are."""
 
     def slots(self) -> dict[int, int]:
@@ -45,7 +45,7 @@ class ProgressWriter:
         self._folder, self._job = folder, job
         self._written = 0.0
         self._every = max(1, job.steps // _LINES)
-        self.supervisor: Watched | None = None
+        self.supervisor: JobSupervisor | None = None
 
     def __call__(self, line: Mapping[str, Any]) -> None:
         """Take in one line of the supervisor."""
@@ -83,7 +83,7 @@ def run(folder: Path, attempt: int) -> int:
     faults = None if broken is None else validate(broken, FaultsSpec, str(folder / FAULTS))
     resume = run_dir.latest(folder / RUNS, job) is not None
     progress = ProgressWriter(folder, job)
-    supervisor = Watched(job, folder / RUNS, resume=resume, faults=faults, on_line=progress)
+    supervisor = JobSupervisor(job, folder / RUNS, resume=resume, faults=faults, on_line=progress)
     progress.supervisor = supervisor
     result = supervisor.run()
     write_document(folder / RESULT, json.loads(json.dumps(result, default=str)))

@@ -8,7 +8,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-from weft.cluster.recovery.events import Died, Raised, RankEvidence, RankSlot, RecoveryEvent
+from weft.cluster.recovery.events import Died, HangEvidence, Raised, RankSlot, RecoveryEvent
 from weft.core.clock import Clock
 from weft.core.units import Picoseconds
 from weft.training.launch.ranks import Child, how
@@ -95,13 +95,13 @@ class Generation:
             kind = "killed" if code is not None and code < 0 else "exited"
             yield Died(self.number, rank, kind, f"rank {rank} died ({how(code)})")
 
-    def evidence(self) -> tuple[RankEvidence, ...]:
+    def evidence(self) -> tuple[HangEvidence, ...]:
         """Look at every rank: does it run, when was it heard, how far did it get."""
         now = self.clock.now()
-        found: list[RankEvidence] = []
+        found: list[HangEvidence] = []
         for rank, child in enumerate(self.children):
             heard, place = self._heard.get(rank, (now, (0, 0)))
-            found.append(RankEvidence(rank, _letter(child.process.pid) in _STOPPED, Picoseconds(now - heard), place))
+            found.append(HangEvidence(rank, _letter(child.process.pid) in _STOPPED, Picoseconds(now - heard), place))
         return tuple(found)
 
     def kill(self, rank: int) -> None:

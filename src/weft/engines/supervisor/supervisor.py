@@ -451,7 +451,7 @@ def checks_of(job: JobSpec) -> Any:
 
 _EVENTS: dict[str, Callable[[int, int, Any], RecoveryEvent]] = {
     "joined": lambda generation, rank, _: words.Joined(generation, rank),
-    "restored": lambda generation, rank, content: words.Restored(generation, rank, content["step"]),
+    "restored": lambda generation, rank, content: words.StateRestored(generation, rank, content["step"]),
     "stepped": words.Stepped,
     "phase": words.Phase,
     "diverged": lambda generation, _, content: words.Disagreed(generation, *content),
