@@ -41,7 +41,7 @@ from weft.transport.memory.tables import SLOT, SLOTS, make_transfers
 from weft.transport.packets.compiling import Pump, compiled_pump, one_at_a_time
 from weft.transport.packets.pump import pump
 from weft.transport.queue_pair import BROKEN, QueuePair
-from weft.transport.regions import Memory, Region, RegionTable, address_and_size
+from weft.transport.regions import Region, RegionTable, address_and_size
 from weft.transport.replay import PairStart, RecordedCalls
 from weft.transport.sockets import held, open_socket, packed, refuse_small_mtu
 from weft.transport.underlay import Loopback, Place, Underlay
@@ -232,7 +232,7 @@ class Endpoint:
         if os.getpid() != self._owner:
             raise UsageError("an endpoint does not survive a fork; make one in the child")
 
-    def register(self, memory: Memory) -> Region:
+    def register(self, memory: object) -> Region:
         """Let peers that know its key write into `memory`, a numpy array or CPU tensor."""
         address, size = address_and_size(memory)
         return self.register_at(address, size, memory)

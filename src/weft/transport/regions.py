@@ -2,41 +2,12 @@
 
 import secrets
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from weft.core.errors import LimitReachedError, UsageError
 from weft.transport.memory.layout import INDEX_BITS, INDEX_MASK, REGIONS
-
-
-class Tensor(Protocol):
-    """What is asked of a tensor of torch, which need not be installed."""
-
-    @property
-    def device(self) -> Any:
-        """Return where it lies."""
-        ...
-
-    def is_contiguous(self) -> bool:
-        """Return whether it lies in one piece."""
-        ...
-
-    def data_ptr(self) -> int:
-        """Return its address."""
-        ...
-
-    def numel(self) -> int:
-        """Return how many elements it has."""
-        ...
-
-    def element_size(self) -> int:
-        """Return the bytes of one."""
-        ...
-
-
-Memory = np.ndarray | Tensor
-"""What can be registered."""
 
 
 @dataclass(frozen=True)
@@ -53,15 +24,18 @@ class Region:
     """Keeps the memory alive."""
 
 
-def address_and_size(memory: Memory) -> tuple[int, int]:
+def address_and_size(memory: object) -> tuple[int, int]:
     """Return address and bytes of a numpy array or of a CPU tensor, which must lie in one piece."""
-    if not isinstance(memory, np.ndarray):
-        if memory.device.type != "cpu" or not memory.is_contiguous():
+    if hasattr(memory, "data_ptr"):
+        # A tensor of torch, which need not be installed here.
+        tensor: Any = memory
+        if tensor.device.type != "cpu" or not tensor.is_contiguous():
             raise UsageError("only contiguous CPU tensors can be registered; this is a CPU transport")
-        return int(memory.data_ptr()), int(memory.numel() * memory.element_size())
-    if not memory.flags.c_contiguous or memory.__array_interface__["data"][1]:
+        return int(tensor.data_ptr()), int(tensor.numel() * tensor.element_size())
+    array = np.asarray(memory)
+    if not array.flags.c_contiguous or array.__array_interface__["data"][1]:
         raise UsageError("only contiguous arrays that can be written to can be registered")
-    return int(memory.ctypes.data), int(memory.nbytes)
+    return int(array.ctypes.data), int(array.nbytes)
 
 
 class RegionTable:

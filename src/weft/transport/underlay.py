@@ -5,11 +5,15 @@ of a packet is its path, and whoever built the fabric says which carrier belongs
 """
 
 import socket
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
+from typing_extensions import override
+
+from weft.core.errors import UsageError
 from weft.specs.transport import MrcSpec
 
 Address = tuple[Any, ...]
@@ -20,59 +24,43 @@ Place = Mapping[str, Any]
 _MPR = 8
 
 
-class Underlay(Protocol):
+@dataclass(frozen=True)
+class Underlay(ABC):
     """What an endpoint asks of its network."""
 
-    @property
-    def family(self) -> int:
-        """Return the address family of its sockets."""
-        ...
+    planes: int
+    """How many planes."""
+    paths: int
+    """EVs of a plane; the value of an EV is plane x paths + path."""
+    rate_bps: int
+    """Rate of all planes together, from which congestion control starts."""
+    payload: int
+    """Bytes of data in a full packet."""
+    window: int
+    """Bytes that a queue pair may have in flight; 0 where congestion control decides alone."""
+    family: int
+    """Address family of its sockets."""
 
     @property
-    def planes(self) -> int:
-        """Return how many planes there are."""
-        ...
-
-    @property
-    def paths(self) -> int:
-        """Return how many EVs a plane has; the value of an EV is plane x paths + path."""
-        ...
-
-    @property
-    def payload(self) -> int:
-        """Return the bytes of data in a full packet."""
-        ...
-
-    @property
-    def window(self) -> int:
-        """Return how many bytes a queue pair may have in flight; 0 where congestion control decides alone."""
-        ...
-
-    @property
+    @abstractmethod
     def spec(self) -> MrcSpec:
         """Return the protocol's parameters here."""
-        ...
 
-    @property
-    def rate_bps(self) -> int:
-        """Return the rate of all planes together, from which congestion control starts."""
-        ...
-
-    def inside(self) -> AbstractContextManager[None]:
-        """Return where sockets are to be made: they belong to the network of whoever makes them."""
-        ...
-
+    @abstractmethod
     def bind(self, sock: socket.socket, port: int) -> None:
         """Bind a socket to `port`, or to any where it is 0."""
-        ...
 
+    @abstractmethod
     def place(self, port: int) -> dict[str, Any]:
         """Return what peers must know to reach us."""
-        ...
 
+    @abstractmethod
     def address(self, place: Place, ev: int) -> Address:
         """Return where packets on `ev` to a peer at `place` are sent."""
-        ...
+
+    def inside(self) -> AbstractContextManager[None]:
+        """Return where sockets are to be made: they belong to the network of whoever makes them; here, right here."""
+        return nullcontext()
 
 
 class SoftwareClocks(NamedTuple):
@@ -128,94 +116,78 @@ def software_spec(planes: int, paths: int, clocks: SoftwareClocks, *, ack_bytes:
 
 
 @dataclass(frozen=True)
-class Loopback:
-    """One machine: planes are addresses 127.0.0.1, 127.0.0.2 and so on, faults are injected by the endpoint itself."""
+class Loopback(Underlay):
+    """One machine: planes are addresses 127.0.0.1, 127.0.0.2 and so on, faults are injected by the endpoint itself.
+
+    `lo` takes datagrams of 65,507 bytes, and every packet costs the same whatever its size. All EVs of a plane would be
+    the same path here, and a single dead one is known sooner. On a busy machine sender and receiver run in turns, and
+    the window is what a turn carries; an endpoint lowers it to what its receive buffer holds. IPv4, because `lo` owns
+    all of 127.0.0.0/8, but a single IPv6 address. The rate is nominal.
+    """
 
     planes: int = 4
-    """How many planes."""
-    payload: int = 60 * 1024
-    """Bytes in a full packet: `lo` takes datagrams of 65,507 bytes, and every packet costs the same whatever its
-    size."""
     paths: int = 1
-    """EVs in a plane: all of them would be the same way here, and a dead one is known sooner."""
-    window: int = 1024 * 1024
-    """Bytes that a queue pair may have in flight; an endpoint lowers it to what its receive buffer holds. On a busy
-    machine sender and receiver run in turns, and this is what a turn carries."""
-    family: int = socket.AF_INET
-    """IPv4: `lo` owns all of 127.0.0.0/8, but a single IPv6 address."""
     rate_bps: int = 40 * 10**9
-    """Nominal."""
+    payload: int = 60 * 1024
+    window: int = 1024 * 1024
+    family: int = socket.AF_INET
 
     @property
+    @override
     def spec(self) -> MrcSpec:
-        """Return the protocol's parameters here."""
-        return software_spec(
-            self.planes, self.paths, SoftwareClocks(300, 1_000, 40), ack_bytes=2 * self.payload, fixed=True
-        )
+        clocks = SoftwareClocks(spread_us=300, probe_us=1_000, rtt_us=40)
+        return software_spec(self.planes, self.paths, clocks, ack_bytes=2 * self.payload, fixed=True)
 
-    def inside(self) -> AbstractContextManager[None]:
-        """Return that sockets are made right here."""
-        return nullcontext()
-
+    @override
     def bind(self, sock: socket.socket, port: int) -> None:
-        """Bind to every address of `lo`, and to that device alone."""
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo\0")
         sock.bind(("0.0.0.0", port))  # noqa: S104 - the device is `lo` and nothing else
 
+    @override
     def place(self, port: int) -> dict[str, Any]:
-        """Return what peers must know to reach us."""
         return {"port": port}
 
+    @override
     def address(self, place: Place, ev: int) -> Address:
-        """Return the plane's address."""
         return (f"127.0.0.{1 + ev // self.paths}", int(place["port"]))
 
 
+def _nowhere(place: Place, ev: int) -> str:
+    raise UsageError(f"nobody has said which carrier leads to {place} on EV {ev}")
+
+
 @dataclass(frozen=True)
-class Srv6Underlay:
+class Srv6Underlay(Underlay):
     """A fabric of SRv6 switches: the destination address of a packet is its path."""
 
-    planes: int
-    """How many planes."""
-    paths: int
-    """EVs in a plane."""
-    rate_bps: int
-    """Rate of all planes together."""
-    carrier: Callable[[Place, int], str]
-    """From where a peer is and an EV to the address that takes a packet there on that path."""
-    where: Mapping[str, Any]
-    """What peers must know to reach us; `carrier` of a peer is given it as it is."""
     payload: int = 4096
-    """Bytes in a full packet."""
     window: int = 0
-    """Bytes that a queue pair may have in flight; 0 where congestion control decides alone."""
+    family: int = socket.AF_INET6
+    carrier: Callable[[Place, int], str] = _nowhere
+    """From where a peer is and an EV to the address that takes a packet there on that path."""
+    where: Mapping[str, Any] = field(default_factory=dict)
+    """What peers must know to reach us; `carrier` of a peer is given it as it is."""
     spread_us: int = 4_000
     """How much later a transmission must have been made that proves an earlier one lost: more than paths differ by."""
     rtt_us: int = 1_000
     """Round trip through empty queues."""
     host: str = "::"
     """Address to bind to."""
-    family: int = socket.AF_INET6
-    """Carriers are IPv6 addresses."""
 
     @property
+    @override
     def spec(self) -> MrcSpec:
-        """Return the protocol's parameters here."""
         clocks = SoftwareClocks(self.spread_us, 2 * self.spread_us, self.rtt_us)
         return software_spec(self.planes, self.paths, clocks, ack_bytes=2 * self.payload, fixed=self.window > 0)
 
-    def inside(self) -> AbstractContextManager[None]:
-        """Return that sockets are made right here."""
-        return nullcontext()
-
+    @override
     def bind(self, sock: socket.socket, port: int) -> None:
-        """Bind to the address of this host."""
         sock.bind((self.host, port))
 
+    @override
     def place(self, port: int) -> dict[str, Any]:
-        """Return what peers must know to reach us."""
         return {**self.where, "port": port}
 
+    @override
     def address(self, place: Place, ev: int) -> Address:
-        """Return the carrier for an EV."""
         return (self.carrier(place, ev), int(place["port"]), 0, 0)

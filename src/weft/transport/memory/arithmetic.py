@@ -13,13 +13,11 @@ import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
-from numba.core.base import BaseContext
 from numba.core.typing import BaseContext as TypingContext
-from numba.core.typing import Signature
 from numba.extending import intrinsic
 
 from weft.core.compile.rules import rule
-from weft.transport.memory.native import apart
+from weft.transport.memory.native import Call, apart
 
 # Its types describe what makes an intrinsic, not what one is called with.
 _intrinsic: Any = intrinsic
@@ -82,6 +80,7 @@ def _loop(builder: ir.IRBuilder, operation: str, element: str, arguments: Sequen
     to, source = (builder.inttoptr(one, pointed) for one in arguments[:2])
     with cgutils.for_range(builder, arguments[2]) as loop:
         target = builder.gep(to, [loop.index])
+        # A division has one divisor for all elements: its index stays at the first.
         other = ir.Constant(loop.index.type, 0) if operation == "divide" else loop.index
         given = builder.load(builder.gep(source, [other]))
         builder.store(_combined(builder, operation, element, builder.load(target), given), target)
@@ -92,10 +91,11 @@ def _reduce(typing: TypingContext, kind: types.Type, to: types.Type, given: type
     """Combine as `kind` says: one loop for each, behind a comparison."""
     del typing, kind, to, given, count
 
-    def code(context: BaseContext, builder: ir.IRBuilder, sign: Signature, arguments: Sequence[ir.Value]) -> object:
-        del sign
+    def code(*call: *Call) -> object:
+        context, builder, _, arguments = call
         loops = [(operation, element) for operation in OPERATIONS for element in ELEMENTS]
         loops += [*((one, "uint8") for one in BITWISE), *(("divide", one) for one in DIVIDED)]
+        # Comparisons in a row, not a jump table: one of them is true for thousands of elements, so it costs nothing.
         for number, (operation, element) in enumerate(loops):
             wanted = ir.Constant(ir.IntType(64), number)
             with builder.if_then(builder.icmp_signed("==", arguments[0], wanted)):

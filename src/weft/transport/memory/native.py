@@ -6,7 +6,7 @@ a compiler.
 """
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,8 @@ from weft.mrc.wire.icrc import crc_over
 # Its types describe what makes an intrinsic, not what one is called with.
 _intrinsic: Any = intrinsic
 _overload: Any = overload
-Code = Callable[[BaseContext, ir.IRBuilder, Signature, Sequence[ir.Value]], object]
-"""Writes the instructions of an intrinsic: given values in, LLVM's value out."""
+Call = tuple[BaseContext, ir.IRBuilder, Signature, Sequence[ir.Value]]
+"""What numba calls the code of an intrinsic with: its context, LLVM's builder, the signature, the values given."""
 _I32, _U32, _WORD = types.int32, types.uint32, types.intp
 
 
@@ -64,8 +64,8 @@ def apart() -> None:
 def _stay(typing: TypingContext) -> Any:
     del typing
 
-    def code(context: BaseContext, builder: ir.IRBuilder, sign: Signature, arguments: Sequence[ir.Value]) -> object:
-        del sign, arguments
+    def code(*call: *Call) -> object:
+        context, builder, _, _ = call
         # A rule that is put into others wherever it is called must not ask for that any more.
         builder.function.attributes.discard("alwaysinline")
         builder.function.attributes.add("noinline")
@@ -99,8 +99,8 @@ def fence() -> None:
 def _fenced(typing: TypingContext) -> Any:
     del typing
 
-    def code(context: BaseContext, builder: ir.IRBuilder, sign: Signature, arguments: Sequence[ir.Value]) -> object:
-        del sign, arguments
+    def code(*call: *Call) -> object:
+        context, builder, _, _ = call
         builder.fence("seq_cst")
         return context.get_dummy_value()
 
@@ -117,8 +117,8 @@ def load32(typing: TypingContext, address: types.Type) -> Any:
     """Read a 32-bit number at an address."""
     del typing
 
-    def code(context: BaseContext, builder: ir.IRBuilder, sign: Signature, arguments: Sequence[ir.Value]) -> object:
-        del context, sign
+    def code(*call: *Call) -> object:
+        _, builder, _, arguments = call
         return builder.load(builder.inttoptr(arguments[0], ir.IntType(32).as_pointer()))
 
     return (types.int32(types.intp), code) if isinstance(address, types.Integer) else None
@@ -180,8 +180,8 @@ def _folding(step: int, name: str) -> Any:
         if not all(isinstance(one, types.Integer) for one in (address, blocks, start, out)):
             return None
 
-        def code(context: BaseContext, builder: ir.IRBuilder, sign: Signature, arguments: Sequence[ir.Value]) -> object:
-            del sign
+        def code(*call: *Call) -> object:
+            context, builder, _, arguments = call
             multiply = cgutils.get_or_insert_function(
                 builder.module, ir.FunctionType(register, [register, register, ir.IntType(8)]), name
             )
@@ -204,6 +204,7 @@ def _folding(step: int, name: str) -> Any:
                     one = builder.load(held[k])
                     low = builder.call(multiply, [one, key, ir.Constant(ir.IntType(8), 0x00)])
                     high = builder.call(multiply, [one, key, ir.Constant(ir.IntType(8), 0x11)])
+                    # Addresses come from anywhere, so every load says that it may not be aligned.
                     fresh = builder.load(at(base, size * k), align=1)
                     builder.store(builder.xor(builder.xor(low, high), fresh), held[k])
             for k in range(4):
@@ -229,6 +230,7 @@ CRC_SCRATCH = WIDE_FOLD + FOLD
 def crc_at(address: int, size: int, crc: int, scratch: np.ndarray) -> int:
     """Return `crc` carried on over `size` bytes at `address`; `scratch` has room for `CRC_SCRATCH` bytes."""
     apart()
+    # Each fold leaves 64 bytes with the same remainder, so the table has to go over those alone, and over the rest.
     done = 0
     if _FOLDS_WIDE and size >= 2 * WIDE_FOLD:
         left = scratch.ctypes.data + FOLD

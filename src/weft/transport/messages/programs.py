@@ -16,18 +16,7 @@ from numpy.typing import NDArray
 
 from weft.collectives.algorithms import chain_broadcast, ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from weft.collectives.schedule import Schedule
-from weft.transport.memory.tables import (
-    ADDS_SHIFT,
-    COLUMNS,
-    COPY,
-    EAGER,
-    INSTRUCTIONS,
-    RECEIVE,
-    REDUCE,
-    SCRATCH_BYTES,
-    SEND,
-    WAIT,
-)
+from weft.transport.memory import tables
 
 NOWHERE, BUFFER, SCRATCH, OTHER, ADDING = 0, 1, 2, 3, 4
 """What an address in a program counts from: nothing, the tensor, memory for what is on its way, a second tensor,
@@ -67,33 +56,37 @@ class Writer:
 
     def send(self, peer: int, base: int, offset: int, size: int, sub: int) -> None:
         """Send `size` bytes to a rank of the group."""
-        self._code.append((SEND, peer, offset, size, sub, 0, base, NOWHERE, NOWHERE))
+        self._code.append((tables.SEND, peer, offset, size, sub, 0, base, NOWHERE, NOWHERE))
 
     def receive(self, peer: int, base: int, offset: int, size: int, sub: int, adds: int = 0) -> None:
         """Make ready for `size` bytes from a rank of the group, to be combined where `adds` is a kind and one more."""
-        self._code.append((RECEIVE, peer, offset, size, sub, adds << ADDS_SHIFT, base, NOWHERE, base))
+        self._code.append((tables.RECEIVE, peer, offset, size, sub, adds << tables.ADDS_SHIFT, base, NOWHERE, base))
 
     def wait(self, peer: int, sub: int) -> None:
         """Wait for what a rank of the group sends."""
-        self._code.append((WAIT, peer, 0, 0, sub, 0, NOWHERE, NOWHERE, NOWHERE))
+        self._code.append((tables.WAIT, peer, 0, 0, sub, 0, NOWHERE, NOWHERE, NOWHERE))
 
     def reduce(self, kind: int, to: tuple[int, int], given: tuple[int, int], count: int) -> None:
         """Combine `count` elements at (base, offset) `given` into those at `to`."""
-        self._code.append((REDUCE, kind, to[1], given[1], count, 0, to[0], given[0], NOWHERE))
+        self._code.append((tables.REDUCE, kind, to[1], given[1], count, 0, to[0], given[0], NOWHERE))
 
     def copy(self, to: tuple[int, int], given: tuple[int, int], size: int) -> None:
         """Copy `size` bytes from (base, offset) `given` to `to`."""
-        self._code.append((COPY, 0, to[1], given[1], size, 0, to[0], given[0], NOWHERE))
+        self._code.append((tables.COPY, 0, to[1], given[1], size, 0, to[0], given[0], NOWHERE))
 
     def program(self) -> CollectiveProgram:
         """Return what was collected."""
-        code = np.array(self._code, np.int64).reshape(-1, COLUMNS)
-        assert len(code) <= INSTRUCTIONS, f"a program of {len(code)} instructions; {INSTRUCTIONS} are the most"
-        assert self.scratch <= SCRATCH_BYTES, f"a program with {self.scratch} bytes on their way"
-        talks = code[code[:, 0] <= WAIT]
+        code = np.array(self._code, np.int64).reshape(-1, tables.COLUMNS)
+        assert len(code) <= tables.INSTRUCTIONS, (
+            f"a program of {len(code)} instructions; {tables.INSTRUCTIONS} are the most"
+        )
+        assert self.scratch <= tables.SCRATCH_BYTES, f"a program with {self.scratch} bytes on their way"
+        talks = code[code[:, 0] <= tables.WAIT]
         assert talks[:, 4].max(initial=0) < _SUB_TAGS, "more messages than there are names for"
-        long = code[(code[:, 0] == RECEIVE) & (code[:, 3] > EAGER)]
-        return CollectiveProgram(code, self.scratch, int((long[:, 5] >> ADDS_SHIFT).max(initial=0)), len(long) > 0)
+        long = code[(code[:, 0] == tables.RECEIVE) & (code[:, 3] > tables.EAGER)]
+        return CollectiveProgram(
+            code, self.scratch, int((long[:, 5] >> tables.ADDS_SHIFT).max(initial=0)), len(long) > 0
+        )
 
 
 @dataclass(frozen=True)
@@ -210,7 +203,7 @@ def _slices(schedule: Schedule, shape: VectorShape) -> int:
     """Return into how many slices a part is cut, within what a program holds."""
     part = -(-shape.count // schedule.parts) * shape.element
     steps = max(1, len(schedule) // schedule.ranks)
-    most = max(1, (INSTRUCTIONS - 64) // (6 * steps))
+    most = max(1, (tables.INSTRUCTIONS - 64) // (6 * steps))
     return max(1, min(-(-part // SLICE), most))
 
 
@@ -226,7 +219,7 @@ def ring(kind: str, ranks: int, rank: int, shape: VectorShape) -> CollectiveProg
 def broadcast(ranks: int, rank: int, root: int, size: int) -> CollectiveProgram:
     """Return a broadcast: along a chain that begins at the root, or straight to everybody where that is short."""
     place = (rank - root) % ranks
-    if size <= EAGER or ranks <= 2:  # noqa: PLR2004 - two ranks are a chain already
+    if size <= tables.EAGER or ranks <= 2:  # noqa: PLR2004 - two ranks are a chain already
         writer = Writer()
         if place == 0:
             for other in range(1, ranks):
@@ -237,7 +230,7 @@ def broadcast(ranks: int, rank: int, root: int, size: int) -> CollectiveProgram:
         return writer.program()
     pieces = max(1, min(-(-size // SLICE), 256))
     program = _written(chain_broadcast(ranks, pieces), place, VectorShape(size, 1, 0, -1), 1)
-    talks = program.code[:, 0] <= WAIT
+    talks = program.code[:, 0] <= tables.WAIT
     program.code[talks, 1] = (program.code[talks, 1] + root) % ranks
     return program
 
@@ -266,7 +259,7 @@ def direct_reduce(ranks: int, rank: int, shape: VectorShape) -> CollectiveProgra
 
 def all_reduce(ranks: int, rank: int, shape: VectorShape) -> CollectiveProgram:
     """Return an all-reduce, straight where it is short and around the ring elsewhere."""
-    if ranks <= DIRECT_RANKS and shape.count * shape.element <= EAGER:
+    if ranks <= DIRECT_RANKS and shape.count * shape.element <= tables.EAGER:
         return direct_reduce(ranks, rank, shape)
     return ring("all-reduce", ranks, rank, shape)
 

@@ -10,26 +10,9 @@ import numpy as np
 
 from weft.core.compile.rules import rule
 from weft.mrc.columns import NEVER
-from weft.transport.memory import native
+from weft.transport.memory import layout, native, tables
 from weft.transport.memory.arithmetic import reduce_at
-from weft.transport.memory.layout import EVENTS, PROGRAM_DONE, EndpointState
-from weft.transport.memory.tables import (
-    BASES,
-    COPY,
-    FREE,
-    IN_FLIGHT,
-    N_RECEIVES,
-    N_SENDS,
-    NOBODY,
-    PROGRAMS,
-    READY,
-    RECEIVE,
-    RECEIVES,
-    REDUCE,
-    SEND,
-    SENDS,
-    WAIT,
-)
+from weft.transport.memory.layout import EndpointState
 from weft.transport.messages.transfers import Transfer, begin_receive, begin_send, fail_program, waited
 
 _apart, _move = native.apart, native.move
@@ -46,16 +29,18 @@ def _instruction(state: EndpointState, number: int, code: np.ndarray, now_ps: in
     kind = code[0]
     # Both addresses are worked out for every kind: that is cheaper than asking which it is first.
     to, given = bases[code[6]] + code[2], bases[code[7]] + code[3]
-    if kind <= WAIT:
+    if kind <= tables.WAIT:
         pair, tag = state.transfers.seats[program["group"], code[1]], program["tag"] + code[4]
-        if kind == SEND:
+        if kind == tables.SEND:
             return begin_send(state, Transfer(number, pair, tag, to, code[3]), now_ps)
-        if kind == RECEIVE:
-            return begin_receive(state, Transfer(number, pair, tag, to, code[3]), code[5] + bases[BASES + code[8]])
+        if kind == tables.RECEIVE:
+            return begin_receive(
+                state, Transfer(number, pair, tag, to, code[3]), code[5] + bases[tables.BASES + code[8]]
+            )
         return waited(state, number, pair, tag)
-    if kind == REDUCE:
+    if kind == tables.REDUCE:
         reduce_at(code[1], to, given, code[4])
-    elif kind == COPY:
+    elif kind == tables.COPY:
         _move(to, given, code[4])
     return True
 
@@ -66,11 +51,11 @@ def run_programs(state: EndpointState, now_ps: int) -> int:
     _apart()
     done = 0
     left = state.hub[0]["programs"]
-    for number in range(PROGRAMS):
+    for number in range(tables.PROGRAMS):
         if left <= 0:
             break
         program = state.transfers.programs[number]
-        if program["state"] == FREE:
+        if program["state"] == tables.FREE:
             continue
         left -= 1
         # What cannot be done yet is tried again in the next turn: a program never blocks the thread.
@@ -94,24 +79,24 @@ def _end_program(state: EndpointState, number: int) -> None:
     program = state.transfers.programs[number]
     hub = state.hub[0]
     if program["error"] != 0:
-        for place in range(SENDS):
+        for place in range(tables.SENDS):
             row = state.transfers.sends[place]
-            if row["state"] == IN_FLIGHT and row["program"] == number:
+            if row["state"] == tables.IN_FLIGHT and row["program"] == number:
                 # It is the protocol's now; its end concerns nobody any more.
-                row["program"] = NOBODY
-            elif row["state"] != FREE and row["program"] == number:
-                row["state"] = FREE
-                state.transfers.at[N_SENDS] -= 1
-        for place in range(RECEIVES):
+                row["program"] = tables.NOBODY
+            elif row["state"] != tables.FREE and row["program"] == number:
+                row["state"] = tables.FREE
+                state.transfers.at[tables.N_SENDS] -= 1
+        for place in range(tables.RECEIVES):
             row = state.transfers.receives[place]
-            if row["state"] != FREE and row["program"] == number:
-                row["state"] = FREE
-                state.transfers.at[N_RECEIVES] -= 1
+            if row["state"] != tables.FREE and row["program"] == number:
+                row["state"] = tables.FREE
+                state.transfers.at[tables.N_RECEIVES] -= 1
     # Freed before the event is counted: Python may fill the row again as soon as it reads of the end.
-    program["state"] = FREE
+    program["state"] = tables.FREE
     hub["programs"] -= 1
-    row = state.events[hub["events_head"] % EVENTS]
-    row[0], row[1], row[2], row[3], row[4] = PROGRAM_DONE, program["culprit"], number, program["error"], 0
+    row = state.events[hub["events_head"] % layout.EVENTS]
+    row[0], row[1], row[2], row[3], row[4] = layout.PROGRAM_DONE, program["culprit"], number, program["error"], 0
     hub["events_head"] += 1
 
 
@@ -120,8 +105,8 @@ def begin_program(state: EndpointState, number: int, count: int, tag: int, group
     """Start the program whose instructions stand in row `number`."""
     _apart()
     program = state.transfers.programs[number]
-    program["state"], program["at"], program["end"], program["tag"] = READY, 0, count, tag
-    program["group"], program["in_flight"], program["error"], program["culprit"] = group, 0, 0, NOBODY
+    program["state"], program["at"], program["end"], program["tag"] = tables.READY, 0, count, tag
+    program["group"], program["in_flight"], program["error"], program["culprit"] = group, 0, 0, tables.NOBODY
     state.hub[0]["programs"] += 1
     for pair in range(state.hub[0]["queue_pairs"]):
         if state.transfers.members[group, pair] and state.peers[pair]["failed"] != 0:

@@ -10,75 +10,23 @@ import numpy as np
 
 from weft.core.compile.rules import rule
 from weft.mrc.columns import NOTHING
+from weft.mrc.rules import receiver as receiver_rules
 from weft.mrc.rules.acks import on_nack, on_sack
 from weft.mrc.rules.control import on_ev_probe_answer
 from weft.mrc.rules.ports import on_port_answer, on_port_status
-from weft.mrc.rules.receiver import (
-    ACCEPTED,
-    DUPLICATE,
-    DataHeader,
-    on_probe,
-    placement,
-    receive,
-    refusal,
-    take_immediate,
-    take_sack,
-)
+from weft.mrc.rules.receiver import DataHeader, on_probe, placement, receive, refusal, take_immediate, take_sack
 from weft.mrc.rules.reverse import REVERSE_ID, on_reverse_answer
+from weft.mrc.wire import inplace
+from weft.mrc.wire import packets as opcodes
 from weft.mrc.wire.icrc import ICRC_BYTES, ICRC_START
-from weft.mrc.wire.inplace import (
-    FINE,
-    TOO_SHORT,
-    UNKNOWN_OPCODE,
-    WRONG_CHECK,
-    WRONG_LENGTH,
-    WRONG_VERSION,
-    get16,
-    get32,
-    packet_shape,
-    read_check,
-    read_headers,
-)
-from weft.mrc.wire.packets import (
-    ENDPOINT_REQUEST,
-    ENDPOINT_RESPONSE,
-    NACK,
-    ONLY_IMMEDIATE,
-    OPERATION_EV_PROBE,
-    OPERATION_PORT_STATUS,
-    PROBE,
-    SACK,
-)
-from weft.transport.memory import native
+from weft.mrc.wire.inplace import get16, get32, packet_shape, read_check, read_headers
+from weft.transport.memory import journal, layout, native
 from weft.transport.memory.arithmetic import reduce_at, width_of
-from weft.transport.memory.journal import (
-    EV_ANSWER,
-    ON_NACK,
-    ON_PROBE,
-    ON_SACK,
-    PORT_ANSWER,
-    PORT_STATUS,
-    RECEIVE,
-    REVERSE_ANSWER,
-    TAKE_IMMEDIATE,
-    TAKE_SACK,
-    note,
-)
-from weft.transport.memory.layout import EVENTS, IMMEDIATE, INDEX_MASK, PREFIX, RX_SLOTS, EndpointState
+from weft.transport.memory.journal import note
+from weft.transport.memory.layout import EndpointState
 from weft.transport.messages.transfers import take_word
-from weft.transport.packets.departures import (
-    CHANGEABLE,
-    CONTEXT_REQUEST,
-    CONTEXT_RESPONSE,
-    DONT_WAIT,
-    INWARD,
-    KEEP_ALIVE,
-    Frame,
-    capture,
-    send_answer,
-    send_reply,
-    shim_loses,
-)
+from weft.transport.packets import departures
+from weft.transport.packets.departures import Frame, capture, send_answer, send_reply, shim_loses
 
 _apart, _crc_at, _move, _recvmmsg = native.apart, native.crc_at, native.move, native.recvmmsg
 _CONTEXT_MASK = 0xFFFF
@@ -90,7 +38,7 @@ _OVERSIZED = 0x20
 def receive_batch(state: EndpointState, now_ps: int) -> int:
     """Take in what the socket holds, one ring at most; return how many packets that were."""
     hub = state.hub[0]
-    count = _recvmmsg(hub["socket"], state.rx_at[1], RX_SLOTS, DONT_WAIT, 0)
+    count = _recvmmsg(hub["socket"], state.rx_at[1], layout.RX_SLOTS, departures.DONT_WAIT, 0)
     if count <= 0:
         return 0
     hub["batches_in"] += 1
@@ -112,15 +60,15 @@ def receive_batch(state: EndpointState, now_ps: int) -> int:
 @rule
 def _count_wrong(hub: np.void, wrong: int) -> None:
     """Count what `packet_shape` or `read_headers` found wrong."""
-    if wrong == TOO_SHORT:
+    if wrong == inplace.TOO_SHORT:
         hub["too_short"] += 1
-    elif wrong == UNKNOWN_OPCODE:
+    elif wrong == inplace.UNKNOWN_OPCODE:
         hub["unknown_opcode"] += 1
-    elif wrong == WRONG_VERSION:
+    elif wrong == inplace.WRONG_VERSION:
         hub["wrong_version"] += 1
-    elif wrong == WRONG_CHECK:
+    elif wrong == inplace.WRONG_CHECK:
         hub["wrong_check"] += 1
-    elif wrong == WRONG_LENGTH:
+    elif wrong == inplace.WRONG_LENGTH:
         hub["wrong_length"] += 1
     else:
         hub["wrong_reason"] += 1
@@ -132,23 +80,23 @@ def take_packet(state: EndpointState, base: int, size: int, now_ps: int) -> None
     _apart()
     hub = state.hub[0]
     data = state.rx
-    start, end = base + PREFIX, base + size
+    start, end = base + layout.PREFIX, base + size
     hub["packets_in"] += 1
     hub["bytes_in"] += size
     wrong = packet_shape(data, start, end, False)
-    if wrong == FINE and hub["check"]:
+    if wrong == inplace.FINE and hub["check"]:
         # Switches may have changed this byte, so the check was made as if it were all ones; then it is put back.
-        kept = data[base + CHANGEABLE]
-        data[base + CHANGEABLE] = 0xFF
+        kept = data[base + departures.CHANGEABLE]
+        data[base + departures.CHANGEABLE] = 0xFF
         if _crc_at(state.rx_at[0] + base, size - ICRC_BYTES, ICRC_START, state.scratch) != read_check(
             data, end - ICRC_BYTES
         ):
-            wrong = WRONG_CHECK
-        data[base + CHANGEABLE] = kept
+            wrong = inplace.WRONG_CHECK
+        data[base + departures.CHANGEABLE] = kept
     view = state.seen[0]
-    if wrong == FINE:
+    if wrong == inplace.FINE:
         wrong = read_headers(data, start, end - ICRC_BYTES, False, view)
-    if wrong != FINE:
+    if wrong != inplace.FINE:
         _count_wrong(hub, wrong)
         return
     value = get32(data, base)
@@ -161,7 +109,7 @@ def take_packet(state: EndpointState, base: int, size: int, now_ps: int) -> None
         hub["wrong_ev"] += 1
         return
     if hub["capture_on"]:
-        capture(state, pair, Frame(INWARD, value, state.rx_at[0] + base, size, size), now_ps)
+        capture(state, pair, Frame(departures.INWARD, value, state.rx_at[0] + base, size, size), now_ps)
     if shim_loses(state, value // stride):
         hub["shim_in"] += 1
         return
@@ -175,14 +123,14 @@ def _queue_pair(state: EndpointState, data: np.ndarray, base: int, view: np.void
     opcode = view["opcode"]
     number = view["queue_pair"]
     mask = -1
-    if opcode == ENDPOINT_REQUEST:
-        number = get16(data, base + CONTEXT_REQUEST)
+    if opcode == opcodes.ENDPOINT_REQUEST:
+        number = get16(data, base + departures.CONTEXT_REQUEST)
         mask = _CONTEXT_MASK
-    elif opcode == ENDPOINT_RESPONSE:
-        number = get16(data, base + CONTEXT_RESPONSE)
+    elif opcode == opcodes.ENDPOINT_RESPONSE:
+        number = get16(data, base + departures.CONTEXT_RESPONSE)
         mask = _CONTEXT_MASK
     # The low bits of a number are the row; the random rest proves that the packet means this opening of it.
-    pair = number & INDEX_MASK
+    pair = number & layout.INDEX_MASK
     if (
         pair >= state.hub[0]["queue_pairs"]
         or state.peers[pair]["open"] == 0
@@ -199,33 +147,37 @@ def _take(state: EndpointState, pair: int, value: int, now_ps: int) -> None:
     view = state.seen[0]
     opcode = view["opcode"]
     peer = state.peers[pair]
-    if opcode <= ONLY_IMMEDIATE:
+    if opcode <= opcodes.ONLY_IMMEDIATE:
         if not _take_data(state, pair, value, now_ps):
             return
-    elif opcode == SACK:
+    elif opcode == opcodes.SACK:
         acked = on_sack(state.sender, pair, view, now_ps)
         answered = view["verdict"] | view["probe_response"] << 8
         moved, waiting = state.sender.qp[pair]["una"], state.sender.qp[pair]["waiting"]
         note(
-            state, ON_SACK, pair, now_ps,
+            state, journal.ON_SACK, pair, now_ps,
             (view["cack_psn"], view["ack_psn_offset"], view["value"], answered, view["mpr"], view["sack_offset"],
              view["bitmap_low"], view["bitmap_high"], view["penalty"], acked, moved, waiting),
         )  # fmt: skip
-    elif opcode == NACK:
+    elif opcode == opcodes.NACK:
         on_nack(state.sender, pair, view, now_ps)
         note(
-            state, ON_NACK, pair, now_ps, (view["reason"], view["psn"], view["value"], state.sender.qp[pair]["waiting"])
+            state,
+            journal.ON_NACK,
+            pair,
+            now_ps,
+            (view["reason"], view["psn"], view["value"], state.sender.qp[pair]["waiting"]),
         )
-    elif opcode == PROBE:
+    elif opcode == opcodes.PROBE:
         on_probe(state.receiver, pair, view["id"], value, now_ps)
-        note(state, ON_PROBE, pair, now_ps, (view["id"], value))
+        note(state, journal.ON_PROBE, pair, now_ps, (view["id"], value))
         peer["waiting"] = 1
-    elif opcode == ENDPOINT_REQUEST:
-        if view["operation"] == OPERATION_PORT_STATUS:
+    elif opcode == opcodes.ENDPOINT_REQUEST:
+        if view["operation"] == opcodes.OPERATION_PORT_STATUS:
             on_port_status(state.sender, pair, view["port_status"])
-            note(state, PORT_STATUS, pair, now_ps, (view["port_status"],))
+            note(state, journal.PORT_STATUS, pair, now_ps, (view["port_status"],))
         send_answer(state, pair, view["operation"], view["id"], value, now_ps)
-    elif opcode == ENDPOINT_RESPONSE:
+    elif opcode == opcodes.ENDPOINT_RESPONSE:
         _take_answer(state, pair, now_ps)
     _heard(state, pair, now_ps)
     peer["dirty"] = 1
@@ -236,16 +188,16 @@ def _take_answer(state: EndpointState, pair: int, now_ps: int) -> None:
     """Take in the answer to an endpoint operation."""
     view = state.seen[0]
     number = view["id"]
-    if view["operation"] == OPERATION_EV_PROBE:
+    if view["operation"] == opcodes.OPERATION_EV_PROBE:
         if number & REVERSE_ID:
             on_reverse_answer(state.sender, pair, state.receiver, pair, number)
-            note(state, REVERSE_ANSWER, pair, now_ps, (number,))
-        elif number != KEEP_ALIVE:
+            note(state, journal.REVERSE_ANSWER, pair, now_ps, (number,))
+        elif number != departures.KEEP_ALIVE:
             on_ev_probe_answer(state.sender, pair, number, view["verdict"])
-            note(state, EV_ANSWER, pair, now_ps, (number, view["verdict"]))
+            note(state, journal.EV_ANSWER, pair, now_ps, (number, view["verdict"]))
     else:
         on_port_answer(state.sender, pair, number)
-        note(state, PORT_ANSWER, pair, now_ps, (number,))
+        note(state, journal.PORT_ANSWER, pair, now_ps, (number,))
 
 
 @rule
@@ -271,7 +223,7 @@ def _take_data(state: EndpointState, pair: int, value: int, now_ps: int) -> bool
     hub = state.hub[0]
     view = state.seen[0]
     key, length = view["key"], view["length"]
-    region = state.regions[key & INDEX_MASK]
+    region = state.regions[key & layout.INDEX_MASK]
     if region["open"] == 0 or region["key"] != key:
         hub["wrong_key"] += 1
         return False
@@ -286,15 +238,15 @@ def _take_data(state: EndpointState, pair: int, value: int, now_ps: int) -> bool
     verdict = receive(
         state.receiver, pair, DataHeader(view["psn"], value, 0, again, asked, length, view["immediate"]), now_ps
     )
-    note(state, RECEIVE, pair, now_ps, (view["psn"], value, again, asked, length, view["immediate"], verdict))
+    note(state, journal.RECEIVE, pair, now_ps, (view["psn"], value, again, asked, length, view["immediate"], verdict))
     # Only now: a duplicate must never be added twice, nor written over what was meanwhile reused.
-    if verdict == ACCEPTED and adds > 0:
+    if verdict == receiver_rules.ACCEPTED and adds > 0:
         reduce_at(
             adds - 1, region["address"] + offset, state.rx_at[0] + view["payload_at"], length // width_of(adds - 1)
         )
-    elif verdict == ACCEPTED:
+    elif verdict == receiver_rules.ACCEPTED:
         _move(region["address"] + offset, state.rx_at[0] + view["payload_at"], length)
-    elif verdict == DUPLICATE:
+    elif verdict == receiver_rules.DUPLICATE:
         hub["replayed"] += 1
     else:
         hub["refused"] += 1
@@ -314,22 +266,22 @@ def acknowledge(state: EndpointState, pair: int, now_ps: int) -> None:
         if due == NOTHING:
             break
         note(
-            state, TAKE_SACK, pair, now_ps,
+            state, journal.TAKE_SACK, pair, now_ps,
             (reply["cack_psn"], reply["ack_psn_offset"], reply["value"], reply["verdict"], reply["sack_offset"],
              reply["bitmap_low"], reply["bitmap_high"]),
         )  # fmt: skip
         send_reply(state, pair, now_ps)
     hub = state.hub[0]
     # Immediates wait in the protocol while Python is behind; the room left is for ends of queue pairs and programs.
-    while hub["events_head"] - hub["events_tail"] < EVENTS - 256:
+    while hub["events_head"] - hub["events_tail"] < layout.EVENTS - 256:
         immediate = take_immediate(state.receiver, pair)
         if immediate < 0:
             break
-        note(state, TAKE_IMMEDIATE, pair, now_ps, (immediate,))
+        note(state, journal.TAKE_IMMEDIATE, pair, now_ps, (immediate,))
         if state.peers[pair]["engine"]:
             take_word(state, pair, immediate, now_ps)
         else:
-            report(state, IMMEDIATE, pair, immediate, 0)
+            report(state, layout.IMMEDIATE, pair, immediate, 0)
 
 
 @rule
@@ -337,6 +289,6 @@ def report(state: EndpointState, kind: int, pair: int, tag: int, status: int) ->
     """Add an event for Python to read; the caller has made sure that there is room."""
     _apart()
     hub = state.hub[0]
-    row = state.events[hub["events_head"] % EVENTS]
+    row = state.events[hub["events_head"] % layout.EVENTS]
     row[0], row[1], row[2], row[3] = kind, pair, tag, status
     hub["events_head"] += 1

@@ -25,9 +25,9 @@ from weft.mrc.wire.inplace import (
     put32,
 )
 from weft.mrc.wire.packets import OPERATION_EV_PROBE, OPERATION_PORT_STATUS
-from weft.transport.memory import native
-from weft.transport.memory.journal import NEXT_CONTROL, NEXT_DATA, REVERSE_EV, REVERSE_PROBE, TIMER, note
-from weft.transport.memory.layout import CAPTURE_BYTES, HEAD_BYTES, PREFIX, TRAILER_AT, TX_SLOTS, EndpointState
+from weft.transport.memory import journal, layout, native
+from weft.transport.memory.journal import note
+from weft.transport.memory.layout import EndpointState
 
 _crc_at, _move, _sendmmsg, _errno = native.crc_at, native.move, native.sendmmsg, native.errno
 _apart = native.apart
@@ -38,7 +38,7 @@ DONT_WAIT = 0x40
 _MESSAGE_BYTES = 64
 """Size of the kernel's `mmsghdr`."""
 _MILLION = 1_000_000
-CHANGEABLE = PREFIX + 4
+CHANGEABLE = layout.PREFIX + 4
 """The byte that switches may change on the way; the ICRC is computed as if it were all ones."""
 _STAMP_SHIFT = 17
 """Timestamps count 131 ns: the specification's 128 ns, near enough for what they are read for."""
@@ -48,7 +48,7 @@ NIC and a fifth of a core here."""
 LATELY_PS = 50_000_000_000
 KEEP_ALIVE = 0x7FFF
 """Id of an EV probe that only asks whether the peer is there."""
-CONTEXT_REQUEST, CONTEXT_RESPONSE = PREFIX + 12 + 6, PREFIX + 12 + 10
+CONTEXT_REQUEST, CONTEXT_RESPONSE = layout.PREFIX + 12 + 6, layout.PREFIX + 12 + 10
 """Where endpoint operations carry the low 16 bits of the queue pair that they are for."""
 OUTWARD, INWARD = 0, 1
 
@@ -121,9 +121,9 @@ def flush(state: EndpointState) -> None:
 def free_slot(state: EndpointState) -> int:
     """Return a free place in the ring, or -1 where the kernel takes no more."""
     hub = state.hub[0]
-    if hub["staged"] >= TX_SLOTS:
+    if hub["staged"] >= layout.TX_SLOTS:
         flush(state)
-    return hub["staged"] if hub["staged"] < TX_SLOTS else -1
+    return hub["staged"] if hub["staged"] < layout.TX_SLOTS else -1
 
 
 @rule
@@ -150,8 +150,8 @@ def capture(state: EndpointState, pair: int, frame: Frame, now_ps: int) -> None:
     if at >= state.capture_rows.shape[0]:
         hub["capture_lost"] += 1
         return
-    kept = min(frame.size, CAPTURE_BYTES)
-    _move(state.capture.ctypes.data + at * CAPTURE_BYTES, frame.address, kept)
+    kept = min(frame.size, layout.CAPTURE_BYTES)
+    _move(state.capture.ctypes.data + at * layout.CAPTURE_BYTES, frame.address, kept)
     row = state.capture_rows[at]
     row[0], row[1], row[2], row[3], row[4], row[5] = now_ps, frame.way, pair, frame.ev, kept, frame.total
     hub["capture_at"] = at + 1
@@ -163,11 +163,11 @@ def launch(state: EndpointState, pair: int, packet: Outgoing, now_ps: int) -> No
     _apart()
     hub = state.hub[0]
     ev = state.sender.evs[pair, packet.path]
-    base = packet.slot * HEAD_BYTES
+    base = packet.slot * layout.HEAD_BYTES
     heads = state.heads
     put32(heads, base, ev["value"])
     size = packet.end - base
-    check_at = base + TRAILER_AT if packet.length > 0 else packet.end
+    check_at = base + layout.TRAILER_AT if packet.length > 0 else packet.end
     check = 0
     if hub["check"]:
         heads[base + CHANGEABLE] = 0xFF
@@ -217,14 +217,16 @@ def send_data(state: EndpointState, pair: int, now_ps: int, most: int) -> int:
         if next_data(sender, pair, now_ps, -1, out) != DATA:
             if sender.qp[pair]["draws"] != drawn:
                 # No path can be used; looking for one has moved the rotation on.
-                note(state, NEXT_DATA, pair, now_ps, (-1,))
+                note(state, journal.NEXT_DATA, pair, now_ps, (-1,))
             break
         note(
-            state, NEXT_DATA, pair, now_ps,
+            state, journal.NEXT_DATA, pair, now_ps,
             (out["seq"], out["ev"], out["value"], out["retransmission"], out["length"]),
         )  # fmt: skip
         index = sender.packets[pair, out["seq"] & sender.params[0]["slot_mask"]]["message"]
-        end = pack_data(state.heads, slot * HEAD_BYTES + PREFIX, state.peers[pair]["remote"], out, stamp_of(now_ps))
+        end = pack_data(
+            state.heads, slot * layout.HEAD_BYTES + layout.PREFIX, state.peers[pair]["remote"], out, stamp_of(now_ps)
+        )
         # The protocol knows where bytes go at the peer; how far into the message that is, is how far it is here.
         source = state.source[pair, index] + out["address"] - sender.messages[pair, index]["address"]
         path = state.paths[pair, out["ev"]]
@@ -248,7 +250,7 @@ def _reverse_path(state: EndpointState, pair: int, now_ps: int) -> int:
     found = -1
     for _ in range(state.sender.params[0]["planes"]):
         path = reverse_ev(state.sender, pair, state.receiver, pair)
-        note(state, REVERSE_EV, pair, now_ps, (path,))
+        note(state, journal.REVERSE_EV, pair, now_ps, (path,))
         if path < 0:
             break
         found = path if found < 0 else found
@@ -274,7 +276,7 @@ def send_reply(state: EndpointState, pair: int, now_ps: int) -> None:
     slot = free_slot(state)
     if path < 0 or slot < 0:
         return
-    end = pack_reply(state.heads, slot * HEAD_BYTES + PREFIX, state.peers[pair]["remote"], state.reply[0])
+    end = pack_reply(state.heads, slot * layout.HEAD_BYTES + layout.PREFIX, state.peers[pair]["remote"], state.reply[0])
     launch(state, pair, Outgoing(path, slot, end, 0, 0), now_ps)
 
 
@@ -287,9 +289,11 @@ def send_answer(state: EndpointState, pair: int, operation: int, number: int, va
     slot = free_slot(state)
     if path < 0 or slot < 0:
         return
-    base = slot * HEAD_BYTES
+    base = slot * layout.HEAD_BYTES
     end = pack_response(
-        state.heads, base + PREFIX, EndpointResponse(operation, number, 0, value, state.sender.qp[pair]["local_up"])
+        state.heads,
+        base + layout.PREFIX,
+        EndpointResponse(operation, number, 0, value, state.sender.qp[pair]["local_up"]),
     )
     put16(state.heads, base + CONTEXT_RESPONSE, state.peers[pair]["remote"] & 0xFFFF)
     launch(state, pair, Outgoing(path, slot, end, 0, 0), now_ps)
@@ -302,8 +306,8 @@ def _send_request(state: EndpointState, pair: int, path: int, operation: int, nu
     slot = free_slot(state)
     if slot < 0:
         return
-    base = slot * HEAD_BYTES
-    end = pack_request(state.heads, base + PREFIX, operation, number, state.sender.qp[pair]["local_up"])
+    base = slot * layout.HEAD_BYTES
+    end = pack_request(state.heads, base + layout.PREFIX, operation, number, state.sender.qp[pair]["local_up"])
     put16(state.heads, base + CONTEXT_REQUEST, state.peers[pair]["remote"] & 0xFFFF)
     launch(state, pair, Outgoing(path, slot, end, 0, 0), now_ps)
 
@@ -316,7 +320,7 @@ def _send_control(state: EndpointState, pair: int, kind: int, now_ps: int) -> No
     if kind == PROBE:
         slot = free_slot(state)
         if slot >= 0:
-            at = slot * HEAD_BYTES + PREFIX
+            at = slot * layout.HEAD_BYTES + layout.PREFIX
             end = pack_probe(state.heads, at, state.peers[pair]["remote"], out["id"], stamp_of(now_ps))
             launch(state, pair, Outgoing(out["ev"], slot, end, 0, 0), now_ps)
     elif kind == EV_PROBE:
@@ -331,19 +335,19 @@ def pass_time(state: EndpointState, pair: int, now_ps: int) -> None:
     _apart()
     peer, sender = state.peers[pair], state.sender
     on_timer(sender, pair, now_ps)
-    note(state, TIMER, pair, now_ps, (sender.qp[pair]["error"], sender.qp[pair]["timeouts"]))
+    note(state, journal.TIMER, pair, now_ps, (sender.qp[pair]["error"], sender.qp[pair]["timeouts"]))
     out = state.out[0]
     kind = next_control(sender, pair, now_ps, -1, out)
     while kind != NOTHING:
-        note(state, NEXT_CONTROL, pair, now_ps, (kind, out["ev"], out["id"]))
+        note(state, journal.NEXT_CONTROL, pair, now_ps, (kind, out["ev"], out["id"]))
         _send_control(state, pair, kind, now_ps)
         kind = next_control(sender, pair, now_ps, -1, out)
-    note(state, NEXT_CONTROL, pair, now_ps, (NOTHING,))
+    note(state, journal.NEXT_CONTROL, pair, now_ps, (NOTHING,))
     if now_ps >= peer["reverse_ps"]:
         peer["reverse_ps"] = now_ps + REVERSE_EVERY_PS
         kind = next_reverse_probe(sender, pair, state.receiver, pair, now_ps, out)
         # Where there is no probe, `out` still holds the packet before; the journal must not depend on it.
-        note(state, REVERSE_PROBE, pair, now_ps, (kind, out["ev"] if kind else 0, out["id"] if kind else 0))
+        note(state, journal.REVERSE_PROBE, pair, now_ps, (kind, out["ev"] if kind else 0, out["id"] if kind else 0))
         if kind != NOTHING:
             _send_control(state, pair, kind, now_ps)
     set_deadline(state, pair)

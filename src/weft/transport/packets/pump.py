@@ -9,23 +9,9 @@ from weft.core.compile.rules import rule
 from weft.mrc.columns import NEVER
 from weft.mrc.rules.evs import deny
 from weft.mrc.rules.ports import port_changed
-from weft.transport.memory import native
-from weft.transport.memory.journal import DENY, PORT_CHANGED, note
-from weft.transport.memory.layout import (
-    BEGIN,
-    CLOSE,
-    COMMANDS,
-    DENY_EV,
-    EVENTS,
-    FAILED,
-    GAP_BUCKETS,
-    GONE,
-    PORT,
-    POST,
-    SENT,
-    EndpointState,
-)
-from weft.transport.memory.tables import OF_ENGINE, WORD_ABORT, WORD_BYE, WORD_SHIFT
+from weft.transport.memory import journal, layout, native, tables
+from weft.transport.memory.journal import note
+from weft.transport.memory.layout import EndpointState
 from weft.transport.messages.running import begin_program, run_programs
 from weft.transport.messages.transfers import Write, expects, fail_members, post_write, run_transfers, say, sent
 from weft.transport.packets.arrivals import acknowledge, receive_batch, report
@@ -160,13 +146,13 @@ def _settle(state: EndpointState, pair: int) -> None:
     mask = state.sender.params[0]["message_mask"]
     while peer["sent_reported"] < sender["msg_first"]:
         tag = state.tags[pair, peer["sent_reported"] & mask]
-        if tag >= OF_ENGINE:
+        if tag >= tables.OF_ENGINE:
             sent(state, tag)
         elif tag >= 0:
             # Room is kept for failures and ends of programs, which cannot wait for Python to catch up.
-            if hub["events_head"] - hub["events_tail"] >= EVENTS - 512:
+            if hub["events_head"] - hub["events_tail"] >= layout.EVENTS - 512:
                 return
-            report(state, SENT, pair, tag, 0)
+            report(state, layout.SENT, pair, tag, 0)
         peer["sent_reported"] += 1
     if sender["error"] != 0:
         peer["failed"] = sender["error"]
@@ -193,7 +179,7 @@ def _watch(state: EndpointState, pair: int, now_ps: int) -> None:
     silent_ps = now_ps - peer["heard_ps"]
     limit_ps = state.hub[0]["liveness_ps"]
     if silent_ps >= limit_ps and peer["asks"] >= _ASKS - 1 and silent_ps >= _TIMES * _slowest_ps(state, pair):
-        peer["failed"] = GONE
+        peer["failed"] = layout.GONE
     elif silent_ps >= limit_ps // _ASKS and now_ps - peer["asked_ps"] >= limit_ps // _ASKS:
         ask(state, pair, now_ps)
 
@@ -202,10 +188,10 @@ def _watch(state: EndpointState, pair: int, now_ps: int) -> None:
 def _slowest_ps(state: EndpointState, pair: int) -> int:
     """Return within what time the peer was heard of in 99 of 100 cases."""
     total = 0
-    for step in range(GAP_BUCKETS):
+    for step in range(layout.GAP_BUCKETS):
         total += state.gaps[pair, step]
     seen = 0
-    for step in range(GAP_BUCKETS):
+    for step in range(layout.GAP_BUCKETS):
         seen += state.gaps[pair, step]
         if seen * _HUNDRED >= total * _P99:
             # Gaps are counted by powers of two of 2**20 ps, about a microsecond: the upper end of the bucket.
@@ -220,15 +206,15 @@ def _fail(state: EndpointState, pair: int, now_ps: int) -> None:
     peer = state.peers[pair]
     error = peer["failed"]
     fail_members(state, pair, error)
-    report(state, FAILED, pair, 0, error)
+    report(state, layout.FAILED, pair, 0, error)
     # So it is reported once, and programs that start later still find the reason (modulo `NEVER`).
     peer["failed"] = NEVER + error
-    if error != GONE or peer["engine"] == 0:
+    if error != layout.GONE or peer["engine"] == 0:
         return
     for index in range(state.hub[0]["queue_pairs"]):
         other = state.peers[index]
         if index != pair and other["open"] and other["engine"] and other["failed"] == 0:
-            say(state, index, WORD_ABORT << WORD_SHIFT | peer["rank"], now_ps)
+            say(state, index, tables.WORD_ABORT << tables.WORD_SHIFT | peer["rank"], now_ps)
 
 
 @rule
@@ -238,18 +224,18 @@ def _take_commands(state: EndpointState, now_ps: int) -> int:
     hub = state.hub[0]
     done = 0
     while hub["taken"] < hub["posted"]:
-        row = state.commands[hub["taken"] % COMMANDS]
+        row = state.commands[hub["taken"] % layout.COMMANDS]
         kind, pair = row[0], row[1]
-        if kind == POST:
+        if kind == layout.POST:
             post_write(state, pair, Write(row[2], row[3], row[4], row[5], row[6], row[7]), now_ps)
-        elif kind == BEGIN:
+        elif kind == layout.BEGIN:
             begin_program(state, pair, row[2], row[3], row[4])
-        elif kind == PORT:
+        elif kind == layout.PORT:
             _change_port(state, row[2], row[3], now_ps)
-        elif kind == DENY_EV:
+        elif kind == layout.DENY_EV:
             deny(state.sender, pair, row[2], row[3])
-            note(state, DENY, pair, now_ps, (row[2], row[3]))
-        elif kind == CLOSE:
+            note(state, journal.DENY, pair, now_ps, (row[2], row[3]))
+        elif kind == layout.CLOSE:
             _say_goodbye(state, pair, now_ps)
         hub["taken"] += 1
         done += 1
@@ -262,7 +248,7 @@ def _change_port(state: EndpointState, plane: int, up: int, now_ps: int) -> None
     for pair in range(state.hub[0]["queue_pairs"]):
         if state.peers[pair]["open"]:
             port_changed(state.sender, pair, plane, up, now_ps)
-            note(state, PORT_CHANGED, pair, now_ps, (plane, up))
+            note(state, journal.PORT_CHANGED, pair, now_ps, (plane, up))
             state.peers[pair]["dirty"] = 1
 
 
@@ -273,4 +259,4 @@ def _say_goodbye(state: EndpointState, pair: int, now_ps: int) -> None:
     if peer["open"] and peer["failed"] == 0 and peer["closing"] == 0:
         peer["closing"] = 1
         if peer["engine"]:
-            say(state, pair, WORD_BYE << WORD_SHIFT, now_ps)
+            say(state, pair, tables.WORD_BYE << tables.WORD_SHIFT, now_ps)
