@@ -5,6 +5,7 @@ import socket
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typing_extensions import override
 
 from weft.core.errors import UsageError
 from weft.mrc.rules.settings import settings
@@ -80,6 +81,7 @@ def test_sockets_are_made_where_the_underlay_says():
     entered = []
 
     class Elsewhere(Loopback):
+        @override
         def inside(self):
             entered.append(1)
             return super().inside()

@@ -78,7 +78,7 @@ class Metrics:
             total.add_metric([name], value)
         yield total
         counters = CounterMetricFamily("weft_wire_pair", "What a queue pair has counted.", labels=["peer", "what"])
-        window = GaugeMetricFamily("weft_wire_window_bytes", "Bytes that may be under way.", labels=["peer"])
+        window = GaugeMetricFamily("weft_wire_window_bytes", "Bytes that may be in flight.", labels=["peer"])
         planes = CounterMetricFamily("weft_wire_plane", "What went out on a plane.", labels=["peer", "plane", "what"])
         states = GaugeMetricFamily("weft_wire_evs", "EVs of a plane by state.", labels=["peer", "plane", "state"])
         for pair in found["queue_pairs"]:

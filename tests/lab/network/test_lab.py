@@ -140,7 +140,7 @@ def test_a_black_hole_stays_up_and_forwards_nothing(weft: Weft, lab: Make):
     made = lab("--hosts", "4", "--planes", "2", "--spines", "2")
     assert weft("blackhole", "t1-p1-i0") == 0
     assert [echoes(made, 3, [ev]) for ev in range(4)] == [3, 3, 0, 3]
-    shown = made.world.run(("ip", "-n", f"{NAME}-t1p1i0", "-br", "link"))
+    shown = made.machine.run(("ip", "-n", f"{NAME}-t1p1i0", "-br", "link"))
     assert shown.count("LOWER_UP") == 5  # two links, lo, and the pair that carries its own uSIDs
     assert weft("heal", "t1-p1-i0") == 0
     assert echoes(made, 3, [2]) == 3
@@ -152,7 +152,7 @@ def test_a_lossy_link_loses_its_share_and_heals(weft: Weft, lab: Make):
     came = echoes(made, 0, [0], count=400, wait_s=0.01)
     # Nobody asks over the link who is there: a lost answer would take a second of packets with it.
     for namespace in made.plan.namespaces:
-        neighbours = made.world.run(("ip", "-n", namespace, "-6", "neighbour")).splitlines()
+        neighbours = made.machine.run(("ip", "-n", namespace, "-6", "neighbour")).splitlines()
         assert neighbours
         assert all("PERMANENT" in line for line in neighbours)
     # 320 are expected; a fair coin of this weight leaves 250..380 once in more than 10^12 runs.
@@ -177,11 +177,11 @@ def test_ip6tables_does_what_nft_does(lab: Make, monkeypatch: pytest.MonkeyPatch
 def test_a_slowed_link_has_its_rate(weft: Weft, lab: Make):
     made = lab("--hosts", "2", "--planes", "1", "--spines", "1")
     assert weft("slow", "link0-p0-i0", "100Mb/s") == 0
-    shown = made.world.run(("tc", "-n", f"{NAME}-h0", "qdisc", "show", "dev", "p0"))
+    shown = made.machine.run(("tc", "-n", f"{NAME}-h0", "qdisc", "show", "dev", "p0"))
     assert "tbf" in shown
     assert "rate 100Mbit" in shown
     assert weft("heal", "link0-p0-i0") == 0
-    assert "rate 200Mbit" in made.world.run(("tc", "-n", f"{NAME}-h0", "qdisc", "show", "dev", "p0"))
+    assert "rate 200Mbit" in made.machine.run(("tc", "-n", f"{NAME}-h0", "qdisc", "show", "dev", "p0"))
 
 
 def test_a_flapping_link_is_up_at_the_end(weft: Weft, lab: Make):
@@ -245,7 +245,7 @@ def test_exec_runs_at_the_host_and_ends_with_its_status(lab: Make):
 def test_down_ends_what_runs_inside(weft: Weft, lab: Make):
     made = lab("--hosts", "2", "--planes", "1", "--spines", "1")
     with subprocess.Popen([*made.inside(0), "sleep", "1000"], start_new_session=True) as sleeper:
-        while not (inside := made.world.run(("ip", "netns", "pids", f"{NAME}-h0")).split()):
+        while not (inside := made.machine.run(("ip", "netns", "pids", f"{NAME}-h0")).split()):
             time.sleep(0.01)
         assert weft("down") == 0
         assert sleeper.wait(10) != 0

@@ -93,7 +93,7 @@ def rank_underlay(name: str, rank: int, ranks: int) -> LabHost:
     """Return where rank `rank` of `ranks` sends from in the lab called `name`."""
     lab = find(own_records(), name)
     addressing, hosts = lab.plan.addressing, lab.plan.topology.nics
-    if lab.world.keeper is not None:
+    if lab.machine.keeper is not None:
         raise UsageError(f"the lab {name} lives in a user namespace, which ranks cannot step into; make it as root")
     if ranks > hosts:
         raise UsageError(

@@ -122,7 +122,7 @@ class RankLinks:
         with self._room:
             while not self._free:
                 if not self._room.wait(_WAIT_S):
-                    raise LimitReachedError(f"{PROGRAMS} collectives are under way and none ends")
+                    raise LimitReachedError(f"{PROGRAMS} collectives are in flight and none ends")
             number = self._free.popleft()
             tables = self.endpoint.state.transfers
             scratch = self._scratch_at + number * SCRATCH_BYTES
@@ -149,7 +149,7 @@ class RankLinks:
         return RuntimeError(f"{name} is gone: its connection to rank {self.rank} ended with {error_name(error)}")
 
     def close(self) -> None:
-        """Leave in order, and end what is still under way."""
+        """Leave in order, and end what is still in flight."""
         atexit.unregister(self.close)
         self.endpoint.close()
         for work, _ in list(self._running.values()):

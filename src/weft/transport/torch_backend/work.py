@@ -12,7 +12,7 @@ _Work: Any = dist.Work
 
 
 class MrcWork(_Work):
-    """One collective under way."""
+    """One collective in flight."""
 
     def __init__(self, what: str, whose: object, outputs: Sequence[torch.Tensor], limit_s: float) -> None:
         """Wait for `what`, called by `whose` group, which fills `outputs`, for `limit_s` at most."""

@@ -1,7 +1,7 @@
 """How programs at the hosts of a lab talk to the command that started them: lines of JSON on their standard streams.
 
-An agent is told on its first line what to do, says where it is (`place`), hears where its peer is (`peer`), and then
-says what it has carried every so often until it is told to stop. An agent whose command has gone stops by itself.
+An agent reads on its first line what to do, says where it is (`place`), hears where its peer is (`peer`), and then
+says what it has carried every so often until it is asked to stop. An agent whose command has gone stops by itself.
 Nothing but the standard library is needed, so that agents start quickly.
 """
 

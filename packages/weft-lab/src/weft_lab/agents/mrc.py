@@ -23,7 +23,7 @@ from weft_lab.agents.channel import SAMPLE_S, AgentChannel
 from weft_lab.agents.port_watch import PortWatch
 from weft_lab.underlay import LabUnderlay
 
-UNDER_WAY = 8
+IN_FLIGHT = 8
 """Writes that are posted and not yet acknowledged: enough that the transport never waits for the program."""
 _WATCH_S = 0.2
 
@@ -42,7 +42,7 @@ class MrcAgent:
             del place
             return carriers[ev]
 
-        self.world = LabUnderlay(
+        self.underlay = LabUnderlay(
             planes=asked["planes"],
             paths=len(carriers) // asked["planes"],
             rate_bps=asked["rate_bps"],
@@ -52,8 +52,8 @@ class MrcAgent:
             rtt_us=asked["rtt_us"],
             spread_us=asked["spread_us"],
         )
-        self.endpoint = Endpoint(self.world, peers=1)
-        memory = np.zeros(self.size * UNDER_WAY, np.uint8)
+        self.endpoint = Endpoint(self.underlay, peers=1)
+        memory = np.zeros(self.size * IN_FLIGHT, np.uint8)
         self.region: Region = self.endpoint.register(memory)
         self.pair: QueuePair = self.endpoint.offer(asked["peer_name"])
         peer = line.meet({"card": self.pair.card, "memory": [self.region.address, self.region.key]})
@@ -67,7 +67,7 @@ class MrcAgent:
 
     def write(self, number: int) -> None:
         """Post the write of message `number`, with an immediate that tells the peer."""
-        offset = number % UNDER_WAY * self.size
+        offset = number % IN_FLIGHT * self.size
         self.pair.write(self.region, offset, self.size, self.far_address + offset, self.far_key, immediate=number)
 
     def next(self, wait_s: float) -> Completion | None:
@@ -113,7 +113,7 @@ def send(agent: MrcAgent) -> None:
     """Write without a pause until asked to stop."""
     posted = settled = 0
     while not agent.stop.is_set():
-        while posted - settled < UNDER_WAY:
+        while posted - settled < IN_FLIGHT:
             agent.write(posted)
             posted += 1
         if agent.next(SAMPLE_S) is not None:
@@ -160,10 +160,12 @@ def echo(agent: MrcAgent) -> None:
 
 def statistics(agent: MrcAgent) -> dict[str, Any]:
     """Return what the endpoint has counted, by plane."""
-    wire, paths = agent.endpoint.state, agent.world.paths
+    wire, paths = agent.endpoint.state, agent.underlay.paths
     own = wire.paths[agent.pair.index]
     evs = wire.sender.evs[agent.pair.index]
-    planes: list[dict[str, int]] = [{"sent": 0, "resent": 0, "bytes": 0, "good": 0} for _ in range(agent.world.planes)]
+    planes: list[dict[str, int]] = [
+        {"sent": 0, "resent": 0, "bytes": 0, "good": 0} for _ in range(agent.underlay.planes)
+    ]
     for place, value in enumerate(evs["value"].tolist()):
         if value >= 0:
             row = planes[value // paths]

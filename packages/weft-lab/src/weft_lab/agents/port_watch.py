@@ -1,4 +1,4 @@
-"""A host's ports as the kernel sees them: which planes have a link, told at the moment it changes (rtnetlink).
+"""A host's ports as the kernel sees them: which planes have a link, at the moment it changes (rtnetlink).
 
 A NIC knows at once when its own link goes; an endpoint in a lab learns it here. Addresses and routes are not looked at.
 """

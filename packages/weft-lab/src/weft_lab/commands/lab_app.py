@@ -326,7 +326,7 @@ def _print_status(found: Lab, *, json: bool, took_s: float | None = None) -> Non
         f"{quantity.RATE.format(spec.rate_bps)}, "
         f"{tiers} switches in each, {sum(shape.links)} links"
     )
-    who = "as root" if found.world.keeper is None else "in a user namespace"
+    who = "as root" if found.machine.keeper is None else "in a user namespace"
     took = "" if took_s is None else f", made in {took_s:.2f} s"
     rows = [
         (f"p{row.plane}", "up" if row.up else "no port up", f"{row.ports_up} of {row.ports}",

@@ -14,7 +14,7 @@ from weft.core import quantity
 from weft.core.errors import FailedError, UsageError
 from weft.core.provenance import provenance
 from weft_lab.commands.lab_app import Name, records
-from weft_lab.measurements.bench import BIN_S, PlannedFault, Rival, StreamResult, planned, run_mrc, run_tcp
+from weft_lab.measurements.bench import BIN_S, PlannedFault, Rival, StreamResult, Trial, planned, run_mrc, run_tcp
 from weft_lab.measurements.ping import Trip, ping_by_mrc
 from weft_lab.measurements.rates import binned_bps
 from weft_lab.measurements.stream import TrafficStream, warm_up
@@ -109,9 +109,10 @@ def bench(
     warm_up(_say)
     results: list[StreamResult] = []
     with _screen(live=not json) as watch:
-        results.append(run_mrc(lab, ends, wanted, seconds, size=bytes_each, denied=denied, watch=watch))
+        trial = Trial(ends, wanted, seconds, watch)
+        results.append(run_mrc(lab, trial, size=bytes_each, denied=denied))
         if rival is not None:
-            results.append(run_tcp(lab, ends, wanted, seconds, rival=rival, watch=watch))
+            results.append(run_tcp(lab, trial, rival=rival))
     save_plot(plot, lambda figure: _draw(figure, results))
     if json:
         documents = [result.as_json() for result in results]

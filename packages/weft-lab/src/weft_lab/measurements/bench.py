@@ -46,6 +46,20 @@ class PlannedFault:
 
 
 @dataclass(frozen=True)
+class Trial:
+    """One stream that is asked for."""
+
+    ends: tuple[int, int]
+    """Host that sends and host that receives."""
+    wanted: Sequence[PlannedFault]
+    """What happens in its second third."""
+    seconds: float
+    """How long it runs."""
+    watch: Callable[[TrafficStream], None] | None = None
+    """Called while it runs."""
+
+
+@dataclass(frozen=True)
 class StreamResult:
     """What one stream did."""
 
@@ -198,30 +212,27 @@ def links_hit(lab: Lab, wanted: Sequence[PlannedFault]) -> set[int]:
 
 def run_mrc(
     lab: Lab,
-    ends: tuple[int, int],
-    wanted: Sequence[PlannedFault],
-    seconds: float,
+    trial: Trial,
     *,
     size: int = MESSAGE_BYTES,
     denied: Mapping[tuple[int, int], Sequence[int]] | None = None,
-    watch: Callable[[TrafficStream], None] | None = None,
 ) -> StreamResult:
     """Carry large writes by MRC over all planes of the lab."""
-    source, destination = ends
+    source, destination = trial.ends
     planes = lab.plan.addressing.shape.planes
-    stream = TrafficStream("mrc", f"MRC, {planes} planes", source, destination, seconds)
-    told = [
+    stream = TrafficStream("mrc", f"MRC, {planes} planes", source, destination, trial.seconds)
+    documents = [
         mrc_document(lab, near, far, size=size, denied=(denied or {}).get((near, far), ()))
         for near, far in ((source, destination), (destination, source))
     ]
-    carry(lab, stream, (told[0], told[1]), calendar(lab, wanted, seconds), watch)
-    return StreamResult(stream, hit=bool(wanted))
+    carry(lab, stream, (documents[0], documents[1]), calendar(lab, trial.wanted, trial.seconds), trial.watch)
+    return StreamResult(stream, hit=bool(trial.wanted))
 
 
 def mrc_document(
     lab: Lab, near: int, far: int, *, size: int, denied: Sequence[int] = (), **more: Any
 ) -> dict[str, Any]:
-    """Return what the MRC program at host `near` is told to talk to host `far`."""
+    """Return what the MRC program at host `near` gets to talk to host `far`."""
     plan = lab.plan
     return {
         "mode": "stream",
@@ -238,22 +249,14 @@ def mrc_document(
     }
 
 
-def run_tcp(
-    lab: Lab,
-    ends: tuple[int, int],
-    wanted: Sequence[PlannedFault],
-    seconds: float,
-    *,
-    rival: Rival = "tcp",
-    watch: Callable[[TrafficStream], None] | None = None,
-) -> StreamResult:
+def run_tcp(lab: Lab, trial: Trial, *, rival: Rival = "tcp") -> StreamResult:
     """Carry a TCP stream over one path of the lab."""
-    source, destination = ends
-    plane, control = plane_hit(lab, wanted), _CONTROLS[rival]
-    stream = TrafficStream("tcp", f"TCP ({control}), plane {plane}", source, destination, seconds)
+    source, destination = trial.ends
+    plane, control = plane_hit(lab, trial.wanted), _CONTROLS[rival]
+    stream = TrafficStream("tcp", f"TCP ({control}), plane {plane}", source, destination, trial.seconds)
     asked = ({"control": control}, {"control": control, "address": plane_address(plane, destination)})
-    carry(lab, stream, asked, calendar(lab, wanted, seconds), watch)
-    return StreamResult(stream, bool(links_used(lab, source, destination, plane) & links_hit(lab, wanted)))
+    carry(lab, stream, asked, calendar(lab, trial.wanted, trial.seconds), trial.watch)
+    return StreamResult(stream, bool(links_used(lab, source, destination, plane) & links_hit(lab, trial.wanted)))
 
 
 def _cut(plan: LabPlan, now: Faults, name: str, by: Filter) -> FaultChange:

@@ -106,7 +106,7 @@ def carry(
     events: Sequence[ScheduledFault] = (),
     watch: Callable[[TrafficStream], None] | None = None,
 ) -> TrafficStream:
-    """Run a stream for its seconds; `asked` is what its sender and its receiver are told."""
+    """Run a stream for its seconds; `asked` is what its sender and its receiver get."""
     with _both_ends(lab, stream, asked) as (ends, ready):
         _Course(stream, ends, list(events)).follow(ready, watch)
         _stop(stream, ends, ready)

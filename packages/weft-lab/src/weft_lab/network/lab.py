@@ -53,9 +53,9 @@ class Lab:
         return LabPlan(self.record.spec)
 
     @property
-    def world(self) -> LabMachine:
+    def machine(self) -> LabMachine:
         """Return where its commands run."""
-        return self.record.world
+        return self.record.machine
 
     @property
     def faults(self) -> Faults:
@@ -64,7 +64,7 @@ class Lab:
 
     def inside(self, node: int) -> tuple[str, ...]:
         """Return what goes before a command to run it at a NIC or switch."""
-        return (*self.world.entry(), machine.program("ip"), "netns", "exec", self.plan.namespaces[node])
+        return (*self.machine.entry(), machine.program("ip"), "netns", "exec", self.plan.namespaces[node])
 
     def node(self, text: str) -> int:
         """Return the node that `text` means: the number or name of a NIC, or the name of a switch."""
@@ -112,7 +112,7 @@ class Lab:
                 self.records.write(self.record)
                 try:
                     for batch in change.batches:
-                        _run(self.world, batch)
+                        _run(self.machine, batch)
                 except WeftError:
                     self.record = before
                     self.records.write(before)
@@ -175,7 +175,7 @@ def _standing(records: LabRecords, name: str) -> LabRecord:
             f"there is no lab called {name}; "
             + (f"there is {there}: add --name" if there else "weft lab up --hosts 4 --planes 4 --spines 2 makes one")
         )
-    keeper = record.world.keeper
+    keeper = record.machine.keeper
     if record.phase != "up" or (keeper is not None and not keeper.alive()):
         raise UsageError(f"the lab {name} is not whole; weft lab down --name {name} clears up, then make it again")
     return record

@@ -34,14 +34,14 @@ class LabRecord:
     """What it is asked to be."""
     phase: Phase
     """How far it has got."""
-    world: LabMachine = field(default_factory=LabMachine)
+    machine: LabMachine = field(default_factory=LabMachine)
     """Where it lives."""
     faults: Faults = field(default_factory=Faults)
     """What is wrong with it on purpose."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the record as it is written."""
-        keeper = self.world.keeper
+        keeper = self.machine.keeper
         return {
             "format": _FORMAT,
             "phase": self.phase,

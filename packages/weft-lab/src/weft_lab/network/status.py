@@ -43,7 +43,7 @@ class LabStatus:
         return {
             "name": spec.name,
             "phase": self.lab.record.phase,
-            "world": "root" if self.lab.world.keeper is None else "user",
+            "world": "root" if self.lab.machine.keeper is None else "user",
             "hosts": shape.hosts,
             "switches": shape.switches,
             "links": sum(shape.links),
@@ -69,7 +69,7 @@ class LabStatus:
 def status_of(lab: Lab) -> LabStatus:
     """Read how a lab stands."""
     plan = lab.plan
-    there = remains(lab.world, lab.record.spec.name)
+    there = remains(lab.machine, lab.record.spec.name)
     hosts, planes = plan.topology.nics, plan.addressing.shape.planes
     up, sent, received = [0] * planes, [0] * planes, [0] * planes
     for nic in range(hosts):
@@ -88,7 +88,7 @@ def status_of(lab: Lab) -> LabStatus:
 
 
 def _devices(lab: Lab, namespace: str) -> list[dict[str, Any]]:
-    text = lab.world.run(("ip", "-n", namespace, "-j", "-s", "link"))
+    text = lab.machine.run(("ip", "-n", namespace, "-j", "-s", "link"))
     try:
         return json.loads(text)
     except ValueError:
