@@ -12,21 +12,7 @@ from dataclasses import replace
 
 from weft.cluster.lifecycle import ProcessEnd, Tries, first_cause, outcome_of, pod_rules
 from weft.cluster.plan import decide
-from weft.cluster.records.actions import (
-    Action,
-    Alarm,
-    Bind,
-    Degrade,
-    Drain,
-    Move,
-    Preempt,
-    Quarantine,
-    Replace,
-    Resize,
-    RunTest,
-    Stop,
-    Wait,
-)
+from weft.cluster.records import actions
 from weft.cluster.records.effects import checkpointed, ended, witnessed
 from weft.cluster.records.exit_status import TRY_AGAIN
 from weft.cluster.records.job import ENDED, HOLDING, Ending, Gang, Job, JobState, Placement
@@ -80,7 +66,7 @@ def reconcile(seen: Observation, state: ControllerState, now: Now) -> list[Write
     for job_id in sorted(jobs):
         one.take_in_job(job_id)
     for action in decide(state.cluster, now.ms):
-        state.decisions += not isinstance(action, Wait)
+        state.decisions += not isinstance(action, actions.Wait)
         one.take_up(action)
     for text in state.invariants.after_pass(state.cluster):
         _LOG.error("invariant violated: %s", text)
@@ -307,13 +293,13 @@ class _Pass:
                 # A pod that was never bound has no node to end it on; a silent node ends nothing either.
                 self.writes.append(ClearPod(job_id, one, at_once=not (one.node and heard)))
 
-    def take_up(self, action: Action) -> None:
+    def take_up(self, action: actions.Action) -> None:
         """Note what was decided; the scheduler's state has taken it as done already."""
         state = self._state
         if (job := getattr(action, "job", None)) is not None:
             state.live.add(job)
         match action:
-            case Bind() | Replace() | Resize():
+            case actions.Bind() | actions.Replace() | actions.Resize():
                 entry = state.entries[action.job]
                 # Whoever gets other nodes has to start on them, too.
                 entry.record = replace(state.cluster.jobs[action.job], state=JobState.STARTING)
@@ -321,17 +307,17 @@ class _Pass:
                 state.cluster.put(entry.record, self._now.ms)
                 entry.why, entry.expected_ms = "", None
                 self._tell(entry, "Placed", f"{len(entry.placed.nodes)} nodes ({_why(action)})")
-            case Preempt() | Stop():
+            case actions.Preempt() | actions.Stop():
                 self._take_up_leaving(action)
-            case Wait():
+            case actions.Wait():
                 entry = state.entries[action.job]
                 entry.record = state.cluster.jobs[action.job]
                 entry.why, entry.expected_ms = action.text, action.expected_ms
-            case RunTest():
+            case actions.RunTest():
                 state.tests.begin(state.node_index.names[action.node], action.program, self._now)
-            case Quarantine() | Drain() | Move() | Degrade():
+            case actions.Quarantine() | actions.Drain() | actions.Move() | actions.Degrade():
                 self.writes.append(MarkNode(state.cluster.pool.nodes[action.node], action.reason))
-            case Alarm():
+            case actions.Alarm():
                 state.alarms.pop(action.kind, None)
                 if action.on:
                     state.alarms[action.kind] = action.text
@@ -339,13 +325,13 @@ class _Pass:
             case _:
                 _LOG.debug("%s", action)
 
-    def _take_up_leaving(self, action: Preempt | Stop) -> None:
+    def _take_up_leaving(self, action: actions.Preempt | actions.Stop) -> None:
         if action.job in self._state.orphans:
             return
         entry = self._state.entries[action.job]
         after = self._state.cluster.jobs.get(action.job)
         if after is None:
-            assert isinstance(action, Stop), "only a job that is stopped leaves the queue"
+            assert isinstance(action, actions.Stop), "only a job that is stopped leaves the queue"
             after = ended(entry.record, JobState(action.ending))
         entry.record = after
         if after.state in ENDED:
@@ -433,13 +419,13 @@ def _too_soon(entry: JobEntry, since_s: float) -> bool:
     return wanted > _LARGE and since_s < wanted / _PODS_PER_S
 
 
-def _why(action: Bind | Replace | Resize) -> str:
+def _why(action: actions.Bind | actions.Replace | actions.Resize) -> str:
     match action:
-        case Bind():
+        case actions.Bind():
             return action.why or "order"
-        case Replace():
+        case actions.Replace():
             return f"{len(action.lost)} replaced"
-        case Resize():
+        case actions.Resize():
             return action.reason
 
 
