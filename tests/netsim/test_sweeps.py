@@ -9,7 +9,7 @@ import pytest
 from weft.cli.main import main
 from weft.netsim.sweeps import points_of, rows_of, scenario_at
 from weft.specs import load_scenario
-from weft.specs.sweep import SweepSpec
+from weft.specs.scenario import SweepSpec
 
 SCENARIO = """
 name = "small"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from weft.netsim.report import SimulationReport
     from weft.planning.report import PlanReport
     from weft.planning.scaling_laws.scaling import Fit, Prediction
-    from weft.specs.sweep import SweepSpec
+    from weft.specs.scenario import SweepSpec
     from weft.training.run_dir import RunRecord
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#999999")

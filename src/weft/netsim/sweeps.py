@@ -20,8 +20,7 @@ from weft.fabric.graph.topology import build
 from weft.netsim.run import run
 from weft.netsim.setup import set_up, transports_of
 from weft.specs import ScenarioSpec, load_scenario, load_site
-from weft.specs.scenario import FaultSpec
-from weft.specs.sweep import SweepSpec
+from weft.specs.scenario import FaultSpec, SweepSpec
 
 MOST_RUNS = 100_000
 """Runs that one sweep may have."""

@@ -1,4 +1,4 @@
-"""What can be written in a `scenario` file: an experiment on a site with traffic, faults over time and measurements."""
+"""What can be written in a `scenario` file, an experiment on a site, and in a sweep file, which varies one."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -7,7 +7,7 @@ from pydantic import Field
 from weft.core import quantity
 from weft.core.spec import Check, Duration, Quantity, Spec
 from weft.core.units import Bytes, Picoseconds
-from weft.specs.rivals import TransportsSpec
+from weft.specs.rivals import TransportName, TransportsSpec
 from weft.specs.site import Name, Share
 
 FlowSize = Annotated[Bytes, Quantity(quantity.SIZE, at_least=1)]
@@ -263,3 +263,26 @@ class ScenarioSpec(Spec):
     """Root of everything random."""
 
     checks: ClassVar[tuple[Check, ...]] = (Check(("traffic", "job"), _something_to_do),)
+
+
+class SweepSpec(Spec):
+    """A scenario run over every combination of some of its values; a list that is absent leaves the scenario's own."""
+
+    name: Name
+    """Short name, used in results."""
+    description: str = ""
+    """One sentence for people."""
+    scenario: str
+    """Built-in name or path of the scenario."""
+    gpus: Annotated[tuple[Annotated[int, Field(ge=2)], ...], Field(strict=False)] = ()
+    """Sizes of the fabric."""
+    size: Annotated[tuple[FlowSize, ...], Field(strict=False)] = ()
+    """Bytes of a flow."""
+    load: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], Field(strict=False)] = ()
+    """Share of every NIC's rate that is offered; for pattern = "poisson"."""
+    transport: Annotated[tuple[TransportName, ...], Field(strict=False)] = ()
+    """Transports."""
+    failed_links: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False)] = ()
+    """Links between switches, drawn from the seed, that are down from the beginning."""
+    seeds: Annotated[int, Field(ge=1, le=10_000)] = 1
+    """Seeds 0, 1, ... that every combination is run with."""

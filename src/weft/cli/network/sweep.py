@@ -7,7 +7,7 @@ from weft.cli.output import print_json, print_table, progress, save_picture, wri
 from weft.core.errors import UsageError
 from weft.core.specfile import Library, load
 from weft.netsim.sweeps import rows_of
-from weft.specs.sweep import SweepSpec
+from weft.specs.scenario import SweepSpec
 
 _NONE_BUILT_IN = Library("sweep", Path(__file__).parent / "none")
 

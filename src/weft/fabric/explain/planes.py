@@ -123,7 +123,8 @@ def _table(figures: Figures) -> Table:
             significant(float(1024 * reach.switches_per_nic(_TWO, many, split))),
             significant(float(1024 * reach.switches_per_nic(_THREE, one))) if few else "-",
         ),
-        ("optic ends per NIC, in NIC rates", str(2 * reach.link_stages(_TWO)), str(2 * reach.link_stages(_THREE))),
+        # A NIC's bandwidth is cabled once into the fabric and once between each two tiers.
+        ("optic ends per NIC, in NIC rates", str(2 * _TWO), str(2 * _THREE)),
         ("switches on the longest path", str(reach.longest_path(_TWO)), str(reach.longest_path(_THREE))),
         ("a T0-T1 link down: share of a T0's uplinks", share(many // 2), share(one // 2)),
         ("a switch optic down: share of a T0's uplinks", share(many // 2 // min(lanes, many // 2)), share(one // 2)),

@@ -19,11 +19,6 @@ def switches_per_nic(tiers: int, radix: int, planes: int = 1) -> Fraction:
     return Fraction(planes * (2 * tiers - 1), radix)
 
 
-def link_stages(tiers: int) -> int:
-    """Return how often a NIC's bandwidth is cabled: once into the fabric and once between each two tiers."""
-    return tiers
-
-
 def longest_path(tiers: int) -> int:
     """Return how many switches the longest path crosses."""
     return 2 * tiers - 1
