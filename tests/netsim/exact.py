@@ -92,6 +92,9 @@ class Script:
     def has(self, pair, sequence):
         return False
 
+    def check_one(self):
+        pass
+
     def received(self):
         return np.zeros(1, np.int64)
 

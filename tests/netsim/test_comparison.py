@@ -5,7 +5,7 @@ from tests.netsim.scenarios import small_site
 
 from weft.core.errors import UsageError
 from weft.fabric.graph.shape import shape_of
-from weft.netsim.comparison import across, compare
+from weft.netsim.comparison import CompareOptions, across, compare
 
 
 def test_neighbours_hang_on_different_switches():
@@ -29,14 +29,14 @@ def test_a_ring_over_two_is_two_sends_each_way():
 def test_a_long_ring_is_cut_and_its_time_is_that_of_all_rounds():
     site = small_site(planes=1)
     (whole,) = compare("ring", [8 * 64 * 4096], 8, site, ("mrc",))
-    (cut,) = compare("ring", [8 * 64 * 4096], 8, site, ("mrc",), most_packets=8 * 64 * 7)
+    (cut,) = compare("ring", [8 * 64 * 4096], 8, site, ("mrc",), CompareOptions(most_packets=8 * 64 * 7))
     assert (whole.rounds, cut.rounds, cut.of_rounds) == (14, 7, 14)
     assert cut.time_ps == pytest.approx(whole.time_ps, rel=0.02)
     assert cut.bus_bps == pytest.approx(whole.bus_bps, rel=0.02)
 
 
 def test_the_best_comes_first_and_is_measured_against_mrc():
-    rows = compare("all-to-all", [8 * 16 * 4096], 8, small_site(planes=1), ("roce:1", "mrc"), seed=3)
+    rows = compare("all-to-all", [8 * 16 * 4096], 8, small_site(planes=1), ("roce:1", "mrc"), CompareOptions(seed=3))
     assert [row.bus_bps for row in rows] == sorted((row.bus_bps for row in rows), reverse=True)
     base = next(row.bus_bps for row in rows if row.transport == "mrc")
     for row in rows:
@@ -53,6 +53,6 @@ def test_more_ranks_than_nics_are_refused():
 def test_queue_pairs_in_turn_spread_no_short_send():
     # 64 KiB are one message, which eight queue pairs share or one of them carries.
     asked = ("all-to-all", [8 * 2**16], 8, small_site(planes=1), ("roce:8", "mrc"))
-    shared, turned = compare(*asked, seed=3), compare(*asked, seed=3, posting="nccl")
+    shared, turned = (compare(*asked, CompareOptions(3, posting)) for posting in ("whole", "nccl"))
     used = [{row.transport: int((row.report.counters["sent"] > 0).sum()) for row in rows} for rows in (shared, turned)]
     assert used == [{"roce:8": 8 * 7 * 8, "mrc": 8 * 7}, {"roce:8": 8 * 7, "mrc": 8 * 7}]

@@ -5,9 +5,9 @@ a simulator should take on, the first few are run and the others taken as equal;
 run whole.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from weft.collectives.registry import named, schedule_named
 from weft.core.errors import UsageError
@@ -64,32 +64,49 @@ class Row:
         }
 
 
+@dataclass(frozen=True)
+class CompareOptions:
+    """How collectives are compared."""
+
+    seed: int = 0
+    """Root of everything random."""
+    posting: Posting = "whole"
+    """How sends are handed to queue pairs."""
+    most_packets: int = MOST_PACKETS
+    """Data packets of one run; longer rings are cut."""
+
+
+DEFAULTS = CompareOptions()
+
+
+class _Asked(NamedTuple):
+    """One collective over some NICs."""
+
+    collective: str
+    size: int
+    places: Sequence[int]
+    posting: PostingSpec
+
+
 def compare(
     collective: str,
     sizes: Sequence[int],
     ranks: int,
     site: SiteSpec,
     transports: Sequence[str],
-    *,
-    seed: int = 0,
-    posting: Posting = "whole",
-    most_packets: int = MOST_PACKETS,
-    each: Callable[[Row], None] | None = None,
+    options: CompareOptions = DEFAULTS,
 ) -> tuple[Row, ...]:
-    """Return a row for every size and transport, the best transport first; `each` is told of them as they come."""
+    """Return a row for every size and transport, the best transport first."""
     shape = shape_of(site.fabric)
     if not _FEWEST_RANKS <= ranks <= min(_MOST_RANKS, shape.hosts):
         most = min(_MOST_RANKS, shape.hosts)
         raise UsageError(f"{ranks} ranks are not possible on {site.name}; ask for {_FEWEST_RANKS} to {most}")
     places = across(shape, ranks)
-    posted = PostingSpec() if posting == "whole" else NCCL_SENDS if collective == "all-to-all" else NCCL_RINGS
+    posted = PostingSpec() if options.posting == "whole" else NCCL_SENDS if collective == "all-to-all" else NCCL_RINGS
     found: list[Row] = []
     for size in sizes:
-        rows: list[Row] = []
-        for name in transports:
-            rows.append(_run(collective, size, places, site, name, seed, posted, most_packets))
-            if each is not None:
-                each(rows[-1])
+        asked = _Asked(collective, size, places, posted)
+        rows = [_run(asked, site, name, options) for name in transports]
         found += sorted(rows, key=lambda row: -row.bus_bps)
     return tuple(found)
 
@@ -106,16 +123,8 @@ def across(shape: Shape, ranks: int) -> list[int]:
     return found[:ranks]
 
 
-def _run(
-    collective: str,
-    size: int,
-    places: Sequence[int],
-    site: SiteSpec,
-    name: str,
-    seed: int,
-    posting: PostingSpec,
-    most_packets: int,
-) -> Row:
+def _run(asked: _Asked, site: SiteSpec, name: str, options: CompareOptions) -> Row:
+    collective, size, places, posting = asked
     ranks, chosen = len(places), named(collective)
     schedule = schedule_named(chosen.kind, chosen.algorithm, ranks)
     by_rounds = chosen.rounds_alike or chosen.kind == "all-to-all"
@@ -123,7 +132,7 @@ def _run(
     of_rounds = len(schedule) // ranks if by_rounds else 1
     packets = -(-part // site.fabric.packet) * ranks
     # The sends of an all-to-all differ from round to round, so that none can stand for another.
-    fit = max(_FEWEST_ROUNDS, most_packets // packets)
+    fit = max(_FEWEST_ROUNDS, options.most_packets // packets)
     rounds = min(of_rounds, fit) if chosen.rounds_alike else of_rounds
     sends = rounds * ranks if by_rounds else len(schedule)
     sizes = [part] * sends if by_rounds else schedule.sent_bytes(size).tolist()
@@ -138,7 +147,7 @@ def _run(
     scenario = ScenarioSpec.model_construct(
         name=f"{collective} over {ranks}", site=site.name, traffic=traffic, transport=TransportsSpec(posting=posting)
     )
-    setup = set_up(scenario, site, seed)
+    setup = set_up(scenario, site, options.seed)
     (transport,) = transports_of(setup, (name,))
     report = run(setup, transport)
     ends = [flow.arrived_ps for flow in report.flows]

@@ -8,7 +8,7 @@ from tests.netsim.scenarios import scenario, simulate, small_site
 from weft.collectives import algorithms
 from weft.collectives.registry import schedule_named
 from weft.core.errors import UsageError
-from weft.netsim.workload.schedules import Near, flows_of_schedule
+from weft.netsim.workload.schedules import Beginning, Near, flows_of_schedule
 from weft.specs.scenario import TrafficSpec
 
 SCHEDULES = st.one_of(
@@ -23,7 +23,7 @@ SCHEDULES = st.one_of(
 @given(SCHEDULES, st.integers(1, 10**7), st.integers(0, 50))
 @settings(max_examples=60)
 def test_every_send_is_a_flow_that_waits_for_what_it_carries(schedule, size: int, offset: int):
-    flows = flows_of_schedule(schedule, range(schedule.ranks), size, offset=offset)
+    flows = flows_of_schedule(schedule, range(schedule.ranks), size, begin=Beginning(offset=offset))
     assert len(flows) == len(schedule)
     for send, flow in enumerate(flows):
         assert (flow.source, flow.destination) == (schedule.source[send], schedule.target[send])
@@ -36,7 +36,7 @@ def test_every_send_is_a_flow_that_waits_for_what_it_carries(schedule, size: int
 def test_sends_inside_a_domain_become_waiting_time(inner: int, outer: int, size: int):
     schedule = algorithms.two_level_all_reduce(inner, outer)
     near = Near(latency_ps=1000, bytes_per_second=10**11)
-    flows = flows_of_schedule(schedule, range(schedule.ranks), size, near=near, at_ps=7)
+    flows = flows_of_schedule(schedule, range(schedule.ranks), size, begin=Beginning(7), near=near)
     assert len(flows) == int(schedule.far.sum())
     first = [flow for flow in flows if not flow.after]
     # A reduce-scatter inside the domain comes before anything leaves it.

@@ -8,7 +8,7 @@ from weft.collectives.registry import named
 from weft.core import quantity
 from weft.core.errors import UsageError
 from weft.core.quantity import RATE, SIZE, TIME
-from weft.netsim.comparison import Posting, Row, compare
+from weft.netsim.comparison import CompareOptions, Posting, Row, compare
 from weft.specs import load_site
 
 SITE = "bed-64x400g"
@@ -38,7 +38,7 @@ def run_collective(asked: CollectiveRun, *, json: bool, plot: Path | None) -> No
     sizes = sorted({given[0] // part for part in _SWEEP}) if plot is not None and len(given) == 1 else given
     place = load_site(asked.site or SITE)
     names = asked.transports or RIVALS
-    rows = compare(kind, sizes, ranks, place, names, seed=asked.seed, posting=posting)
+    rows = compare(kind, sizes, ranks, place, names, CompareOptions(asked.seed, posting))
     base = {row.size: row.bus_bps for row in rows if row.transport == "mrc"}
     save_picture(plot, "draw_collective", rows, f"{kind} over {ranks} ranks on {place.name}")
     if json:

@@ -312,6 +312,8 @@ class CompiledSimulator:
                 shard.peaks[:] = 0
             self.records.close_bin(self._bin_end_ps, self.endpoints.received(), self._counts())
             self._bin_end_ps += self.bin_ps
+            if self.records.is_sampled:
+                self.endpoints.check_one()
 
     # What is kept of a run besides its columns.
 

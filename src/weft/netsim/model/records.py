@@ -126,6 +126,13 @@ class RunRecords:
         """Open the first bin."""
         self.peaks = [0] * self.stages
 
+    @property
+    def is_sampled(self) -> bool:
+        """Return whether invariants are checked at the end of the last bin: often at first, then ever more rarely."""
+        bins = len(self.bin_ends_ps)
+        # x & (x - 1) is 0 for powers of two: twenty checks in a million bins, and those of every 1024th.
+        return bins & (bins - 1) == 0 or bins % 1024 == 0
+
     def close_bin(self, end_ps: int, received: NDArray[np.int64], counts: Counts) -> None:
         """Close a bin."""
         self.counts.append(counts)

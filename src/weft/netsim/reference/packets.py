@@ -1,35 +1,33 @@
-"""A packet under way."""
+"""A packet in flight."""
+
+from dataclasses import dataclass
 
 
+@dataclass(slots=True, eq=False)
 class SimPacket:
     """One packet: where it goes, how large it is and when it got where it is."""
 
-    __slots__ = ("control", "hop", "key", "marked", "pair", "path", "port", "row", "size", "time_ps", "trimmed", "uid")
-
-    def __init__(
-        self, uid: int, row: int, pair: int, path: tuple[int, ...], size: int, time_ps: int, control: int
-    ) -> None:
-        self.uid = uid
-        """Its number: the NIC that sent it and how many that NIC had sent."""
-        self.row = row
-        """Where its header stands with the endpoints."""
-        self.pair = pair
-        """Its queue pair."""
-        self.path = path
-        """The ports that it crosses."""
-        self.hop = 0
-        """How many of them it has crossed."""
-        self.port = -1
-        """The last port that it crossed."""
-        self.size = size
-        """Bytes on the wire."""
-        self.time_ps = time_ps
-        """When it arrived where it is: the slot, and within it the remainder of all delays so far."""
-        self.control = control
-        """1 in the control class, 0 in the data class."""
-        self.marked = 0
-        """1 once a switch has marked it."""
-        self.trimmed = 0
-        """1 once a switch has cut its payload off, 2 where that was the last hop."""
-        self.key = 0
-        """What ordered it among those that arrived in the same slot."""
+    uid: int
+    """Its number: the NIC that sent it and how many that NIC had sent."""
+    row: int
+    """Where its header stands with the endpoints."""
+    pair: int
+    """Its queue pair."""
+    path: tuple[int, ...]
+    """The ports that it crosses."""
+    size: int
+    """Bytes on the wire."""
+    time_ps: int
+    """When it arrived where it is: the slot, and within it the remainder of all delays so far."""
+    control: int
+    """1 in the control class, 0 in the data class."""
+    hop: int = 0
+    """How many ports of its path it has crossed."""
+    port: int = -1
+    """The last port that it crossed."""
+    marked: int = 0
+    """1 once a switch has marked it."""
+    trimmed: int = 0
+    """1 once a switch has cut its payload off, 2 where that was the last hop."""
+    key: int = 0
+    """What ordered it among those that arrived in the same slot."""

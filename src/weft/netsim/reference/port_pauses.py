@@ -80,7 +80,7 @@ class Pauses:
         paused = {port.number for port in ports if port.paused}
         if not paused:
             return
-        held_back = {p for p in paused if self.asked[p] and not ports[p].dark}
+        held_back = {p for p in paused if self.asked[p] and not ports[p].loses_all}
         self.record.see(
             _waits(ports, paused), held_back, self.pause.xon, now_ps, partial(_innocent, ports)
         )  # fmt: skip

@@ -1,6 +1,7 @@
 """One port of a NIC or switch: two queues, a budget of bytes in every slot, and whatever is wrong with it."""
 
 from collections import deque
+from typing import NamedTuple
 
 from weft.netsim.model.faults import LOSS_ONE, SLOW_ONE, LinkFaultChange
 from weft.netsim.model.network import QueueLimits, grants
@@ -11,18 +12,26 @@ QUEUED, TRIMMED, DROPPED = 0, 1, 2
 """What became of a packet that wanted into a queue."""
 
 
+class Hop(NamedTuple):
+    """Where on a path a port stands."""
+
+    stage: int
+    """Its place on the longest path."""
+    last_hop: bool
+    """Whether it leads into a NIC."""
+    header: int
+    """Bytes that a trimmed packet keeps."""
+
+
 class Port:
     """The sending side of a link: control packets first, data packets after them, both first in first out."""
 
-    def __init__(
-        self, number: int, rate_bps: int, delay_ps: int, limits: QueueLimits, header: int, *, stage: int, last_hop: bool
-    ) -> None:
+    def __init__(self, number: int, rate_bps: int, delay_ps: int, limits: QueueLimits, hop: Hop) -> None:
         self.number = number
         self.full_rate_bps = self.rate_bps = rate_bps
         self.delay_ps = delay_ps
         self.limits = limits
-        self.header = header
-        self.stage, self.last_hop = stage, last_hop
+        self.stage, self.last_hop, self.header = hop
         self.data: deque[SimPacket] = deque()
         self.control: deque[SimPacket] = deque()
         self.data_bytes = self.control_bytes = 0
@@ -32,12 +41,12 @@ class Port:
         self.granted = 0
         """Bytes granted up to the end of that slot."""
         self.faults: dict[int, LinkFaultChange] = {}
-        self.dark = False
+        self.loses_all = False
         self.loss = 0
         self.arrives_ps = -1
         """When the last packet that it sent arrives."""
         self.paused = False
-        """Whether it may start no data packet; a dark one loses them all the same."""
+        """Whether it may start no data packet; one that is down loses them all the same."""
 
     def accept(self, packet: SimPacket, trimming: bool) -> int:
         """Queue a packet, or trim it, or refuse it."""
@@ -77,7 +86,7 @@ class Port:
         if self.control:
             packet = self.control.popleft()
             self.control_bytes -= packet.size
-        elif self.data and (not self.paused or self.dark):
+        elif self.data and (not self.paused or self.loses_all):
             packet = self.data.popleft()
             self.data_bytes -= packet.size
             if 0 <= self.limits.ecn_low < self.data_bytes and self._marks(packet):
@@ -103,7 +112,7 @@ class Port:
         else:
             self.faults.pop(key, None)
         effects = self.faults.values()
-        self.dark = any(each.effect in ("down", "swallow") for each in effects)
+        self.loses_all = any(each.effect in ("down", "swallow") for each in effects)
         keep = LOSS_ONE
         slow = SLOW_ONE
         for each in effects:

@@ -20,9 +20,9 @@ from weft.netsim.model.queue_pairs import FlowEvent
 from weft.netsim.model.records import Counts, Miss, RunRecords, Timeline
 from weft.netsim.reference.packets import SimPacket
 from weft.netsim.reference.port_pauses import Pauses
-from weft.netsim.reference.ports import DROPPED, QUEUED, Port
+from weft.netsim.reference.ports import DROPPED, QUEUED, Hop, Port
 from weft.netsim.reference.uplinks import Uplinks
-from weft.netsim.transports.base import EndpointOutcome, Endpoints
+from weft.netsim.transports.base import EndpointOutcome, Endpoints, Sent
 
 _MASK = 2**64 - 1
 _UID_BITS = 36
@@ -250,10 +250,11 @@ class ReferenceSimulator:
     def _inject(self, outcome: EndpointOutcome) -> None:
         """Put what NICs send into the queues of their ports."""
         for sent in outcome.sent:
-            self._launch(*sent)
+            self._launch(sent)
         self._events += outcome.events
 
-    def _launch(self, row: int, pair: int, half: int, route: int, size: int, kind: int, nic: int, time_ps: int) -> None:
+    def _launch(self, sent: Sent) -> None:
+        row, pair, half, route, size, kind, nic, time_ps = sent
         uid = (nic << _UID_BITS) + self._sent_by[nic]
         self._sent_by[nic] += 1
         path = self.endpoints.route(pair, half, route)
@@ -281,7 +282,7 @@ class ReferenceSimulator:
                     self._backlog[self._nic_port[number]] -= packet.size
                 elif self.pauses is not None and not packet.control:
                     self.pauses.leave(packet.port, packet.size)
-                if (port.dark or port.loss) and self._is_lost(port, packet):
+                if (port.loses_all or port.loss) and self._is_lost(port, packet):
                     continue
                 # A packet waits in whole slots; its place within the slot stays what its delays made it.
                 start_ps = slot * slot_ps + packet.time_ps % slot_ps
@@ -299,8 +300,8 @@ class ReferenceSimulator:
 
     def _is_lost(self, port: Port, packet: SimPacket) -> bool:
         """Decide whether a port that is not well loses a packet, and note which fault took it."""
-        die = mix(self._loss_word, (packet.uid << 4) + packet.hop) >> _LOSS_BITS
-        if not port.dark and die >= port.loss:
+        draw = mix(self._loss_word, (packet.uid << 4) + packet.hop) >> _LOSS_BITS
+        if not port.loses_all and draw >= port.loss:
             return False
         now_ps = self.slot * self.slot_ps
         self.records.lost += 1
@@ -350,6 +351,8 @@ class ReferenceSimulator:
             counts = Counts(found.hops, found.trimmed, found.marked, found.dropped, found.lost)
             found.close_bin(self._bin_end_ps, self.endpoints.received(), counts)
             self._bin_end_ps += self.bin_ps
+            if self.records.is_sampled:
+                self.endpoints.check_one()
             self._peaks = self.records.peaks
 
 
@@ -360,8 +363,8 @@ def _make_ports(network: Network) -> list[Port]:
     known = {each: network.limits(port) for port, each in enumerate(ends)}
     return [
         Port(
-            number, rates[number // 2], delays[number], known[ends[number]], network.frames.header,
-            stage=stages[number], last_hop=ends[number][1],
+            number, rates[number // 2], delays[number], known[ends[number]],
+            Hop(stages[number], ends[number][1], network.frames.header),
         )
         for number in range(network.ports)
     ]  # fmt: skip

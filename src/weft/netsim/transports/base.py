@@ -85,6 +85,10 @@ class Endpoints(Carriers, Protocol):
         """Return the bytes that each pair has received so far."""
         ...
 
+    def check_one(self) -> None:
+        """Check the invariants of one pair, another one each time."""
+        ...
+
     def counters(self) -> Mapping[str, NDArray[np.int64]]:
         """Return every counter as a column over pairs."""
         ...

@@ -46,6 +46,7 @@ class ColumnEndpoints:
     swap: ClassVar[Specialisation | None] = None
     """Rules that take the place of those of `weft.netsim.host.mrc_host` in an engine."""
     _fast: bool
+    _checked: int = 0
     _fixed: dict[Callable[..., Any], Fixed]
 
     @cached_property
@@ -79,6 +80,26 @@ class ColumnEndpoints:
 
     def reconverge(self, dead: frozenset[int]) -> None:
         """Take in that routing now knows these links, and no others, to be dead: nobody here is told."""
+
+    def check_pair(self, pair: int) -> None:
+        """Assert what must hold of a pair's columns between two slots, where the transport has such rules."""
+
+    def check_one(self) -> None:
+        """Check one pair, another one each time: simulators call this at the ends of some bins.
+
+        A violation is an error of the program, not of its user; the message names the pair and what does not hold.
+        """
+        if not self.pairs:
+            return
+        pair = self._checked % len(self.pairs)
+        self._checked += 1
+        try:
+            self.check_pair(pair)
+        except AssertionError as error:
+            ends = self.pairs[pair]
+            raise AssertionError(
+                f"queue pair {pair} from NIC {ends.source} to NIC {ends.destination} breaks an invariant: {error}"
+            ) from error
 
     def counters(self) -> Mapping[str, NDArray[np.int64]]:
         """Return every counter as a column over pairs."""

@@ -14,6 +14,7 @@ from weft.core.seeds import Seed
 from weft.core.units import Picoseconds
 from weft.mrc import columns
 from weft.mrc.columns import DATA, EV_PROBE, NACK, PORT_STATUS, PROBE, SACK
+from weft.mrc.invariants import check_receiver, check_sender
 from weft.mrc.rules import sender
 from weft.mrc.rules.receiver import has_packet
 from weft.mrc.rules.settings import TIMEOUT_UNIT_PS, settings, slots_mask
@@ -240,6 +241,12 @@ class SprayedEndpoints(ColumnEndpoints):
             found = self.network.path(source, destination, plane, way)
             self._paths[key] = found
         return found
+
+    @override
+    def check_pair(self, pair: int) -> None:
+        """Assert the invariants of MRC's rules for both ends of a pair."""
+        check_sender(self.host_state.s, pair)
+        check_receiver(self.host_state.r, pair)
 
     @override
     def has(self, pair: int, sequence: int) -> bool:

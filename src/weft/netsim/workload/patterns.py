@@ -11,7 +11,7 @@ from weft.core.units import PICOSECONDS_PER_SECOND
 from weft.fabric.graph.shape import Shape
 from weft.netsim.model.flow import Flow
 from weft.netsim.workload.all_to_all import exchange_flows
-from weft.netsim.workload.schedules import flows_of_schedule
+from weft.netsim.workload.schedules import Beginning, flows_of_schedule
 from weft.specs.scenario import ScenarioSpec, TrafficSpec
 
 _BITS_PER_BYTE = 8
@@ -128,7 +128,7 @@ def _collective(spec: TrafficSpec, hosts: int) -> list[Flow]:
     if ranks * spec.stride > hosts or ranks < _FEWEST_RANKS:
         raise UsageError(f"{ranks} ranks, {spec.stride} NICs apart, do not fit {hosts:,} NICs; change ranks or stride")
     schedule = schedule_named(spec.kind, spec.algorithm, ranks)
-    return flows_of_schedule(schedule, range(0, ranks * spec.stride, spec.stride), spec.size, at_ps=spec.at)
+    return flows_of_schedule(schedule, range(0, ranks * spec.stride, spec.stride), spec.size, begin=Beginning(spec.at))
 
 
 def _given(spec: TrafficSpec, shape: Shape) -> list[Flow]:

@@ -6,6 +6,7 @@ ranks that share a scale-up domain do not cross the fabric; they become the time
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from weft.collectives.schedule import Schedule
 from weft.core.units import PICOSECONDS_PER_SECOND
@@ -26,22 +27,35 @@ class Near:
         return self.latency_ps + size * PICOSECONDS_PER_SECOND // self.bytes_per_second
 
 
+class Beginning(NamedTuple):
+    """When the first flows of a schedule begin, and how its flows are named and numbered."""
+
+    at_ps: int = 0
+    """How long after the flows that they wait for, or from the start, they begin."""
+    after: Sequence[int] = ()
+    """Numbers of the flows that they wait for."""
+    offset: int = 0
+    """Number of the first flow."""
+    name: str = ""
+    """What all names begin with."""
+
+
+AT_ONCE = Beginning()
+
+
 def flows_of_schedule(
     schedule: Schedule,
     nics: Sequence[int],
     size: int,
     *,
-    name: str = "",
-    at_ps: int = 0,
-    after: Sequence[int] = (),
-    offset: int = 0,
+    begin: Beginning = AT_ONCE,
     near: Near | None = None,
 ) -> list[Flow]:
     """Return the flows of a schedule over a buffer of `size` bytes; rank r sits at `nics[r]`.
 
-    The first of them are flow number `offset`, wait for the flows `after`, and begin `at_ps` later. With `near`, sends
-    that do not leave their domain (`Schedule.far`) become waiting time; without, all are flows.
+    With `near`, sends that do not leave their domain (`Schedule.far`) become waiting time; without, all are flows.
     """
+    name = begin.name
     sizes = schedule.sent_bytes(size)
     numbers: dict[int, int] = {}
     # For a send that is no flow: the flows that it came after, and the time since the last of them.
@@ -51,11 +65,11 @@ def flows_of_schedule(
         if len(schedule.before_of(send)):
             waits, wait_ps = _before(schedule, send, numbers, folded)
         else:
-            waits, wait_ps = tuple(after), at_ps
+            waits, wait_ps = tuple(begin.after), begin.at_ps
         if near is not None and not schedule.far[send]:
             folded[send] = waits, wait_ps + near.takes_ps(int(sizes[send]))
             continue
-        numbers[send] = offset + len(flows)
+        numbers[send] = begin.offset + len(flows)
         source, target = nics[int(schedule.source[send])], nics[int(schedule.target[send])]
         label = f"{name}{'.' if name else ''}{send}:{source}-{target}"
         flows.append(Flow(label, source, target, int(sizes[send]), wait_ps, waits))

@@ -14,7 +14,7 @@ from weft.collectives import algorithms
 from weft.core.errors import UsageError
 from weft.core.units import PICOSECONDS_PER_SECOND
 from weft.netsim.model.flow import Flow
-from weft.netsim.workload.schedules import Near, flows_of_schedule
+from weft.netsim.workload.schedules import Beginning, Near, flows_of_schedule
 from weft.planning.cost_model.machine import machine_of
 from weft.planning.cost_model.plans import Plans, dimensions_of, practice_of, written_plan
 from weft.planning.cost_model.step import Workload, stage_parameters, step_times
@@ -166,7 +166,7 @@ def _reduce(step: StepTraffic, stage: int, tensor: int, flows: list[Flow], last:
     after = tuple(sorted({last[column, stage] for column in columns if (column, stage) in last}))
     whole_ps = step.rounds * (step.forward_ps + step.backward_ps)
     flows += flows_of_schedule(
-        schedule, [step.nic(column, stage) for column in columns], step.gradients, name=f"reduce{stage}.{tensor}",
-        at_ps=step.backward_ps if after else whole_ps, after=after, offset=len(flows),
+        schedule, [step.nic(column, stage) for column in columns], step.gradients,
+        begin=Beginning(step.backward_ps if after else whole_ps, after, len(flows), f"reduce{stage}.{tensor}"),
         near=step.near if inner > 1 else None,
     )  # fmt: skip
