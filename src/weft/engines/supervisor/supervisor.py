@@ -14,7 +14,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, assert_never
 
-from weft.cluster.recovery import events as words
+from weft.cluster.recovery import events as recovery_events
 from weft.cluster.recovery.events import RecoveryAction, RecoveryEvent
 from weft.cluster.recovery.machine import RecoveryMachine, RecoveryState
 from weft.core.clock import SystemClock
@@ -152,7 +152,7 @@ class Supervisor:
     def _ask(self) -> None:
         """Pass on somebody's wish to stop: to the ranks where there are any."""
         self._asked = True
-        self._queue.append(words.Asked())
+        self._queue.append(recovery_events.Asked())
         if self._generation is not None:
             for rank in range(len(self._generation.children)):
                 self._generation.signal(rank, signal.SIGTERM)
@@ -166,7 +166,7 @@ class Supervisor:
         while True:
             while actions:
                 action = actions.popleft()
-                if isinstance(action, words.Conclude):
+                if isinstance(action, recovery_events.Conclude):
                     return action.failure
                 self._carry_out(action)
             self._wait()
@@ -176,7 +176,7 @@ class Supervisor:
     def _handle(self, event: RecoveryEvent) -> tuple[RecoveryAction, ...]:
         before = self.survival.state
         actions = self.survival.handle(event, self._clock.now())
-        if self.survival.state is not before and not any(isinstance(one, words.Kill) for one in actions):
+        if self.survival.state is not before and not any(isinstance(one, recovery_events.Kill) for one in actions):
             self.records.turn(self.survival.state)
         return actions
 
@@ -194,7 +194,7 @@ class Supervisor:
             self._queue += self._generation.hear(ready, self._hear)
         for fault in self._chaos.due(self.survival.reached, self._clock.now()):
             self._bring_about(fault)
-        self._queue.append(words.Tick())
+        self._queue.append(recovery_events.Tick())
 
     def _patience_s(self) -> float:
         times = [time for time in (self.survival.deadline_ps(), self._chaos.next_ps()) if time is not None]
@@ -245,7 +245,7 @@ class Supervisor:
         if agreement.dissent:
             first = agreement.dissent[0]
             who = first.ranks[0] if first.majority and len(first.ranks) == 1 else None
-            self._queue.append(words.Disagreed(number, who, f"after step {step} {first}"))
+            self._queue.append(recovery_events.Disagreed(number, who, f"after step {step} {first}"))
             return
         commits = self._memory.commits
         self._domains.keep([commit.snapshot for commit in commits])
@@ -255,7 +255,7 @@ class Supervisor:
             self._save_agreed()
         if commits and commits[-1].snapshot == (number, step):
             self._spill()
-            self._queue.append(words.Committed(number, step))
+            self._queue.append(recovery_events.Committed(number, step))
 
     def _spill(self) -> None:
         every = self._job.recovery.disk * self._job.recovery.snapshots
@@ -276,27 +276,27 @@ class Supervisor:
 
     def _carry_out(self, action: RecoveryAction) -> None:
         match action:
-            case words.StartGeneration():
+            case recovery_events.StartGeneration():
                 self._start(action)
-            case words.Verify():
+            case recovery_events.Verify():
                 self._queue.append(self._verdict(action.generation))
-            case words.Examine():
+            case recovery_events.Examine():
                 assert self._generation is not None
-                self._queue.append(words.Examined(action.generation, self._generation.evidence()))
-            case words.Kill():
+                self._queue.append(recovery_events.Examined(action.generation, self._generation.evidence()))
+            case recovery_events.Kill():
                 self._fence(action)
-            case words.Resumed():
+            case recovery_events.Resumed():
                 if self.records.open is not None:
                     self.records.open.resumed_ps = self._clock.now()
                 self.records.end_if_over()
-            case words.Regained():
+            case recovery_events.Regained():
                 if self.records.open is not None:
                     self.records.open.regained_ps = self._clock.now()
                 self.records.end_if_over()
             case _:
                 raise AssertionError(f"no way to carry out {action}")
 
-    def _start(self, action: words.StartGeneration) -> None:
+    def _start(self, action: recovery_events.StartGeneration) -> None:
         """Start the ranks of a generation, each with its orders."""
         self._memory.new_generation()
         self._domains.fence(action.generation)
@@ -324,7 +324,7 @@ class Supervisor:
         if self.records.open is not None:
             self.records.open.action = self._what_was_done(action)
 
-    def _what_was_done(self, action: words.StartGeneration) -> str:
+    def _what_was_done(self, action: recovery_events.StartGeneration) -> str:
         opened = self.records.open
         assert opened is not None
         before = opened.ranks
@@ -352,15 +352,15 @@ class Supervisor:
         elif reports[0]["notes"]:
             self.records.trouble(None, "passed-over", step, "; ".join(reports[0]["notes"]))
         if agreement.dissent:
-            return words.Refused(number, None, f"the restored ranks are not equal: {agreement.dissent[0]}")
+            return recovery_events.Refused(number, None, f"the restored ranks are not equal: {agreement.dissent[0]}")
         differing = None if expected is None else first_difference(expected, agreement.tensors)
         if differing is None:
-            return words.Verified(number)
+            return recovery_events.Verified(number)
         assert chosen is not None
         self._memory.refused.add(chosen.name)
-        return words.Refused(number, None, f"{chosen} gave another {differing} than was agreed")
+        return recovery_events.Refused(number, None, f"{chosen} gave another {differing} than was agreed")
 
-    def _fence(self, action: words.Kill) -> None:
+    def _fence(self, action: recovery_events.Kill) -> None:
         """End a generation, and read what it had still said."""
         generation = self._generation
         assert generation is not None
@@ -370,13 +370,15 @@ class Supervisor:
             self._on_line({"incident": action.cause.text, "kind": action.cause.kind, "step": action.cause.step})
         generation.end(self._hear)
         self._generation = None
-        self._queue.append(words.Fenced(generation.number))
+        self._queue.append(recovery_events.Fenced(generation.number))
 
     def _came_true(self, rank: int, fault: Fault) -> None:
         """Act on what a fault inside a rank means outside: a lost rank takes its slot with it."""
         if fault.kind == "lose-rank" and self._generation is not None:
             slot = self._generation.slots[rank]
-            self._queue.append(words.Lost(frozenset({slot.number}), f"slot {slot.number} with rank {rank} is lost"))
+            self._queue.append(
+                recovery_events.Lost(frozenset({slot.number}), f"slot {slot.number} with rank {rank} is lost")
+            )
 
     def _lose_node(self, node: int, text: str) -> None:
         """Lose a failure domain: its memory, its disk, and the ranks in it."""
@@ -388,7 +390,7 @@ class Supervisor:
             for rank, slot in enumerate(self._generation.slots):
                 if slot.node == node:
                     self._generation.kill(rank)
-        self._queue.append(words.Lost(numbers, text))
+        self._queue.append(recovery_events.Lost(numbers, text))
 
     def _bring_about(self, fault: Fault) -> None:
         """Let a fault of the supervisor's own come true."""
@@ -424,7 +426,7 @@ class Supervisor:
             and (fault.rank in (None, slot.number))
             and (fault.node in (None, slot.node))
         )
-        self._queue.append(words.Returned(back))
+        self._queue.append(recovery_events.Returned(back))
 
     def _damage(self, fault: Fault) -> None:
         """Flip a bit in what is kept: the newest checkpoint, or a piece of the newest snapshot."""
@@ -450,12 +452,12 @@ def checks_of(job: JobSpec) -> Any:
 
 
 _EVENTS: dict[str, Callable[[int, int, Any], RecoveryEvent]] = {
-    "joined": lambda generation, rank, _: words.Joined(generation, rank),
-    "restored": lambda generation, rank, content: words.StateRestored(generation, rank, content["step"]),
-    "stepped": words.Stepped,
-    "phase": words.Phase,
-    "diverged": lambda generation, _, content: words.Disagreed(generation, *content),
-    "done": lambda generation, rank, _: words.Done(generation, rank),
+    "joined": lambda generation, rank, _: recovery_events.Joined(generation, rank),
+    "restored": lambda generation, rank, content: recovery_events.StateRestored(generation, rank, content["step"]),
+    "stepped": recovery_events.Stepped,
+    "phase": recovery_events.Phase,
+    "diverged": lambda generation, _, content: recovery_events.Disagreed(generation, *content),
+    "done": lambda generation, rank, _: recovery_events.Done(generation, rank),
 }
 """What a rank's message is to the one who decides, where it is anything."""
 
