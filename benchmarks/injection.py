@@ -33,7 +33,7 @@ from weft.training.model.optimizer import adamw
 from weft.training.parallel.apply import ParallelDecoder, parallelize
 from weft.training.sdc.bit_flips import flip_bit
 from weft.training.sdc.replay import catch_rate
-from weft.training.sdc.verdicts import RankEvidence
+from weft.training.sdc.verdicts import SdcEvidence
 from weft.training.session import Session, start
 
 RANKS, MICRO_BATCHES, STEPS = 3, 6, 3
@@ -88,7 +88,7 @@ class Bench:
     seed: Seed
     trial: Trial | None = None
     order: int = -1
-    found: list[RankEvidence] = field(default_factory=list)
+    found: list[SdcEvidence] = field(default_factory=list)
     stopped: int = STEPS
     _start: list[torch.Tensor] = field(default_factory=list)
 

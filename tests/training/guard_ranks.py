@@ -95,7 +95,7 @@ def guarded(
         return at, error.as_json(), error.words if place == "reduced" else str(error)
     result = run.close()
     if recalled is not None and run.guard is not None:
-        return [(one.rank, one.kind.value) for one in run.guard.court.evidence]
+        return [(one.rank, one.kind.value) for one in run.guard.evidence.evidence]
     return result
 
 

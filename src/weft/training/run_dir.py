@@ -231,14 +231,14 @@ class RunRecord:
         """Return seconds by class of the average rank over all sessions; they sum to the time worked on the run.
 
         A session that ended well has said what it spent; of one that was killed only its steps are known, and those
-        that had to be done again are booked as "redo".
+        that had to be done again count as "redo".
         """
         spent: dict[str, float] = {}
         lines, notes = self.steps(), self.sessions()
-        told = any("begins_at" in note for note in notes)
-        if not told and (result := self.result()) is not None and "seconds" in result:
+        has_sessions = any("begins_at" in note for note in notes)
+        if not has_sessions and (result := self.result()) is not None and "seconds" in result:
             return dict(result["seconds"])
-        begun: int | None = None if told else 0
+        begun: int | None = None if has_sessions else 0
         for note in notes:
             if "begins_at" in note:
                 _add(spent, _spent_on_steps(lines, begun, note["begins_at"]))

@@ -36,7 +36,7 @@ class TrainedModel:
             if loss is None and isinstance(given, ParallelModel) and mesh.plan.pp == 1:
                 loss = given.loss
             # The guard digests gradients as autograd makes them, so its hooks come before the reducer's.
-            hooks.attach(context.guard, hooks.Watched(self.model, optimizer, loss), context.stream, context.device)
+            hooks.attach(context.guard, hooks.GuardedModel(self.model, optimizer, loss), context.stream, context.device)
         total = sum(local(one.data).numel() * local(one.data).element_size() for one in self.parameters)
         bucket = measure_bucket(families[0], context.device, total) if mesh.plan.shard == 1 else 0
         self.reducer = self.model.reducer(bucket, overlap=overlap)

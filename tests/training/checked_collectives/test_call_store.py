@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.training.checked_collectives.call_store import CallStore, MismatchError, PayloadError
-from weft.training.checked_collectives.calls import Call
+from weft.training.checked_collectives.calls import CollectiveCall
 
 
 def stores(ranks: int) -> list[CallStore]:
@@ -15,8 +15,8 @@ def stores(ranks: int) -> list[CallStore]:
     return made
 
 
-def call(rank: int, number: int = 0, kind: str = "all_reduce", form: str = "float32[4]") -> Call:
-    return Call("world", number, kind, form, "sum", 0, 1, rank)
+def call(rank: int, number: int = 0, kind: str = "all_reduce", form: str = "float32[4]") -> CollectiveCall:
+    return CollectiveCall("world", number, kind, form, "sum", 0, 1, rank)
 
 
 @given(st.integers(2, 5), st.integers(1, 200))

@@ -1,12 +1,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.training.checked_collectives import Call, CallStatus, hang
+from weft.training.checked_collectives import CallStatus, CollectiveCall, hang
 from weft.training.checked_collectives.calls import mismatch
 
 words = st.text("abcdefgh_[]0123456789x ", max_size=12)
 calls = st.builds(
-    Call,
+    CollectiveCall,
     group=st.sampled_from(["0", "1", "dp"]),
     number=st.integers(0, 100),
     kind=st.sampled_from(["all_reduce", "broadcast", "send"]),
@@ -19,14 +19,14 @@ calls = st.builds(
 
 
 @given(calls)
-def test_a_call_survives_writing_and_reading(call: Call) -> None:
-    assert Call.read(call.written()) == call
+def test_a_call_survives_writing_and_reading(call: CollectiveCall) -> None:
+    assert CollectiveCall.read(call.written()) == call
     standing = CallStatus(call, inside=True, since_s=1.5)
     assert CallStatus.read(standing.written()) == standing
 
 
 @given(calls, calls)
-def test_calls_match_when_only_their_ranks_differ(one: Call, other: Call) -> None:
+def test_calls_match_when_only_their_ranks_differ(one: CollectiveCall, other: CollectiveCall) -> None:
     same = (one.group, one.number, one.kind, one.form, one.detail, one.generation, one.step) == (
         other.group, other.number, other.kind, other.form, other.detail, other.generation, other.step,
     )  # fmt: skip
@@ -36,24 +36,27 @@ def test_calls_match_when_only_their_ranks_differ(one: Call, other: Call) -> Non
 
 
 def test_a_send_matches_a_receive_and_not_another_send() -> None:
-    send = Call("0", 1, "send", "float32[3]", rank=0, place="0->1 tag 0")
-    receive = Call("0", 1, "recv", "float32[3]", rank=1, place="0->1 tag 0")
+    send = CollectiveCall("0", 1, "send", "float32[3]", rank=0, place="0->1 tag 0")
+    receive = CollectiveCall("0", 1, "recv", "float32[3]", rank=1, place="0->1 tag 0")
     assert send.matches(receive)
     assert not send.matches(send)
 
 
 def test_a_mismatch_names_ranks_in_order_whoever_finds_it() -> None:
-    one, other = Call("0", 4, "barrier", rank=3), Call("0", 4, "all_reduce", "float32[2]", "sum", rank=1)
+    one, other = (
+        CollectiveCall("0", 4, "barrier", rank=3),
+        CollectiveCall("0", 4, "all_reduce", "float32[2]", "sum", rank=1),
+    )
     assert mismatch(one, other) == mismatch(other, one)
     assert mismatch(one, other).startswith("ranks 1 and 3 do not agree: rank 1 calls all_reduce float32[2] sum")
 
 
 def inside(group: str, number: int, rank: int, since: float = 0.0, place: str = "") -> CallStatus:
-    return CallStatus(Call(group, number, "all_reduce", rank=rank, place=place), inside=True, since_s=since)
+    return CallStatus(CollectiveCall(group, number, "all_reduce", rank=rank, place=place), inside=True, since_s=since)
 
 
 def left(group: str, number: int, rank: int) -> CallStatus:
-    return CallStatus(Call(group, number, "all_reduce", rank=rank), inside=False, since_s=0.0)
+    return CallStatus(CollectiveCall(group, number, "all_reduce", rank=rank), inside=False, since_s=0.0)
 
 
 @given(st.integers(2, 9), st.data())

@@ -5,15 +5,15 @@ from hypothesis import strategies as st
 
 from weft.core.seeds import Seed
 from weft.training.checked_collectives.call_statistics import CallStatistics
-from weft.training.checked_collectives.calls import Call
+from weft.training.checked_collectives.calls import CollectiveCall
 from weft.training.checked_collectives.payload_faults import WireFault, WireFaults
 
 
-def call(step: int, number: int = 0, kind: str = "all_reduce") -> Call:
-    return Call("world", number, kind, step=step)
+def call(step: int, number: int = 0, kind: str = "all_reduce") -> CollectiveCall:
+    return CollectiveCall("world", number, kind, step=step)
 
 
-def hits(fault: WireFault, calls: list[Call], rank: int = 0) -> list[int]:
+def hits(fault: WireFault, calls: list[CollectiveCall], rank: int = 0) -> list[int]:
     """Return which of `calls` the fault hits."""
     faults = WireFaults([fault], rank, Seed(0))
     return [number for number, one in enumerate(calls) if faults.at(one)]

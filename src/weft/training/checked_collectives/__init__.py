@@ -2,7 +2,7 @@
 
 from weft.training.checked_collectives.call_statistics import CallStatistics
 from weft.training.checked_collectives.call_store import HungError, MismatchError, PayloadError
-from weft.training.checked_collectives.calls import Call, CallStatus, Hang, hang
+from weft.training.checked_collectives.calls import CallStatus, CollectiveCall, Hang, hang
 from weft.training.checked_collectives.checked_group import (
     BACKEND,
     CheckedGroup,
@@ -15,6 +15,20 @@ from weft.training.checked_collectives.checked_group import (
 from weft.training.checked_collectives.payload_faults import WireFault
 
 __all__ = [
-    "BACKEND", "Call", "CallStatistics", "CallStatus", "CheckedGroup", "Checks", "Hang", "HungError", "MismatchError",
-    "PayloadError", "Watch", "WireFault", "hang", "mark_step", "register", "watch_of",
+    "BACKEND",
+    "CallStatistics",
+    "CallStatus",
+    "CheckedGroup",
+    "Checks",
+    "CollectiveCall",
+    "Hang",
+    "HungError",
+    "MismatchError",
+    "PayloadError",
+    "Watch",
+    "WireFault",
+    "hang",
+    "mark_step",
+    "register",
+    "watch_of",
 ]  # fmt: skip

@@ -1,9 +1,9 @@
-"""Where ranks leave word of their calls: the store, used so that no rank ever waits for another there.
+"""Calls of all ranks in the rendezvous store, used so that no rank ever waits for another there.
 
-For every call a rank leaves its standing (a message without an answer) and compares its call with that of the first
-rank that made the same numbered one (one atomic compare-and-set). The first arrival's call is the reference; whoever
-comes later and differs is told before it enters, and leaves word for those who already wait. Keys are reused in a ring,
-so the store does not grow. One round trip a call, whatever the number of ranks; no call is delayed by a late peer.
+For every call a rank writes its status (a message without an answer) and compares its call with that of the first rank
+that made the same numbered one (one atomic compare-and-set). The first arrival's call is the reference; whoever comes
+later and differs is refused before it enters, and writes why for those who already wait. Keys are reused in a ring, so
+the store does not grow. One round trip a call, whatever the number of ranks; no call is delayed by a late peer.
 """
 
 import threading
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from weft.core.errors import FailedError, LimitReachedError
-from weft.training.checked_collectives.calls import Call, CallStatus, hang, mismatch
+from weft.training.checked_collectives.calls import CallStatus, CollectiveCall, hang, mismatch
 
 _RING = 64
 _VERDICT = "verdict"
@@ -21,7 +21,7 @@ _GROUPS = "groups"
 _TRANSFER = "/transfer"
 
 
-def _place(call: Call) -> str:
+def _place(call: CollectiveCall) -> str:
     """Return where the standing of `call`'s rank is kept: one place for collectives, one for sends and receives."""
     return f"at/{call.group}/{call.rank}{_TRANSFER if call.place else ''}"
 
@@ -47,28 +47,28 @@ class CallStore:
     rank: int
     """This rank, counted over all ranks."""
     _references: dict[tuple[str, str, int], str] = field(default_factory=dict)
-    _newest: dict[str, Call] = field(default_factory=dict)
+    _newest: dict[str, CollectiveCall] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def announce(self, group: str, members: Sequence[int]) -> None:
-        """Tell that `group` exists, so that a hang can be told over all groups."""
+        """Tell that `group` exists, so that a hang can be explained over all groups."""
         line = f"{group}:{','.join(str(rank) for rank in members)};"
         if members and self.rank == members[0]:
             self.store.append(_GROUPS, line)
 
-    def enter(self, call: Call, *, compare: bool) -> None:
+    def enter(self, call: CollectiveCall, *, compare: bool) -> None:
         """Leave word that this rank enters `call`; raises where another rank called something else there."""
         self._leave_word(call, inside=True)
         if not compare:
             return
         theirs = self._reference(f"call/{call.group}/{call.place}", call.number, call.written())
-        other = Call.read(theirs)
+        other = CollectiveCall.read(theirs)
         if other.number == call.number and other.rank != call.rank and not call.matches(other):
             text = mismatch(call, other)
             self.store.set(f"{_VERDICT}/{call.group}", text)
             raise MismatchError(text)
 
-    def agree(self, call: Call, digest: int) -> None:
+    def agree(self, call: CollectiveCall, digest: int) -> None:
         """Compare the digest of what `call` gave this rank with the first rank's; raises where they differ."""
         mine = f"{call.number} {call.rank} {digest:016x}"
         theirs = self._reference(f"payload/{call.group}", call.number, mine)
@@ -81,12 +81,12 @@ class CallStore:
             self.store.set(f"{_VERDICT}/{call.group}", text)
             raise PayloadError(text)
 
-    def leave(self, call: Call) -> None:
+    def leave(self, call: CollectiveCall) -> None:
         """Leave word that this rank has left `call`, unless it has entered another since."""
         if self._newest.get(_place(call)) is call:
             self._leave_word(call, inside=False)
 
-    def _leave_word(self, call: Call, *, inside: bool) -> None:
+    def _leave_word(self, call: CollectiveCall, *, inside: bool) -> None:
         self._newest[_place(call)] = call
         self.store.set(_place(call), CallStatus(call, inside, time.time()).written())
 
@@ -119,7 +119,7 @@ class CallStore:
             found += [CallStatus.read(self.store.get(key).decode()) for key in places if self.store.check([key])]
         return found, members
 
-    def explained(self, call: Call, waited_s: float) -> str:
+    def explained(self, call: CollectiveCall, waited_s: float) -> str:
         """Return who waits where for whom, as seen by a rank that has waited too long in `call`."""
         found, members = self.standings()
         told = hang(found, members).told(found, time.time())

@@ -1,8 +1,8 @@
 """What one rank asks of a group of ranks, in words that ranks can compare, and who waits for whom when they hang.
 
-A `Call` is everything that must be equal on all ranks of a collective: generation, step, number in the group, kind,
-shapes, dtype, root. It travels as one short line of text. From the last known calls of all ranks, `hang` tells which
-ranks wait where for whom, and which ranks everybody else is waiting for. Pure: no torch, no store, no clock.
+A `CollectiveCall` is everything that must be equal on all ranks of a collective: generation, step, number in the group,
+kind, shapes, dtype, root. It travels as one short line of text. From the last known calls of all ranks, `hang` finds
+which ranks wait where for whom, and which ranks everybody else is waiting for. Pure: no torch, no store, no clock.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +13,7 @@ _FIELDS = 9
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CollectiveCall:
     """One call of a collective, as one rank makes it."""
 
     group: str
@@ -44,7 +44,7 @@ class Call:
         return _SEPARATOR.join(str(part) for part in parts)
 
     @classmethod
-    def read(cls, line: str) -> "Call":
+    def read(cls, line: str) -> "CollectiveCall":
         """Return the call that `written` made `line` of."""
         parts = line.split(_SEPARATOR)
         if len(parts) != _FIELDS:
@@ -52,7 +52,7 @@ class Call:
         group, number, kind, form, detail, generation, step, rank, place = parts
         return cls(group, int(number), kind, form, detail, int(generation), int(step), int(rank), place)
 
-    def matches(self, other: "Call") -> bool:
+    def matches(self, other: "CollectiveCall") -> bool:
         """Return whether two ranks ask for the same thing; a send matches the receive at its other end."""
         ends = {"send": "transfer", "recv": "transfer"}
         mine, theirs = (replace(one, kind=ends.get(one.kind, one.kind), rank=0) for one in (self, other))
@@ -66,7 +66,7 @@ class Call:
         return f"{what} (call {self.number} of {where}; generation {self.generation}, {when})"
 
 
-def mismatch(mine: Call, theirs: Call) -> str:
+def mismatch(mine: CollectiveCall, theirs: CollectiveCall) -> str:
     """Return one sentence that names two ranks and what each of them called."""
     first, second = sorted((mine, theirs), key=lambda call: call.rank)
     return (
@@ -79,7 +79,7 @@ def mismatch(mine: Call, theirs: Call) -> str:
 class CallStatus:
     """Where a rank was last seen on one group."""
 
-    call: Call
+    call: CollectiveCall
     """Its newest call there."""
     inside: bool
     """Whether it still waits in that call."""
@@ -94,7 +94,7 @@ class CallStatus:
     def read(cls, line: str) -> "CallStatus":
         """Return the standing that `written` made `line` of."""
         inside, since, call = line.split(_SEPARATOR, 2)
-        return cls(Call.read(call), inside == "1", float(since))
+        return cls(CollectiveCall.read(call), inside == "1", float(since))
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def _missing(
     return late
 
 
-def _peer(call: Call, members: Sequence[int]) -> list[int]:
+def _peer(call: CollectiveCall, members: Sequence[int]) -> list[int]:
     """Return both ends of a transfer, or all members for a collective."""
     if not call.place:
         return list(members)

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from weft.core.seeds import Seed
 from weft.training.checked_collectives.call_statistics import CallStatistics
 from weft.training.checked_collectives.call_store import CallStore, HungError, MismatchError, PayloadError
-from weft.training.checked_collectives.calls import Call
+from weft.training.checked_collectives.calls import CollectiveCall
 from weft.training.checked_collectives.payload_faults import WireFault, WireFaults
 from weft.training.sdc.digest import fold_digest
 
@@ -63,10 +63,10 @@ class Watch:
 
     checks: Checks
     """What is checked."""
-    desk: CallStore
+    calls: CallStore
     """Where ranks leave word."""
     wire: WireFaults
-    """What this rank suffers on purpose."""
+    """Faults injected into this rank."""
     generation: int = 0
     """Which start of the ranks this is."""
     step: int = -1
@@ -100,7 +100,7 @@ class CheckedWork(_Work):
     """The wait for one call."""
 
     def __init__(
-        self, group: "CheckedGroup", call: Call, inner: Any, tensors: Tensors, outputs: Tensors,
+        self, group: "CheckedGroup", call: CollectiveCall, inner: Any, tensors: Tensors, outputs: Tensors,
         *, hits: Sequence[WireFault],
     ) -> None:  # fmt: skip
         """Wait for `inner`, which fills `outputs` from `tensors`; `hits` are the faults that the call suffers."""
@@ -153,7 +153,7 @@ class CheckedWork(_Work):
             waited = time.monotonic() - self._begun_s
             self._group.raise_verdict(self._call)
             if waited >= limit_s:
-                raise HungError(self._group.watch.desk.explained(self._call, waited)) from error
+                raise HungError(self._group.watch.calls.explained(self._call, waited)) from error
             if slice_s is None or "timed out" not in str(error).lower():
                 raise
             return False
@@ -165,11 +165,11 @@ class CheckedWork(_Work):
         watch.wire.after(self._hits, call, self._outputs)
         watch.account.waited(group.purpose, call.kind, time.monotonic() - start)
         if watch.checks.payloads and call.kind in _SAME_RESULT:
-            watch.desk.agree(call, fold_digest(self._outputs))
-        watch.desk.leave(call)
+            watch.calls.agree(call, fold_digest(self._outputs))
+        watch.calls.leave(call)
 
 
-class _Asked(NamedTuple):
+class _CallRequest(NamedTuple):
     """What a call asks for, besides its tensors."""
 
     kind: str
@@ -189,7 +189,7 @@ class CheckedGroup(_ProcessGroup):
         self.purpose = "world"
         self._name = name
         self._numbers: dict[str, int] = {}
-        watch.desk.announce(name, members)
+        watch.calls.announce(name, members)
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
         """Return the name under which the backend is registered."""
@@ -225,9 +225,9 @@ class CheckedGroup(_ProcessGroup):
         """End the backend."""
         self.inner.shutdown()
 
-    def raise_verdict(self, call: Call) -> None:
+    def raise_verdict(self, call: CollectiveCall) -> None:
         """Raise what another rank found wrong on this group, if anything."""
-        text = self.watch.desk.verdict(call.group)
+        text = self.watch.calls.verdict(call.group)
         if text is not None:
             raise (PayloadError if "different results" in text else MismatchError)(text)
 
@@ -236,19 +236,19 @@ class CheckedGroup(_ProcessGroup):
         self._numbers[place] = number + 1
         return number
 
-    def run(self, asked: _Asked, issue: Callable[[], Any], inputs: Tensors, outputs: Tensors) -> CheckedWork:
+    def run(self, asked: _CallRequest, issue: Callable[[], Any], inputs: Tensors, outputs: Tensors) -> CheckedWork:
         """Compare what is `asked` with the other ranks' calls, `issue` it, and return the wait for its end."""
         watch, kind = self.watch, asked.kind
-        call = Call(
+        call = CollectiveCall(
             self.group_name, self._count(asked.place), kind, _form(inputs) if asked.form is None else asked.form,
-            asked.detail, watch.generation, watch.step, watch.desk.rank, asked.place,
+            asked.detail, watch.generation, watch.step, watch.calls.rank, asked.place,
         )  # fmt: skip
         hits = watch.wire.at(call)
         made = watch.wire.before(hits, call, inputs)
         watch.account.entered(self.purpose, kind, _bytes(inputs))
         if not made:
             return CheckedWork(self, call, _Dropped(watch.deadline_s), inputs, outputs, hits=hits)
-        watch.desk.enter(call, compare=watch.checks.compare)
+        watch.calls.enter(call, compare=watch.checks.compare)
         return CheckedWork(self, call, issue(), inputs, outputs, hits=hits)
 
     def global_rank(self, rank: int) -> int:
@@ -257,13 +257,15 @@ class CheckedGroup(_ProcessGroup):
 
     def send(self, tensors: list[torch.Tensor], peer: int, tag: int) -> CheckedWork:
         """Send a tensor to one rank."""
-        place = f"{self.watch.desk.rank}->{self.global_rank(peer)} tag {tag}"
-        return self.run(_Asked("send", place=place), lambda: self.inner.send(tensors, peer, tag), tensors, ())
+        place = f"{self.watch.calls.rank}->{self.global_rank(peer)} tag {tag}"
+        return self.run(_CallRequest("send", place=place), lambda: self.inner.send(tensors, peer, tag), tensors, ())
 
     def recv(self, tensors: list[torch.Tensor], peer: int, tag: int) -> CheckedWork:
         """Receive a tensor from one rank."""
-        place = f"{self.global_rank(peer)}->{self.watch.desk.rank} tag {tag}"
-        return self.run(_Asked("recv", place=place), lambda: self.inner.recv(tensors, peer, tag), tensors, tensors)
+        place = f"{self.global_rank(peer)}->{self.watch.calls.rank} tag {tag}"
+        return self.run(
+            _CallRequest("recv", place=place), lambda: self.inner.recv(tensors, peer, tag), tensors, tensors
+        )
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int) -> Any:
         """Receive a tensor from any rank; nobody knows from whom, so nothing is compared."""
@@ -339,7 +341,7 @@ def _checked(method: str, how: _Collective) -> Callable[..., CheckedWork]:
         inputs = _flat(given[1]) if len(given) > 1 else outputs
         if len(given) == 1:
             given = [outputs]
-        asked = _Asked(how.kind, how.detail_of(group, opts), how.form_of(inputs, outputs))
+        asked = _CallRequest(how.kind, how.detail_of(group, opts), how.form_of(inputs, outputs))
         return group.run(asked, lambda: getattr(group.inner, method)(*given, opts), inputs, outputs)
 
     return call
@@ -395,9 +397,9 @@ def register(checks: Checks, store: Any, rank: int, generation: int = 0) -> str:
 
     `store` is that of this generation, `rank` this rank's number over all ranks.
     """
-    desk = CallStore(dist.PrefixStore("checked/", store.clone()), rank)
+    calls = CallStore(dist.PrefixStore("checked/", store.clone()), rank)
     wire = WireFaults(checks.faults, rank, Seed(checks.seed))
-    watch = Watch(checks, desk, wire, generation, deadline_s=checks.deadline_s)
+    watch = Watch(checks, calls, wire, generation, deadline_s=checks.deadline_s)
 
     def make(options: Any, _: Any) -> CheckedGroup:
         members = options.global_ranks_in_group or range(options.group_size)

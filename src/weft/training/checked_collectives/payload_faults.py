@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 
 from weft.core.seeds import Seed
-from weft.training.checked_collectives.calls import Call
+from weft.training.checked_collectives.calls import CollectiveCall
 from weft.training.sdc.bit_flips import flip_bit
 
 
@@ -37,21 +37,21 @@ class WireFault:
 
 
 class WireFaults:
-    """The faults that this rank is to suffer."""
+    """The faults injected into this rank."""
 
     def __init__(self, faults: Sequence[WireFault], rank: int, seed: Seed) -> None:
         """Keep those of `faults` that concern `rank`."""
         self._mine = [fault for fault in faults if fault.rank == rank]
         self._seed = seed
         self._counts: dict[tuple[int, str], int] = {}
-        self._done: list[tuple[WireFault, Call]] = []
+        self._done: list[tuple[WireFault, CollectiveCall]] = []
 
     @property
-    def done(self) -> tuple[tuple[WireFault, Call], ...]:
+    def done(self) -> tuple[tuple[WireFault, CollectiveCall], ...]:
         """Return what has happened so far."""
         return tuple(self._done)
 
-    def at(self, call: Call) -> list[WireFault]:
+    def at(self, call: CollectiveCall) -> list[WireFault]:
         """Return what happens to `call`; counts it."""
         if not self._mine:
             return []
@@ -67,7 +67,7 @@ class WireFaults:
         self._done += [(fault, call) for fault in hits]
         return hits
 
-    def before(self, hits: Sequence[WireFault], call: Call, inputs: Sequence[torch.Tensor]) -> bool:
+    def before(self, hits: Sequence[WireFault], call: CollectiveCall, inputs: Sequence[torch.Tensor]) -> bool:
         """Carry out what happens before the exchange; returns whether the call is to be made at all."""
         for fault in hits:
             if fault.action == "delay":
@@ -76,13 +76,13 @@ class WireFaults:
                 self._flip(fault, call, inputs)
         return all(fault.action != "drop" for fault in hits)
 
-    def after(self, hits: Sequence[WireFault], call: Call, outputs: Sequence[torch.Tensor]) -> None:
+    def after(self, hits: Sequence[WireFault], call: CollectiveCall, outputs: Sequence[torch.Tensor]) -> None:
         """Carry out what happens after the exchange."""
         for fault in hits:
             if fault.action == "corrupt_output":
                 self._flip(fault, call, outputs)
 
-    def _flip(self, fault: WireFault, call: Call, tensors: Sequence[torch.Tensor]) -> None:
+    def _flip(self, fault: WireFault, call: CollectiveCall, tensors: Sequence[torch.Tensor]) -> None:
         filled = [tensor for tensor in tensors if tensor.numel()]
         if filled:
             draw = self._seed.stream("wire", fault.action, call.step, call.number)

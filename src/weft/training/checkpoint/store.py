@@ -44,7 +44,7 @@ class Loaded:
 
 
 class SaveHandle:
-    """A save under way."""
+    """A save in flight."""
 
     def __init__(self, step: int) -> None:
         """Begin; `Store.save` makes these."""
@@ -103,7 +103,7 @@ class CheckpointStore:
         """Begin to save `state` as it is now, after `step` steps, and return while it is being written.
 
         `state` maps names to tensors, DTensors, nested dictionaries or anything with `state_dict`; `extra` holds values
-        that JSON can. A save that is still under way is waited for first; its failure is in its own handle and in
+        that JSON can. A save that is still in flight is waited for first; its failure is in its own handle and in
         `failures`.
         """
         self.drain()
@@ -117,7 +117,7 @@ class CheckpointStore:
         return handle
 
     def drain(self) -> None:
-        """Return when no save is under way; what it failed with is in `failures`."""
+        """Return when no save is in flight; what it failed with is in `failures`."""
         if self._in_flight is not None:
             with contextlib.suppress(FailedError):
                 self._in_flight.wait()
@@ -159,7 +159,7 @@ class CheckpointStore:
         return complete(self.folder)
 
     def close(self) -> None:
-        """Wait for a save under way and give the copy's memory back."""
+        """Wait for a save in flight and give the copy's memory back."""
         self.drain()
         self._staging.close()
 

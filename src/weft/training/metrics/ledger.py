@@ -9,7 +9,7 @@ runs ahead, so a class holds device time only where its end waits for the device
 
 - Exposed communication is the time in which a rank *waits* for a collective (`wait`, or a blocking call); transfers
   behind arithmetic cost nothing and are not seen.
-- A pipeline's bubble cannot be told from communication by a stopwatch: both are a wait in a receive. The wait is
+- A pipeline's bubble cannot be measured apart from communication: both are a wait in a receive. The wait is
   entered as exposed communication; of it, `bubble_ps` (the share that the schedule itself leaves empty with stages of
   the measured compute time) is moved to `bubble` with `Ledger.move`, never more than was waited. What stays is what
   transfers and unequal stages cost beyond the schedule.

@@ -5,6 +5,7 @@ own `nn.Module` (`own_model.OwnModel`). Both say how tokens become inputs and a 
 of parameters for the gradient reduction, pipelines, and which rank's copy of a parameter counts.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -73,7 +74,7 @@ class GradientStep(Protocol):
 
 
 @dataclass
-class ParallelModel:
+class ParallelModel(ABC):
     """The part of a model that this rank holds, ready to run steps."""
 
     job: JobSpec
@@ -94,13 +95,13 @@ class ParallelModel:
         """Return inputs and targets of this rank's part of a micro-batch `[micro, length + 1]`."""
         return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
+    @abstractmethod
     def loss_of(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return this rank's part of the mean loss of a micro-batch."""
-        raise NotImplementedError
 
+    @abstractmethod
     def examples(self, order: int) -> tuple[Tensor, Tensor]:
         """Return what enters and leaves this rank's stage number `order`, as tensors without content."""
-        raise NotImplementedError
 
     def full_name(self, name: str) -> str:
         """Return the name in the whole model of a stage's parameter or buffer."""

@@ -126,7 +126,7 @@ class _CutLoss(Function):
 
 
 def _arrived(module: nn.Module, inputs: object, output: Tensor) -> Tensor:
-    """Wait for what a collective brings: compiled blocks would lose the gradient of a tensor that is under way."""
+    """Wait for what a collective brings: compiled blocks would lose the gradient of a tensor in flight."""
     del module, inputs
     return output.clone()
 

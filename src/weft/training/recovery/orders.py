@@ -51,7 +51,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What one rank is told."""
+    """What one rank gets from the supervisor."""
 
     nodes: tuple[int, ...]
     """Failure domain of each rank."""

@@ -69,7 +69,7 @@ class Snapshots:
         self._thread.start()
 
     def wait(self) -> None:
-        """Return when no snapshot is under way."""
+        """Return when no snapshot is in flight."""
         if self._thread is not None:
             self._thread.join()
 

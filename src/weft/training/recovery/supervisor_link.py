@@ -15,7 +15,7 @@ from weft.training.checkpoint.store import CheckpointStore
 from weft.training.recovery.orders import Orders
 from weft.training.recovery.snapshots import Snapshots
 from weft.training.recovery.state_pieces import digest, pieces_of
-from weft.training.recovery.tiers import Fillable, Restored, restore_best
+from weft.training.recovery.tiers import Fillable, RestoredState, restore_best
 from weft.training.sdc.injection import Injector
 
 _BEAT_S = 0.25
@@ -51,11 +51,11 @@ class SupervisorLink:
         """Say which run folder was taken."""
         self._say("folder", folder)
 
-    def recall(self, fillable: Fillable, store: CheckpointStore) -> Restored:
+    def recall(self, fillable: Fillable, store: CheckpointStore) -> RestoredState:
         """Restore the best state that proves good."""
         return restore_best(self._orders, fillable, store)
 
-    def restored(self, found: Restored, state: State) -> None:
+    def restored(self, found: RestoredState, state: State) -> None:
         """Say what was restored, with the digests of what is now in memory."""
         pieces = pieces_of(state())
         digests = {key: digest(piece, tensor) for key, (piece, tensor) in pieces.items()}

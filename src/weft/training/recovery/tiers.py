@@ -2,8 +2,8 @@
 
 All ranks try the same candidate together and agree whether it served. Every piece is verified against the digest that
 was agreed when it was stored; a copy that does not match is replaced by the one in the other failure domain, and where
-no good copy is left the next candidate is tried. What was wrong is told in words. Nothing is changed in the training
-until all pieces of a candidate are proved.
+no good copy is left the next candidate is tried. What was wrong is reported. Nothing is changed in the training until all
+pieces of a candidate are proved.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ Fillable = Callable[[], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class RestoredState:
     """What was restored."""
 
     tier: str
@@ -36,18 +36,18 @@ class Restored:
     """What had to be passed over, in words."""
 
 
-def restore_best(orders: Orders, fillable: Fillable, store: CheckpointStore) -> Restored:
+def restore_best(orders: Orders, fillable: Fillable, store: CheckpointStore) -> RestoredState:
     """Restore the first candidate that proves good; all ranks call it together."""
     notes: list[str] = []
     for candidate in orders.candidates:
         if candidate.tier == START:
-            return Restored(START, 0, tuple(notes))
+            return RestoredState(START, 0, tuple(notes))
         found, problem = _tried(candidate, orders, fillable, store)
         answers = _everybody((found, problem))
         notes += dict.fromkeys(note for found_there, _ in answers for note in found_there)
         wrong = [problem for _, problem in answers if problem is not None]
         if not wrong:
-            return Restored(candidate.tier, candidate.step, tuple(notes))
+            return RestoredState(candidate.tier, candidate.step, tuple(notes))
         notes.append(f"{candidate} was passed over: {wrong[0]}")
     raise FailedError("no state is left that could be restored:\n  " + "\n  ".join(notes))
 

@@ -4,7 +4,7 @@ The columns of a product must add up to the product of the columns' sums, and so
 double precision, so all that may differ is the rounding of the product itself, for which the standard bound holds: an
 element that adds K products is off by at most gamma(K) = K u / (1 - K u) times the sum of their magnitudes (Higham,
 Accuracy and Stability of Numerical Algorithms, section 3.1). What exceeds the bound is wrong for certain; what stays
-below it, the low bits of an element among many, cannot be told from rounding and is not seen. Costs grow with the
+below it, the low bits of an element among many, looks like rounding and is not seen. Costs grow with the
 areas of the matrices, those of the product with their volume.
 """
 
@@ -46,9 +46,9 @@ def suspicious(left: torch.Tensor, right: torch.Tensor, product: torch.Tensor) -
 
 
 def check_products(modules: Iterable[nn.Module], failed: Callable[[str], None]) -> list[Any]:
-    """Check the product of every linear layer among `modules` in the forward pass; `failed` is told which one is wrong.
+    """Check the product of every linear layer among `modules` in the forward pass; returns the handles of the hooks.
 
-    Returns the handles of the hooks.
+    `failed` is called with the name of a layer whose product is wrong.
     """
     handles = []
     for number, module in enumerate(modules):

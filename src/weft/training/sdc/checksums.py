@@ -18,22 +18,22 @@ class MemoryChecksums:
         self._checked: list[tuple[str, torch.Tensor]] = []
 
     def put(self, memory: torch.Tensor) -> None:
-        """Seal `memory` as it is now."""
+        """Take the checksum of `memory` as it is now."""
         self._known[memory.data_ptr()] = fold(memory)
 
     def check(self, memory: torch.Tensor, name: str) -> None:
-        """Break the seal of `memory`, if it has one, and note whether it still fits."""
+        """Compare `memory` with its checksum, if it has one, and drop that."""
         known = self._known.pop(memory.data_ptr(), None)
         if known is not None:
             self._checked.append((name, fold(memory) != known))
 
     def forget(self) -> None:
-        """Drop every seal and every note: what was sealed is not used any more."""
+        """Drop every checksum: the memory is not used any more."""
         self._known.clear()
         self._checked.clear()
 
     def broken(self) -> list[str]:
-        """Return what did not fit its seal since this was last asked."""
+        """Return what did not match its checksum since this was last asked."""
         found = sorted({name for name, differs in self._checked if bool(differs)})
         self._checked.clear()
         return found

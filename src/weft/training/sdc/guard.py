@@ -28,7 +28,7 @@ from weft.training.sdc.checksums import MemoryChecksums
 from weft.training.sdc.digest import fold_digest, folds, joined
 from weft.training.sdc.known_answers import known_answer_test
 from weft.training.sdc.replay import GradientDigest, GradientReplay, Replayer, own_part, schedule
-from weft.training.sdc.verdicts import EvidenceLog, Kind, RankEvidence, describe, from_vote, settle
+from weft.training.sdc.verdicts import EvidenceLog, Kind, SdcEvidence, describe, from_vote, settle
 from weft.training.sdc.voting import vote
 
 _HALF = 2**63
@@ -40,7 +40,7 @@ _CHANGED, _FED, _WITNESSED, _TEST, _REPLAYS = range(5)
 class DivergedError(FailedError):
     """Ranks do not train the same thing any more; carries the evidence."""
 
-    def __init__(self, evidence: Sequence[RankEvidence], words: Mapping[int, int] | None = None) -> None:
+    def __init__(self, evidence: Sequence[SdcEvidence], words: Mapping[int, int] | None = None) -> None:
         """Tell `evidence`, at least one piece; `words` are the digests of weights by rank, where they differ."""
         self.evidence = tuple(evidence)
         self.words = dict(words or {})
@@ -97,9 +97,9 @@ class Copies:
         ]
 
 
-def compare(copies: Copies, words: Mapping[int, Sequence[int]], step: int) -> tuple[RankEvidence, ...]:
+def compare(copies: Copies, words: Mapping[int, Sequence[int]], step: int) -> tuple[SdcEvidence, ...]:
     """Return what the words of all ranks after an update say against any of them."""
-    found: list[RankEvidence] = []
+    found: list[SdcEvidence] = []
     for place, kind in enumerate(_KINDS + _SHARED):
         for ranks in copies.classes(kind):
             found += from_vote({rank: words[rank][place] for rank in ranks}, step, kind)
@@ -135,8 +135,8 @@ class Guard:
         """Guard rank `rank` of `layout`; all ranks make theirs together."""
         self.spec, self.rank = spec, rank
         self.copies = Copies(layout)
-        self.court = EvidenceLog(layout.ranks)
-        self.on_finding: Callable[[tuple[RankEvidence, ...]], None] | None = None
+        self.evidence = EvidenceLog(layout.ranks)
+        self.on_finding: Callable[[tuple[SdcEvidence, ...]], None] | None = None
         """Called with evidence instead of raising, where somebody wants to decide for himself."""
         self._layout, self._seed = layout, seed
         self._group = dist.new_group(group_desc="guard") if layout.ranks > 1 else None
@@ -167,7 +167,7 @@ class Guard:
     def recall(self, step: int, weights: Mapping[int, int]) -> None:
         """Remember an undecided difference: when `step` is done again, its outcome says who was wrong.
 
-        `weights` are the words that each rank gave the first time, `DivergedError.words`. What comes out is in `court`.
+        `weights` are the words that each rank gave the first time, `DivergedError.words`. The outcome is in `evidence`.
         """
         self._recalled[step] = dict(weights)
 
@@ -300,26 +300,26 @@ class Guard:
 
     def _heard(
         self, step: int, gathered: Sequence[Sequence[int]], changed: Sequence[str], failed: str | None
-    ) -> list[RankEvidence]:
+    ) -> list[SdcEvidence]:
         """Return what ranks have found out about themselves."""
         if not any(row[_CHANGED] or row[_TEST] for row in gathered):
             return []
-        found: list[RankEvidence] = []
+        found: list[SdcEvidence] = []
         for rank, (names, products, test) in enumerate(self._tell((list(changed), self._products, failed))):
-            found += [RankEvidence(rank, step, Kind.CHANGED, name) for name in names]
-            found += [RankEvidence(rank, step, Kind.CHECKSUM, name) for name in products]
+            found += [SdcEvidence(rank, step, Kind.CHANGED, name) for name in names]
+            found += [SdcEvidence(rank, step, Kind.CHECKSUM, name) for name in products]
             if test is not None:
-                found.append(RankEvidence(rank, step, Kind.MICRO_TEST, test))
+                found.append(SdcEvidence(rank, step, Kind.MICRO_TEST, test))
         return found
 
     def _judge_fed(
         self, step: int, gathered: Sequence[Sequence[int]], split: MicroBatchSplit,
         tokens: Callable[[int, int], torch.Tensor],
-    ) -> list[RankEvidence]:  # fmt: skip
+    ) -> list[SdcEvidence]:  # fmt: skip
         """Return who computed on other micro-batches than the step's; all ranks read those in doubt once more."""
         fed = {rank: row[_FED] for rank, row in enumerate(gathered)}
         seen = {rank: row[_WITNESSED] for rank, row in enumerate(gathered)}
-        found: list[RankEvidence] = []
+        found: list[SdcEvidence] = []
         for number in compare_fed(self.copies, fed, seen, self._layout.plan.dp):
             what = f"micro-batches of replica {number}"
             again = dict(enumerate(row[0] for row in self._gather([self._witness(step, number, split, tokens)])))
@@ -328,9 +328,9 @@ class Guard:
             found += settle({**witnesses, **claims}, again, step, what)
         return found
 
-    def _judge_replays(self, step: int, gathered: Sequence[Sequence[int]]) -> list[RankEvidence]:
+    def _judge_replays(self, step: int, gathered: Sequence[Sequence[int]]) -> list[SdcEvidence]:
         """Return who computed other gradients than the replicas that did the same work."""
-        found: list[RankEvidence] = []
+        found: list[SdcEvidence] = []
         for place, replay in enumerate(self._replays):
             open_votes: list[tuple[dict[int, int], str]] = []
             for column in self.copies.columns():
@@ -404,12 +404,12 @@ class Guard:
         if step in self._recalled:
             first = self._recalled.pop(step)
             again = {rank: words[rank][0] for rank in first}
-            self.court.hear(settle(first, again, step, "weights, when the step was done again"))
+            self.evidence.add(settle(first, again, step, "weights, when the step was done again"))
         found = compare(self.copies, words, step)
         if found:
             self._act(self._in_detail(step, found), {rank: row[0] for rank, row in words.items()})
 
-    def _in_detail(self, step: int, found: Sequence[RankEvidence]) -> list[RankEvidence]:
+    def _in_detail(self, step: int, found: Sequence[SdcEvidence]) -> list[SdcEvidence]:
         """Return `found` with the names of tensors in place of kinds of state."""
         detailed = [one for one in found if one.what in _SHARED]
         if len(detailed) == len(found):
@@ -425,10 +425,10 @@ class Guard:
                     detailed += from_vote({rank: told_by[rank][place][2] for rank in ranks}, step, name)
         return detailed or list(found)
 
-    def _act(self, found: Sequence[RankEvidence], words: Mapping[int, int] | None = None) -> None:
+    def _act(self, found: Sequence[SdcEvidence], words: Mapping[int, int] | None = None) -> None:
         if not found:
             return
-        self.court.hear(found)
+        self.evidence.add(found)
         if self.on_finding is None:
             raise DivergedError(found, words)
         self.on_finding(tuple(found))

@@ -31,7 +31,7 @@ def guard_of(job: JobSpec, mesh: Mesh) -> Guard | None:
     return Guard(spec, mesh.layout, mesh.rank, Seed(job.seed))
 
 
-class Watched(NamedTuple):
+class GuardedModel(NamedTuple):
     """What a guard watches."""
 
     model: ParallelModel
@@ -42,7 +42,7 @@ class Watched(NamedTuple):
     """Mean loss of a micro-batch's tokens, for replay."""
 
 
-def attach(guard: Guard, watched: Watched, stream: BatchStream, device: torch.device) -> None:
+def attach(guard: Guard, watched: GuardedModel, stream: BatchStream, device: torch.device) -> None:
     """Give the model to the guard, before its gradients are given to the reducer."""
     model = watched.model
     if guard.spec.abft:
@@ -57,7 +57,7 @@ def watch_sums(guard: Guard, reducer: "Reducer | ShardReducer") -> None:
         reducer.watch(guard.checksums)
 
 
-def _replayer(watched: Watched, stream: BatchStream, device: torch.device) -> Replayer:
+def _replayer(watched: GuardedModel, stream: BatchStream, device: torch.device) -> Replayer:
     plan = watched.model.mesh.plan
     for axis in ("pp", "ep", "shard"):
         if getattr(plan, axis) > 1:

@@ -55,7 +55,7 @@ GUILTY_FROM = 1.5
 
 
 @dataclass(frozen=True)
-class RankEvidence:
+class SdcEvidence:
     """One thing that speaks against a rank."""
 
     rank: int
@@ -82,16 +82,16 @@ class Judgement:
     """What."""
     score: float
     """What still counts against it."""
-    evidence: tuple[RankEvidence, ...]
+    evidence: tuple[SdcEvidence, ...]
     """Everything that was seen, oldest first."""
 
 
-def score(evidence: Iterable[RankEvidence], step: int, half_life: float) -> float:
+def score(evidence: Iterable[SdcEvidence], step: int, half_life: float) -> float:
     """Return what `evidence` still weighs at `step`."""
     return sum(WEIGHTS[one.kind] * 0.5 ** (max(0, step - one.step) / half_life) for one in evidence)
 
 
-def judge(evidence: Sequence[RankEvidence], rank: int, step: int, half_life: float = 1000.0) -> Judgement:
+def judge(evidence: Sequence[SdcEvidence], rank: int, step: int, half_life: float = 1000.0) -> Judgement:
     """Return the verdict on `rank` at `step`: guilt stays, suspicion fades."""
     mine = tuple(sorted((one for one in evidence if one.rank == rank), key=lambda one: one.step))
     # Guilt is decided when the last evidence comes in; afterwards waiting does not make a device good again.
@@ -109,10 +109,10 @@ class EvidenceLog:
     """How many there are."""
     half_life: float = 1000.0
     """Steps after which evidence counts half."""
-    evidence: list[RankEvidence] = field(default_factory=list)
+    evidence: list[SdcEvidence] = field(default_factory=list)
     """Everything so far."""
 
-    def hear(self, found: Iterable[RankEvidence]) -> None:
+    def add(self, found: Iterable[SdcEvidence]) -> None:
         """Take evidence."""
         self.evidence += found
 
@@ -129,14 +129,14 @@ class EvidenceLog:
         return tuple(one.rank for one in self.verdicts(step) if one.verdict is RankVerdict.SUSPECT)
 
 
-def from_vote(digests: Mapping[int, int], step: int, what: str) -> tuple[RankEvidence, ...]:
+def from_vote(digests: Mapping[int, int], step: int, what: str) -> tuple[SdcEvidence, ...]:
     """Return what a vote on one piece of work says against the voters."""
     outcome = vote(digests)
     kind = Kind.OUTVOTED if outcome.decided else Kind.TIE
-    return tuple(RankEvidence(rank, step, kind, what) for rank in outcome.odd)
+    return tuple(SdcEvidence(rank, step, kind, what) for rank in outcome.odd)
 
 
-def settle(first: Mapping[int, int], again: Mapping[int, int], step: int, what: str) -> tuple[RankEvidence, ...]:
+def settle(first: Mapping[int, int], again: Mapping[int, int], step: int, what: str) -> tuple[SdcEvidence, ...]:
     """Return who was wrong in an undecided vote, given what the voters get when they repeat the work.
 
     A rank whose second result is wrong too is wrong again; one whose second result is right had a fault that does not
@@ -144,16 +144,16 @@ def settle(first: Mapping[int, int], again: Mapping[int, int], step: int, what: 
     """
     outcome = vote(dict(enumerate((*first.values(), *again.values()))))
     if not outcome.decided:
-        return tuple(RankEvidence(rank, step, Kind.TIE, what) for rank in first)
+        return tuple(SdcEvidence(rank, step, Kind.TIE, what) for rank in first)
     found = []
     for rank, digest in first.items():
         wrong = (digest != outcome.agreed) + (again.get(rank, outcome.agreed) != outcome.agreed)
         if wrong:
-            found.append(RankEvidence(rank, step, Kind.OUTVOTED if wrong == 1 else Kind.REPEATED, what))
+            found.append(SdcEvidence(rank, step, Kind.OUTVOTED if wrong == 1 else Kind.REPEATED, what))
     return tuple(found)
 
 
-def describe(evidence: Sequence[RankEvidence], most: int = 4) -> str:
+def describe(evidence: Sequence[SdcEvidence], most: int = 4) -> str:
     """Return one sentence about what was found at one step: who, in what, and whether anybody knows who is right."""
     lines = []
     for kind in Kind:
