@@ -40,7 +40,7 @@ def _switch(run: Session, guard: Guard, *, on: bool, at_rest: bool) -> None:
     guard.spec = guard.spec.model_copy(update={"at_rest": at_rest})
     guard._rest = None  # noqa: SLF001 - the steps before this one were not guarded
     guard.checksums.forget()
-    run.guard = guard if on else None
+    run.context.guard = guard if on else None
     assert isinstance(run.reducer, Reducer)
     for bucket in run.reducer.buckets:
         bucket.watch = guard.checksums if on and at_rest else None
@@ -100,7 +100,7 @@ def rank(reporter: Reporter, job: JobSpec, folder: str) -> dict[str, Any]:
         if block and place:
             spent[kind].append(time.process_time() - begun)
             own[kind].append(inside.seconds - before)
-    run.guard = guard
+    run.context.guard = guard
     parameters = sum(parameter.numel() for parameter in model.parameters())
     run.close()
     return {

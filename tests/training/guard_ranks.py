@@ -57,7 +57,7 @@ def _suffer(
         for group in optimizer.param_groups:
             group["lr"] *= 1.001
     elif place == "batch":
-        run.stream = _Confused(run.stream, run.done)  # type: ignore[assignment]
+        run.context.stream = _Confused(run.stream, run.done)  # type: ignore[assignment]
     else:
         now["gradient"] = True
 

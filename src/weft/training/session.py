@@ -42,6 +42,7 @@ from weft.training.parallel.sharding import ShardReducer
 from weft.training.rank_context import RankContext
 from weft.training.restore import SessionCheckpoints
 from weft.training.run_metrics import OnLine, RunMetrics
+from weft.training.sdc.guard import Guard
 from weft.training.step import Step
 from weft.training.trained_model import TrainedModel
 
@@ -76,7 +77,7 @@ class Session:
         self.context, self.metrics = context, metrics
         self.job, self.rank, self.ranks = context.job, context.rank, context.ranks
         self.mesh, self.device, self.stream = context.mesh, context.device, context.stream
-        self.ledger, self.guard, self.life = context.ledger, context.guard, context.life
+        self.ledger, self.life = context.ledger, context.life
         self.folder, self.peak = metrics.folder, metrics.peak
         self.evaluations = Evaluations(self.job.evaluation.every)
         self.asked_to_stop = False
@@ -90,6 +91,11 @@ class Session:
         self._replica_seconds: list[list[float]] = []
         self._stepped = False
         self._owns_group = owns_group
+
+    @property
+    def guard(self) -> Guard | None:
+        """Return what checks every step, where the job asks for it."""
+        return self.context.guard
 
     @property
     def trained(self) -> TrainedModel:

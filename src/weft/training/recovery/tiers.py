@@ -2,8 +2,8 @@
 
 All ranks try the same candidate together and agree whether it served. Every piece is verified against the digest that
 was agreed when it was stored; a copy that does not match is replaced by the one in the other failure domain, and where
-no good copy is left the next candidate is tried. What was wrong is reported. Nothing is changed in the training until all
-pieces of a candidate are proved.
+no good copy is left the next candidate is tried. What was wrong is reported. Nothing is changed in the training until
+all pieces of a candidate are proved.
 """
 
 from collections.abc import Callable, Mapping
