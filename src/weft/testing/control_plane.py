@@ -1,7 +1,7 @@
 """A real control plane on this machine: etcd, kube-apiserver and, where wanted, controller manager and scheduler.
 
 For rehearsals, tests and measurements: the programs come from a folder (`make kube-assets` fills one), everything
-listens on loopback, state lives in a temporary folder and goes with it. It runs no kubelets; `acting` plays them.
+listens on loopback, state lives in a temporary folder and goes with it. It runs no kubelets; `kubelets` simulates them.
 """
 
 import contextlib

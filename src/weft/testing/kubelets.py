@@ -1,8 +1,8 @@
-"""simulated nodes: thousands of nodes that heartbeat and move pods through their states, without machines behind them.
+"""Simulated nodes: thousands of nodes that heartbeat and move pods through their states, without machines behind them.
 
-For rehearsals and tests: the server, its objects and everything that is decided are real; only kubelets are played. A
-node is silenced by letting it stop. Leases are renewed at a rate that fits the number of nodes, spread over time. With
-an `Executor` the pods' commands run as processes of this machine.
+For rehearsals and tests: the server, its objects and all decisions are real; only kubelets are simulated. A node is
+silenced by letting it stop. Leases are renewed at a rate that fits the number of nodes, spread over time. With an
+`Executor` the pods' commands run as processes of this machine.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class SimulatedNodes:
     """GPUs in each."""
     pool: str = "weft"
     """The pool that they join."""
-    prefix: str = "acted"
+    prefix: str = "simulated"
     """How their names begin."""
     per_t0: int = 32
     """Nodes under one first-tier switch."""
@@ -74,15 +74,15 @@ def node_object(stage: SimulatedNodes, number: int, now: str) -> dict[str, Any]:
     labels = {
         POOL_LABEL: stage.pool, "kubernetes.io/hostname": stage.name(number), "kubernetes.io/os": "linux",
         "cluster.weft/t0": f"t0-{t0}", "cluster.weft/block": f"block-{t0 // 32}",
-        "topology.kubernetes.io/rack": f"rack-{number // 4}", "cluster.weft/acted": "true",
+        "topology.kubernetes.io/rack": f"rack-{number // 4}", "cluster.weft/simulated": "true",
     }  # fmt: skip
     taints = [{"key": POOL_TAINT, "value": stage.pool, "effect": "NoSchedule"}] if stage.taint else []
     status = {
         "capacity": room, "allocatable": room, "conditions": [ready(now)],
         "addresses": [{"type": "InternalIP", "address": ".".join(str(address >> s & 255) for s in (24, 16, 8, 0))}],
-        "nodeInfo": {"kubeletVersion": "v0-acted", "operatingSystem": "linux", "architecture": "amd64", "machineID": "",
-                     "systemUUID": "", "bootID": "", "kernelVersion": "", "osImage": "acted",
-                     "containerRuntimeVersion": "acted", "kubeProxyVersion": ""},
+        "nodeInfo": {"kubeletVersion": "v0-simulated", "operatingSystem": "linux", "architecture": "amd64",
+                     "machineID": "", "systemUUID": "", "bootID": "", "kernelVersion": "", "osImage": "simulated",
+                     "containerRuntimeVersion": "simulated", "kubeProxyVersion": ""},
     }  # fmt: skip
     meta = {"name": stage.name(number), "labels": labels}
     return {"apiVersion": "v1", "kind": "Node", "metadata": meta, "spec": {"taints": taints}, "status": status}
@@ -90,8 +90,8 @@ def node_object(stage: SimulatedNodes, number: int, now: str) -> dict[str, Any]:
 
 def ready(now: str) -> dict[str, str]:
     """Return the condition of a node that is well."""
-    return {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "acted", "lastHeartbeatTime": now,
-            "lastTransitionTime": now}  # fmt: skip
+    return {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "simulated",
+            "lastHeartbeatTime": now, "lastTransitionTime": now}  # fmt: skip
 
 
 @dataclass
@@ -101,7 +101,7 @@ class Kubelets:
     client: ApiClient
     """The server."""
     stage: SimulatedNodes
-    """What is played."""
+    """What is simulated."""
     silent: set[str] = field(default_factory=set)
     """Nodes that have fallen silent."""
     beats: int = 0
@@ -326,7 +326,7 @@ def _conditions(value: str, now: str) -> list[dict[str, str]]:
 
 
 def _container(state: Mapping[str, Any], *, ready: bool) -> dict[str, Any]:
-    return {"name": "job", "image": "acted", "imageID": "", "ready": ready, "restartCount": 0, "state": state}
+    return {"name": "job", "image": "simulated", "imageID": "", "ready": ready, "restartCount": 0, "state": state}
 
 
 def _now() -> str:
@@ -357,7 +357,7 @@ async def simulate(
 
 
 def checked_count(stage: SimulatedNodes) -> SimulatedNodes:
-    """Refuse a stage that cannot be played."""
+    """Refuse more nodes than can be simulated."""
     most = 60_000
     if not 1 <= stage.nodes <= most:
         raise UsageError(f"--nodes {stage.nodes}: write a number from 1 to {most:,}")

@@ -2,7 +2,7 @@
 
 Every write of ours can be sent twice without harm: objects have names made from what they are for, deletions name the
 uid they mean, changes name the version they saw. So a request whose answer got lost is simply sent again; 429 and 5xx
-are waited out as the server asks, up to a limit. `watching` builds on this; decisions live elsewhere.
+are waited out as the server asks, up to a limit. `reflector` builds on this; decisions live elsewhere.
 """
 
 import asyncio

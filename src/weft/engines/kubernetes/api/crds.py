@@ -1,6 +1,6 @@
 """Our four kinds: what a `WeftJob`, a `Team`, a `NodeHealth` and a `Topology` may say, and their definitions.
 
-What people write is a spec like those of files; the definitions that a server needs are generated from it (`schemas`).
+What people write is a spec like those of files; the definitions that a server needs are generated from it (`openapi`).
 What controllers write down (status) is kept as it is: it is the plain form of `weft.cluster`'s records, and the engine
 reads nothing else after a crash.
 """

@@ -1,4 +1,4 @@
-"""What the engine sees: one cache for each kind, kept true by `watching`, and what has changed since it last looked.
+"""What the engine sees: one cache for each kind, kept true by a `Reflector`, and what has changed since it last looked.
 
 Pods are kept by job, because that is how they are asked for. Nothing here decides or writes.
 """

@@ -1,9 +1,9 @@
-"""Whose nodes are whose while writes are under way: what a crash, or a watch that lags, could make two jobs claim.
+"""Whose nodes are whose while writes are in flight: what a crash, or a watch that lags, could make two jobs claim.
 
 A job's place is written down in its own object, so two places are never written as one. Three rules keep them apart:
 what a job's pods have already shown is taken as true before its old place is; nodes that a gang gives up are written as
 given before somebody else's claim on them is; and no pod is made on a node whose GPUs an older pod still holds
-(`Carrier`). Should two places overlap all the same, the one that is read later leaves. Pure.
+(`reconcile`). Should two places overlap all the same, the one that is read later leaves. Pure.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,7 @@
 """What the engine has in mind for each job, and the status that says it: the intent, written before it is carried out.
 
-An `Entry` joins what the server holds (`seen`) with what was decided (`record`, `placed`). They differ until the status
-has been written; nothing is done for a job meanwhile. Pure but for the entries themselves.
+A `JobEntry` joins what the server holds (`seen`) with what was decided (`record`, `placed`). They differ until the
+status has been written; nothing is done for a job meanwhile. Pure but for the entries themselves.
 """
 
 from collections.abc import Mapping, Sequence

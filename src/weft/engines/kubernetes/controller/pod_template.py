@@ -45,7 +45,7 @@ def port_of(uid: str) -> int:
 
 
 def environment(owner: Owner, body: JobBody, placed: Placed, place: int, around: PodContext) -> dict[str, str]:
-    """Return what the program of a place is told; `inside.spelled_out` makes the variables of it that jobs read."""
+    """Return what the program of a place is told; `pod_main.spelled_out` makes the variables of it that jobs read."""
     gpus = placed.gpus_per_node
     first = placed.nodes[0]
     short = {
@@ -54,7 +54,7 @@ def environment(owner: Owner, body: JobBody, placed: Placed, place: int, around:
         "address": around.addresses.get(first) or first, "port": port_of(owner.uid),
         "devices": list(placed.devices[place]) if placed.devices else [],
     }  # fmt: skip
-    # One variable in place of a dozen: the server keeps a record of each, in every pod; `inside` spells them out.
+    # One variable in place of a dozen: the server keeps a record of each, in every pod; `pod_main` spells them out.
     known = {"WEFT_POD": json.dumps(short, separators=(",", ":")), "WEFT_RUNS": body.runs}
     if body.training is not None:
         known["WEFT_TRAINING"] = json.dumps(body.training.as_written())

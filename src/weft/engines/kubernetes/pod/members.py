@@ -1,4 +1,4 @@
-"""One pod's part of a training: it starts its ranks when the meeting says go and ends them when it says stop.
+"""One pod's part of a training: it starts its ranks when the rendezvous says go and ends them when it says stop.
 
 The ranks are processes of the trainer; they find each other at the store of the first pod. Every start resumes from the
 newest checkpoint on the volume, so the bits are those of a run that nothing happened to.

@@ -148,8 +148,8 @@ async def _in_a_gang(around: PodSettings, job: JobSpec, folder: Path) -> int:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, member.ask)
     tasks = [asyncio.create_task(member.run())]
     if around.place == 0:
-        meeting = Rendezvous(around.address, around.port, around.nodes, first=around.attempt * 1000)
-        tasks.append(asyncio.create_task(meeting.run()))
+        rendezvous = Rendezvous(around.address, around.port, around.nodes, first=around.attempt * 1000)
+        tasks.append(asyncio.create_task(rendezvous.run()))
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:

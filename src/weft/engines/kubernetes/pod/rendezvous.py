@@ -1,6 +1,6 @@
-"""Where the agents of a gang meet: a small server in its first pod that says when to start and when to stop.
+"""The rendezvous of a gang's agents: a small server in its first pod that says when to start and when to stop.
 
-Lines of JSON over TCP. An agent says "here", "idle", "failed" and "done"; the meeting answers "go" with a generation,
+Lines of JSON over TCP. An agent says "here", "idle", "failed" and "done"; it answers "go" with a generation,
 "stop", and "bye". It goes when all are here and idle, stops when one has failed or fallen silent, and begins again when
 the missing one, or another in its place, is here. It starts no processes and knows nothing of training.
 """
@@ -18,7 +18,7 @@ _FAREWELL_S = 2.0
 
 @dataclass
 class GangAgent:
-    """One agent at the meeting."""
+    """One agent that has come."""
 
     writer: asyncio.StreamWriter
     state: str = "idle"
@@ -38,7 +38,7 @@ class Rendezvous:
         self._over = asyncio.Event()
 
     async def run(self) -> None:
-        """Hold the meeting until everybody is done."""
+        """Serve until everybody is done."""
         server = await asyncio.start_server(self._hear, self._address, self._port)
         async with server:
             beat = asyncio.create_task(self._beat())
