@@ -19,8 +19,8 @@ from weft_lab.commands.lab_app import records
 from weft_lab.measurements.bench import (
     BIN_S,
     Rival,
+    StreamRequest,
     StreamResult,
-    Trial,
     calendar,
     mrc_document,
     planned,
@@ -80,7 +80,7 @@ def fabric() -> Iterator[Lab]:
         for mbps in RATES_MBPS:
             rate = mbps * 1_000_000
             made = labs.make(records(), LabSpec(name, small_fabric(4, 4, 2, rate), rate, queue_for(rate)))
-            reached = run_mrc(made, Trial(ENDS, [], 3.0)).reached_overall / (4 * rate)
+            reached = run_mrc(made, StreamRequest(ENDS, [], 3.0)).reached_overall / (4 * rate)
             say(f"4 planes of {mbps} Mb/s: MRC reaches {reached:.0%}")
             if reached >= 0.85 or mbps == RATES_MBPS[-1]:
                 yield made
@@ -126,7 +126,7 @@ def test_losing_a_nic_port_costs_one_quarter_and_healing_brings_it_back(fabric: 
         before, during, after = (result.reached(phase) for phase in range(3))
         return 0.65 * before <= during <= 0.8 * before and after >= 0.9 * before
 
-    result = measured(lambda: run_mrc(fabric, Trial(ENDS, wanted, SECONDS)), good)
+    result = measured(lambda: run_mrc(fabric, StreamRequest(ENDS, wanted, SECONDS)), good)
     assert result.stream.error is None
     assert good(result)
 
@@ -138,7 +138,7 @@ def test_losing_the_receivers_port_costs_one_quarter_too(fabric: Lab):
         before, during, after = (result.reached(phase) for phase in range(3))
         return 0.65 * before <= during <= 0.8 * before and after >= 0.9 * before
 
-    result = measured(lambda: run_mrc(fabric, Trial(ENDS, wanted, SECONDS)), good)
+    result = measured(lambda: run_mrc(fabric, StreamRequest(ENDS, wanted, SECONDS)), good)
     assert result.stream.error is None
     assert good(result)
 
@@ -191,7 +191,7 @@ def test_a_black_holed_t1_is_bypassed(fabric: Lab):
         before, during, after = (result.reached(phase) for phase in range(3))
         return min(during, after) >= 0.9 * before
 
-    result = measured(lambda: run_mrc(fabric, Trial(ENDS, wanted, SECONDS)), good)
+    result = measured(lambda: run_mrc(fabric, StreamRequest(ENDS, wanted, SECONDS)), good)
     assert result.stream.error is None
     assert good(result)
 
@@ -199,7 +199,7 @@ def test_a_black_holed_t1_is_bypassed(fabric: Lab):
 @pytest.mark.parametrize("fault", ["cut link0-p1-i0", "cut link1-p1-i0-u1", "blackhole t1-p1-i1"])
 def test_tcp_stalls_for_as_long_as_its_one_path_is_broken(fabric: Lab, fault: str):
     wanted = [planned(fabric, fault)]
-    result = measured(lambda: run_tcp(fabric, Trial(ENDS, wanted, SECONDS)), lambda _: True)
+    result = measured(lambda: run_tcp(fabric, StreamRequest(ENDS, wanted, SECONDS)), lambda _: True)
     assert result.hit
     assert result.mean(0) > 0
     assert result.mean(1) < 0.1 * result.mean(0)
@@ -214,12 +214,12 @@ def test_one_percent_loss_at_every_nic_costs_mrc_less_than_fifteen_percent(fabri
 
     for _ in range(TRIES):
         lossy(0)
-        free = run_mrc(fabric, Trial(ENDS, [], SECONDS / 2))
-        free_tcp = run_tcp(fabric, Trial(ENDS, [], SECONDS / 2)).overall
+        free = run_mrc(fabric, StreamRequest(ENDS, [], SECONDS / 2))
+        free_tcp = run_tcp(fabric, StreamRequest(ENDS, [], SECONDS / 2)).overall
         lossy(10_000)
-        result = run_mrc(fabric, Trial(ENDS, [], SECONDS))
+        result = run_mrc(fabric, StreamRequest(ENDS, [], SECONDS))
         rivals: tuple[Rival, ...] = ("tcp", "tcp-bbr")
-        tcp = {rival: run_tcp(fabric, Trial(ENDS, [], SECONDS / 2), rival=rival).overall for rival in rivals}
+        tcp = {rival: run_tcp(fabric, StreamRequest(ENDS, [], SECONDS / 2), rival=rival).overall for rival in rivals}
         share = result.overall / free.overall
         say(f"MRC with 1 % loss: {result.overall / 1e6:.0f} of {free.overall / 1e6:.0f} Mb/s, {share:.0%}")
         on_one_path = ", ".join(f"{name} {rate / free_tcp:.0%}" for name, rate in tcp.items())
@@ -237,7 +237,7 @@ def test_denied_paths_are_not_used(fabric: Lab):
     assert [one.health for one in found.sick] == [Health.DEAD]
     denied = found.denials()
     assert denied[ENDS] == [7]
-    result = run_mrc(fabric, Trial(ENDS, [], 2.0), denied=denied)
+    result = run_mrc(fabric, StreamRequest(ENDS, [], 2.0), denied=denied)
     planes = result.stream.statistics["planes"]
     assert [plane["good"] for plane in planes] == [2, 2, 2, 1]
     assert planes[3]["resent"] <= planes[3]["sent"] // 100

@@ -23,7 +23,7 @@ from weft.transport.packets.departures import (
     LATELY_PS,
     OUTWARD,
     Frame,
-    Outgoing,
+    OutgoingPacket,
     ask,
     capture,
     flush,
@@ -107,7 +107,7 @@ def test_without_checks_a_packet_carries_zeros_in_their_place():
 def test_a_control_packet_is_one_piece_and_a_data_packet_three():
     state = state_of()
     end = pack_probe(state.heads, PREFIX, PEER_NUMBER, 5, 0)
-    launch(state, 0, Outgoing(0, 0, end, 0, 0), NOW)
+    launch(state, 0, OutgoingPacket(0, 0, end, 0, 0), NOW)
     posted(state, np.ones(100, np.uint8))
     send_data(state, 0, NOW, 1)
     assert state.tx_msg[:2, 3].tolist() == [1, 3]

@@ -53,7 +53,7 @@ CONTEXT_REQUEST, CONTEXT_RESPONSE = layout.PREFIX + 12 + 6, layout.PREFIX + 12 +
 OUTWARD, INWARD = 0, 1
 
 
-class Outgoing(NamedTuple):
+class OutgoingPacket(NamedTuple):
     """A packet whose headers stand in the ring: what is still to be added, and the path that it takes."""
 
     path: int
@@ -158,7 +158,7 @@ def capture(state: EndpointState, pair: int, frame: Frame, now_ps: int) -> None:
 
 
 @rule
-def launch(state: EndpointState, pair: int, packet: Outgoing, now_ps: int) -> None:
+def launch(state: EndpointState, pair: int, packet: OutgoingPacket, now_ps: int) -> None:
     """Give a packet its EV, its check and its address, and queue it."""
     _apart()
     hub = state.hub[0]
@@ -233,7 +233,7 @@ def send_data(state: EndpointState, pair: int, now_ps: int, most: int) -> int:
         path["sent"] += 1
         path["resent"] += out["retransmission"]
         path["bytes"] += out["length"]
-        launch(state, pair, Outgoing(out["ev"], slot, end, source, out["length"]), now_ps)
+        launch(state, pair, OutgoingPacket(out["ev"], slot, end, source, out["length"]), now_ps)
         sent += 1
     if sent > 0:
         state.peers[pair]["dirty"] = 1
@@ -277,7 +277,7 @@ def send_reply(state: EndpointState, pair: int, now_ps: int) -> None:
     if path < 0 or slot < 0:
         return
     end = pack_reply(state.heads, slot * layout.HEAD_BYTES + layout.PREFIX, state.peers[pair]["remote"], state.reply[0])
-    launch(state, pair, Outgoing(path, slot, end, 0, 0), now_ps)
+    launch(state, pair, OutgoingPacket(path, slot, end, 0, 0), now_ps)
 
 
 @rule
@@ -296,7 +296,7 @@ def send_answer(state: EndpointState, pair: int, operation: int, number: int, va
         EndpointResponse(operation, number, 0, value, state.sender.qp[pair]["local_up"]),
     )
     put16(state.heads, base + CONTEXT_RESPONSE, state.peers[pair]["remote"] & 0xFFFF)
-    launch(state, pair, Outgoing(path, slot, end, 0, 0), now_ps)
+    launch(state, pair, OutgoingPacket(path, slot, end, 0, 0), now_ps)
 
 
 @rule
@@ -309,7 +309,7 @@ def _send_request(state: EndpointState, pair: int, path: int, operation: int, nu
     base = slot * layout.HEAD_BYTES
     end = pack_request(state.heads, base + layout.PREFIX, operation, number, state.sender.qp[pair]["local_up"])
     put16(state.heads, base + CONTEXT_REQUEST, state.peers[pair]["remote"] & 0xFFFF)
-    launch(state, pair, Outgoing(path, slot, end, 0, 0), now_ps)
+    launch(state, pair, OutgoingPacket(path, slot, end, 0, 0), now_ps)
 
 
 @rule
@@ -322,7 +322,7 @@ def _send_control(state: EndpointState, pair: int, kind: int, now_ps: int) -> No
         if slot >= 0:
             at = slot * layout.HEAD_BYTES + layout.PREFIX
             end = pack_probe(state.heads, at, state.peers[pair]["remote"], out["id"], stamp_of(now_ps))
-            launch(state, pair, Outgoing(out["ev"], slot, end, 0, 0), now_ps)
+            launch(state, pair, OutgoingPacket(out["ev"], slot, end, 0, 0), now_ps)
     elif kind == EV_PROBE:
         _send_request(state, pair, out["ev"], OPERATION_EV_PROBE, out["id"], now_ps)
     elif kind == PORT_STATUS:

@@ -14,7 +14,16 @@ from weft.core import quantity
 from weft.core.errors import FailedError, UsageError
 from weft.core.provenance import provenance
 from weft_lab.commands.lab_app import Name, records
-from weft_lab.measurements.bench import BIN_S, PlannedFault, Rival, StreamResult, Trial, planned, run_mrc, run_tcp
+from weft_lab.measurements.bench import (
+    BIN_S,
+    PlannedFault,
+    Rival,
+    StreamRequest,
+    StreamResult,
+    planned,
+    run_mrc,
+    run_tcp,
+)
 from weft_lab.measurements.ping import Trip, ping_by_mrc
 from weft_lab.measurements.rates import binned_bps
 from weft_lab.measurements.stream import TrafficStream, warm_up
@@ -109,7 +118,7 @@ def bench(
     warm_up(_say)
     results: list[StreamResult] = []
     with _screen(live=not json) as watch:
-        trial = Trial(ends, wanted, seconds, watch)
+        trial = StreamRequest(ends, wanted, seconds, watch)
         results.append(run_mrc(lab, trial, size=bytes_each, denied=denied))
         if rival is not None:
             results.append(run_tcp(lab, trial, rival=rival))

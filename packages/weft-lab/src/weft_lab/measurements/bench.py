@@ -46,7 +46,7 @@ class PlannedFault:
 
 
 @dataclass(frozen=True)
-class Trial:
+class StreamRequest:
     """One stream that is asked for."""
 
     ends: tuple[int, int]
@@ -212,7 +212,7 @@ def links_hit(lab: Lab, wanted: Sequence[PlannedFault]) -> set[int]:
 
 def run_mrc(
     lab: Lab,
-    trial: Trial,
+    trial: StreamRequest,
     *,
     size: int = MESSAGE_BYTES,
     denied: Mapping[tuple[int, int], Sequence[int]] | None = None,
@@ -249,7 +249,7 @@ def mrc_document(
     }
 
 
-def run_tcp(lab: Lab, trial: Trial, *, rival: Rival = "tcp") -> StreamResult:
+def run_tcp(lab: Lab, trial: StreamRequest, *, rival: Rival = "tcp") -> StreamResult:
     """Carry a TCP stream over one path of the lab."""
     source, destination = trial.ends
     plane, control = plane_hit(lab, trial.wanted), _CONTROLS[rival]

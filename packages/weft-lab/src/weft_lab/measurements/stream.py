@@ -66,7 +66,7 @@ class TrafficStream:
 
 
 @dataclass
-class _End:
+class _AgentProcess:
     """One end of a stream: its process and what it has said."""
 
     name: str
@@ -125,7 +125,7 @@ def converse(
         deadline = time.monotonic() + START_S
         while time.monotonic() < deadline:
             for key, _ in ready.select(_TICK_S):
-                end: _End = key.data
+                end: _AgentProcess = key.data
                 for message in end.lines():
                     if end is ends[0]:
                         deadline = time.monotonic() + patience_s
@@ -149,10 +149,10 @@ def warm_up(say: Callable[[str], None]) -> None:
 @contextmanager
 def _both_ends(
     lab: Lab, stream: TrafficStream, asked: tuple[dict[str, Any], dict[str, Any]]
-) -> "Iterator[tuple[list[_End], selectors.BaseSelector]]":
+) -> "Iterator[tuple[list[_AgentProcess], selectors.BaseSelector]]":
     """Give both ends of a stream, started and introduced to each other; they are gone afterwards."""
     with ExitStack() as running:
-        ends: list[_End] = []
+        ends: list[_AgentProcess] = []
         for nic, document, role in zip((stream.source, stream.destination), asked, ("sender", "receiver"), strict=True):
             process = subprocess.Popen(
                 (*lab.inside(nic), sys.executable, "-m", _MODULES[stream.kind]),
@@ -160,7 +160,7 @@ def _both_ends(
             )  # fmt: skip
             running.enter_context(process)
             running.callback(process.kill)
-            end = _End(f"{stream.label} {role} at {lab.plan.topology.name_of_node(nic)}", process)
+            end = _AgentProcess(f"{stream.label} {role} at {lab.plan.topology.name_of_node(nic)}", process)
             ends.append(end)
             end.tell(**document, receives=role == "receiver")
         ready = running.enter_context(selectors.DefaultSelector())
@@ -171,12 +171,12 @@ def _both_ends(
         yield ends, ready
 
 
-def _introduce(ends: list[_End], ready: selectors.BaseSelector) -> None:
+def _introduce(ends: list[_AgentProcess], ready: selectors.BaseSelector) -> None:
     """Let both ends say where they are, and tell each where the other is; the receiver first."""
     deadline = time.monotonic() + START_S
     while any(end.place is None for end in ends):
         for key, _ in ready.select(max(0.0, deadline - time.monotonic())):
-            end: _End = key.data
+            end: _AgentProcess = key.data
             for message in end.lines():
                 end.place = message.get("place", end.place)
             if end.ended:
@@ -193,7 +193,7 @@ class _Course:
     """A stream on its way: when its clock started, and what is still in the calendar."""
 
     stream: TrafficStream
-    ends: list[_End]
+    ends: list[_AgentProcess]
     calendar: list[ScheduledFault]
     began_ns: int | None = None
     first: int = 0
@@ -218,7 +218,7 @@ class _Course:
             if now_s >= self.stream.seconds:
                 return
 
-    def _listen(self, end: _End) -> None:
+    def _listen(self, end: _AgentProcess) -> None:
         stream = self.stream
         for message in end.lines():
             if "at_ns" in message and end is self.ends[1]:
@@ -239,7 +239,7 @@ class _Course:
             self.stream.samples.append(Sample(0.0, 0))
 
 
-def _stop(stream: TrafficStream, ends: list[_End], ready: selectors.BaseSelector) -> None:
+def _stop(stream: TrafficStream, ends: list[_AgentProcess], ready: selectors.BaseSelector) -> None:
     """Ask both ends to stop and take their last word; whoever does not answer is ended."""
     for end in ends:
         end.tell(stop=True)
@@ -247,7 +247,7 @@ def _stop(stream: TrafficStream, ends: list[_End], ready: selectors.BaseSelector
     open_ends = {id(end) for end in ends if not end.ended}
     while open_ends and time.monotonic() < deadline and stream.error is None:
         for key, _ in ready.select(_TICK_S):
-            end: _End = key.data
+            end: _AgentProcess = key.data
             for message in end.lines():
                 if "statistics" in message and end is ends[0]:
                     stream.statistics = message["statistics"]
