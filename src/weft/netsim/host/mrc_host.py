@@ -351,7 +351,7 @@ def _pass_time(hosts: HostState, outbox: Outgoing, half: int, now_ps: int) -> No
     give_head(outbox, head)
     set_deadline(hosts, half)
     if hosts.nics.each[half, DUE] <= now_ps:
-        # What is due can not be sent: every plane is down. It is asked again a little later.
+        # What is due cannot be sent: every plane is down. It is asked again a little later.
         hosts.nics.each[half, DUE] = now_ps + hosts.s.params[0]["base_rtt_ps"]
     wake(hosts.nics, half)
 

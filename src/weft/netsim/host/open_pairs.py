@@ -10,7 +10,7 @@ from weft.netsim.host.host_state import Column, HostState
 
 @rule
 def start_pairs(hosts: HostState, words: Column, paths: Column, stride: int, scratch: Column) -> None:
-    """Make the halves of every pair ready; a row of `words` is the chance of its three halves."""
+    """Make the halves of every pair ready; a row of `words` seeds the random streams of its three halves."""
     for pair in range(len(paths)):
         start_sender(hosts.s, pair, words[pair, 0], 0, Paths(paths[pair], stride, scratch))
         start_sender(hosts.b, pair, words[pair, 1], 0, Paths(paths[pair], stride, scratch))

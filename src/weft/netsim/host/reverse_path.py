@@ -38,7 +38,7 @@ def way_back(hosts: HostState, head: Record, half: int, plane: int) -> int:
 
 @rule
 def _echoed(hosts: HostState, head: Record, pair: int) -> int:
-    """Return the EV bits of the packet that is answered, or -1 where its plane can not be used to send."""
+    """Return the EV bits of the packet that is answered, or -1 where its plane cannot be used to send."""
     value = head["value"] if head["kind"] == NACK else hosts.r.qp[pair]["came_ev"]
     qp = hosts.b.qp[pair]
     up = qp["local_up"] & qp["peer_up"]

@@ -128,7 +128,7 @@ class Fabric(NamedTuple):
     rates: Column
     """What the rates grant."""
     link_faults: Column
-    """Share of packets lost out of 2^32, or `DARK`."""
+    """Share of packets lost out of 2^32, or `LINK_DOWN`."""
     nodes: Column
     """One row for each node."""
     t0_of: NDArray[np.int32]

@@ -15,7 +15,7 @@ from weft.fabric.graph.topology import Topology
 from weft.specs.scenario import FaultSpec
 
 Effect = Literal["down", "swallow", "loss", "slow"]
-"""What a port suffers: dark, silently losing everything, losing a share, or sending at a share of its rate."""
+"""What a port suffers: down, silently losing everything, losing a share, or sending at a share of its rate."""
 
 _KINDS: dict[str, tuple[tuple[Kind, ...], Effect]] = {
     "link-down": (("link",), "down"),
@@ -58,22 +58,22 @@ class Reconvergence:
     def __init__(self, late_ps: int | None, changes: Sequence[LinkFaultChange]) -> None:
         seen = () if late_ps is None else (change for change in changes if change.effect == "down")
         self._news = [((late_ps or 0) + change.at_ps, change) for change in seen]
-        self._told = 0
+        self._learned = 0
         self._faults: dict[int, int] = {}
 
     def next_ps(self) -> int | None:
         """Return when routing learns something next."""
-        return self._news[self._told][0] if self._told < len(self._news) else None
+        return self._news[self._learned][0] if self._learned < len(self._news) else None
 
     def dead(self, now_ps: int) -> frozenset[int] | None:
         """Return all links that routing now knows to be dead, or nothing where that is no news."""
-        before = self._told
-        while self._told < len(self._news) and self._news[self._told][0] <= now_ps:
-            change = self._news[self._told][1]
-            self._told += 1
+        before = self._learned
+        while self._learned < len(self._news) and self._news[self._learned][0] <= now_ps:
+            change = self._news[self._learned][1]
+            self._learned += 1
             for link in change.links:
                 self._faults[link] = self._faults.get(link, 0) + (1 if change.begins else -1)
-        return None if self._told == before else frozenset(link for link, faults in self._faults.items() if faults)
+        return None if self._learned == before else frozenset(link for link, faults in self._faults.items() if faults)
 
 
 def changes_of(faults: tuple[FaultSpec, ...], topology: Topology) -> tuple[LinkFaultChange, ...]:
