@@ -1,4 +1,4 @@
-"""The protocol as rules over columns: every event of a queue pair, and what it changes.
+"""The protocol as rules over columns: sender, receiver, acknowledgements, recovery, entropy values, congestion.
 
 - `settings`: the row of numbers that all rules read, made from an `MrcSpec`.
 - `evs`, `skipping`: entropy values, their four states, the rotation, replacement and readmission.
