@@ -169,7 +169,7 @@ def plan_job(
     gpu_hour_cents: float = GPU_HOUR_CENTS,
 ) -> PlanReport:
     """Return what `job` would do on `site`, or raise with what is in the way and the nearest change."""
-    asked = _Asked(site, job, practice or practice_of(job, site), gpu_hour_cents)
+    asked = _PlanRequest(site, job, practice or practice_of(job, site), gpu_hour_cents)
     work, machine, habits = asked.work, asked.machine, asked.practice
     own = None
     if job.plan != "auto" and not fixed:
@@ -181,7 +181,7 @@ def plan_job(
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _PlanRequest:
     """What a report is asked about."""
 
     site: SiteSpec
@@ -198,7 +198,7 @@ class _Asked:
         return Workload(dimensions_of(self.job.model), self.job.batch.sequences, self.job.batch.length)
 
 
-def _report(asked: _Asked, outcome: SearchResult, own: Scored | None) -> PlanReport:
+def _report(asked: _PlanRequest, outcome: SearchResult, own: Scored | None) -> PlanReport:
     site, job, machine, work, practice = asked.site, asked.job, asked.machine, asked.work, asked.practice
     chosen = own if own is not None else outcome.best
     plan = chosen.plans.take([0])
