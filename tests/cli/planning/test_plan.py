@@ -21,7 +21,7 @@ def test_plans_are_printed_for_people(capsys: pytest.CaptureFixture[str]):
         "valid plans",
         "peak GPU memory of the first plan",
         "goodput",
-        "ways to smooth it",
+        "power mitigations",
         "where the axes run",
     ):
         assert words in out
