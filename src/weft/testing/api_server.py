@@ -33,7 +33,7 @@ _LEASES = "kube-node-lease"
 
 
 @dataclass
-class Fault:
+class ServerFault:
     """A fault that is planned: the next `times` requests that match are spoilt."""
 
     status: int
@@ -93,7 +93,7 @@ class FakeApiServer:
         """Begin empty, with weft's CRDs served unless asked otherwise."""
         self.store = ObjectStore(self.now, seed)
         self.trouble = Trouble()
-        self.planned: list[Fault] = []
+        self.planned: list[ServerFault] = []
         self.crash: Crash | None = None
         self.requests: Counter[str] = Counter()
         """Requests by method and plural, such as "POST pods"."""
@@ -130,9 +130,9 @@ class FakeApiServer:
         """Return a client that needs no socket."""
         return InProcessClient(self, self.access(token), agent=agent, **more)
 
-    def fail(self, status: int, method: str = "", path: str = "", **more: Any) -> Fault:
+    def fail(self, status: int, method: str = "", path: str = "", **more: Any) -> ServerFault:
         """Plan a fault for the next request that matches."""
-        self.planned.append(Fault(status, method, path, **more))
+        self.planned.append(ServerFault(status, method, path, **more))
         return self.planned[-1]
 
     def mute(self, plural: str, *, muted: bool = True) -> None:
@@ -174,7 +174,7 @@ class FakeApiServer:
                 self.crash.reached.set()
                 await asyncio.Event().wait()
 
-    def _fault(self, call: Call, method: str = "") -> Fault | None:
+    def _fault(self, call: Call, method: str = "") -> ServerFault | None:
         method = method or call.method
         for one in self.planned:
             if one.times and one.method in ("", method) and one.path in call.path:
@@ -182,15 +182,15 @@ class FakeApiServer:
                 return one
         trouble, guarded = self.trouble, b'"resourceVersion"' in (call.data or b"")
         drawn = (
-            (trouble.too_many, Fault(429, retry_after_s=1)), (trouble.failed, Fault(500)),
-            (trouble.lost, Fault(500, done=True)), (trouble.conflict * guarded, Fault(409)),
+            (trouble.too_many, ServerFault(429, retry_after_s=1)), (trouble.failed, ServerFault(500)),
+            (trouble.lost, ServerFault(500, done=True)), (trouble.conflict * guarded, ServerFault(409)),
         )  # fmt: skip
         if method != "WATCH":
             for share, fault in drawn:
                 if share and self._random.random() < share:
                     return fault
         elif trouble.gone and self._random.random() < trouble.gone:
-            return Fault(410)
+            return ServerFault(410)
         return None
 
     def _do(self, call: Call) -> Answer:

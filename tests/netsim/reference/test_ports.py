@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from weft.netsim.model.faults import LOSS_ONE, SLOW_ONE, LinkFaultChange
 from weft.netsim.model.network import QueueLimits, grants
 from weft.netsim.reference.packets import SimPacket
-from weft.netsim.reference.ports import DROPPED, QUEUED, TRIMMED, Hop, Port
+from weft.netsim.reference.ports import DROPPED, QUEUED, TRIMMED, Port, PortHop
 
 FRAME = 4262
 SLOT_PS = 340_960
@@ -14,7 +14,7 @@ RATE = 100 * 10**9
 
 
 def port(*, rate: int = RATE, low: int = 2 * FRAME, high: int = 4 * FRAME, data: int = 8 * FRAME, control: int = 1000):
-    return Port(0, rate, 0, QueueLimits(low, high, data, control), Hop(stage=1, last_hop=False, header=166))
+    return Port(0, rate, 0, QueueLimits(low, high, data, control), PortHop(stage=1, last_hop=False, header=166))
 
 
 def packet(size: int = FRAME, *, control: int = 0, key: int = 0):

@@ -5,6 +5,6 @@ actions out; `failure_domains` are the emulated nodes with their memory, `snapsh
 `incidents` writes down what each failure cost, `chaos` injects faults.
 """
 
-from weft.engines.supervisor.supervisor import Supervisor, survive
+from weft.engines.supervisor.rank_supervisor import Supervisor, survive
 
 __all__ = ["Supervisor", "survive"]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.engines.supervisor.cpu_contention import Ticks, others_share, ticks
-from weft.engines.supervisor.supervisor import Supervisor
+from weft.engines.supervisor.rank_supervisor import Supervisor
 from weft.planning.calibration.step_probes import ProbeTime
 from weft.specs import JobSpec, load_job
 from weft.training.run_dir import records

@@ -12,7 +12,7 @@ QUEUED, TRIMMED, DROPPED = 0, 1, 2
 """What became of a packet that wanted into a queue."""
 
 
-class Hop(NamedTuple):
+class PortHop(NamedTuple):
     """Where on a path a port stands."""
 
     stage: int
@@ -26,7 +26,7 @@ class Hop(NamedTuple):
 class Port:
     """The sending side of a link: control packets first, data packets after them, both first in first out."""
 
-    def __init__(self, number: int, rate_bps: int, delay_ps: int, limits: QueueLimits, hop: Hop) -> None:
+    def __init__(self, number: int, rate_bps: int, delay_ps: int, limits: QueueLimits, hop: PortHop) -> None:
         self.number = number
         self.full_rate_bps = self.rate_bps = rate_bps
         self.delay_ps = delay_ps

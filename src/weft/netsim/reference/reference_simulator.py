@@ -20,7 +20,7 @@ from weft.netsim.model.queue_pairs import FlowEvent
 from weft.netsim.model.records import Counts, Miss, RunRecords, Timeline
 from weft.netsim.reference.packets import SimPacket
 from weft.netsim.reference.port_pauses import Pauses
-from weft.netsim.reference.ports import DROPPED, QUEUED, Hop, Port
+from weft.netsim.reference.ports import DROPPED, QUEUED, Port, PortHop
 from weft.netsim.reference.uplinks import Uplinks
 from weft.netsim.transports.base import EndpointOutcome, Endpoints, Sent
 
@@ -364,7 +364,7 @@ def _make_ports(network: Network) -> list[Port]:
     return [
         Port(
             number, rates[number // 2], delays[number], known[ends[number]],
-            Hop(stages[number], ends[number][1], network.frames.header),
+            PortHop(stages[number], ends[number][1], network.frames.header),
         )
         for number in range(network.ports)
     ]  # fmt: skip
