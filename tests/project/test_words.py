@@ -114,45 +114,22 @@ NOT_YET: dict[str, tuple[str, ...]] = {
     r"\btold\b": (
         "cluster",
         "engines",
-        "mrc",
         "netsim",
-        "packages",
         "training",
         "transport",
     ),
     r"\[.told.\]|\.told\b|\btold(?: =|:|\[)|def told\b|\w_told\b": (
         "engines",
-        "mrc",
-        "netsim",
-        "packages",
-        "training",
-    ),
-    r"\bunder way\b": (
-        "engines",
-        "mrc",
         "netsim",
         "training",
-        "transport",
-    ),
-    r"\bmeetings?\b": (
-        "engines",
-        "netsim",
-    ),
-    r"import \w+ as words\b": ("engines",),
-    r"\bway back\b": (
-        "mrc",
-        "training",
-        "transport",
     ),
     r"\bHalves\b|\bhalves\.\w|\bhalves\[|halves:": ("netsim",),
-    r"(?<![Dd]ata )(?<!fact )\bsheets?\b": ("netsim",),
-    r"\bdesks?\b": (
-        "netsim",
-        "training",
-    ),
+    r"\bunder way\b": ("netsim",),
     r"(?<!without )\bharms?\b": ("netsim",),
-    r"\bDARK\b|\bdark port|\bdarken": ("netsim",),
-    r"\bcourt\b": ("training",),
+    r"\bway back\b": (
+        "training",
+        "transport",
+    ),
 }
 """Patterns that a place still has: a folder of src/weft, `packages` or `pages`; to be empty."""
 
