@@ -22,7 +22,7 @@ def test_plans_are_printed_for_people(capsys: pytest.CaptureFixture[str]):
         "peak GPU memory of the first plan",
         "goodput",
         "power mitigations",
-        "where the axes run",
+        "placement of the mesh axes",
     ):
         assert words in out
 
