@@ -1,5 +1,6 @@
 """Endpoints that run MRC's rules: MRC itself, and what differs from it in how it sprays and what it reacts to."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -123,7 +124,7 @@ def hashed(spray: Spray, evs: int, network: Network, seed: Seed) -> Spray:
 
 
 @dataclass(frozen=True)
-class SprayedTransport(Generic[SpecT]):
+class SprayedTransport(ABC, Generic[SpecT]):
     """What transports on MRC's rules share; each says which parameters these have and how EVs are chosen."""
 
     spec: SpecT
@@ -151,13 +152,13 @@ class SprayedTransport(Generic[SpecT]):
         """Return how large its packets are around `payload` bytes: MRC's, so that only the choice of paths differs."""
         return frames_of(payload, self.forwarding)
 
+    @abstractmethod
     def protocol(self, network: Network) -> MrcSpec:
         """Return the parameters of MRC's rules, before they are fitted to the fabric."""
-        raise NotImplementedError
 
+    @abstractmethod
     def spray(self, network: Network, seed: Seed) -> Spray:
         """Return how senders choose EVs."""
-        raise NotImplementedError
 
     def open(self, network: Network, pairs: Sequence[Pair], seed: Seed, *, fast: bool) -> "SprayedEndpoints":
         """Return the endpoints of `pairs`."""
