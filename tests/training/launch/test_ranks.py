@@ -64,7 +64,7 @@ def _kept(processors: list[int], rank: int, ranks: int) -> set[int]:
     [
         ("usage", UsageError, "ask rightly"),
         ("bug", FailedError, "ZeroDivisionError: a bug"),
-        ("kill", FailedError, "rank 1 ended silently \\(signal SIGKILL\\)"),
+        ("kill", FailedError, "rank 1 died \\(signal SIGKILL\\)"),
     ],
 )
 def test_a_rank_that_fails_is_heard_and_ends_all(how: str, error: type[Exception], message: str):
