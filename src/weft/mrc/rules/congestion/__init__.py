@@ -1,8 +1,8 @@
-"""How large the window is: one file for each algorithm behind three questions, chosen by a number.
+"""How large the window is: a fixed window, or NSCC, behind three questions, chosen by a number.
 
-An algorithm answers to an acknowledgement, a trimmed packet and a lost one by moving `cwnd`, bytes that may be under
-way; whether a packet may go is the same for all. Compiled code holds no functions in a table of names, so the choice is
-the position in `ALGORITHMS`.
+An algorithm answers to an acknowledgement, a trimmed packet and a lost one by moving `cwnd`, bytes that may be in
+flight; whether a packet may go is the same for all. Compiled code holds no functions in a table of names, so the
+choice is the position in `ALGORITHMS`.
 """
 
 from weft.core.compile.rules import rule
