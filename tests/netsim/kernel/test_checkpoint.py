@@ -145,7 +145,7 @@ def test_an_interrupted_command_goes_on_where_it_was(tmp_path: Path):
     series.unlink()
     code, out, errors = simulated(*kept, cut=True)
     assert (code, json.loads(out)["interrupted"]) == (130, True)
-    assert "the same command goes on from" in errors
+    assert "the same command resumes from" in errors
     assert bins.startswith(series.read_text())
     code, _, errors = simulated(*kept, "--seed", "9")
     assert (code, "another scenario, seed" in errors) == (2, True)

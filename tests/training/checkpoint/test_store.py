@@ -239,8 +239,8 @@ def limit_files() -> None:
 FULL_DISK = """
     import sys, torch
     from weft.core.errors import FailedError
-    from weft.training.checkpoint.store import Store
-    store = Store(sys.argv[1], keep=1)
+    from weft.training.checkpoint.store import CheckpointStore
+    store = CheckpointStore(sys.argv[1], keep=1)
     store.save(1, {"w": torch.ones(10)}, {}).wait()
     handle = store.save(2, {"w": torch.ones(int(sys.argv[2]))}, {})
     try:
@@ -316,13 +316,13 @@ POWER_CUTS = """
     import json, os, random, signal, sys
     from pathlib import Path
     import torch
-    from weft.training.checkpoint.store import Store
+    from weft.training.checkpoint.store import CheckpointStore
 
     WATCHED = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.listdir", "os.scandir", "shutil.rmtree")
     root, cuts = Path(sys.argv[1]), int(sys.argv[2])
 
     def child(folder, cut_at):
-        store, seen = Store(folder, keep=2), 0
+        store, seen = CheckpointStore(folder, keep=2), 0
         for step in (1, 2):
             store.save(step, {"w": torch.full((8,), float(step))}, {"step": step}).wait()
 
@@ -353,7 +353,7 @@ POWER_CUTS = """
         folder = root / str(seed)
         status = outcome(folder, cut_at)
         state = {"w": torch.zeros(8)}
-        store = Store(folder)
+        store = CheckpointStore(folder)
         left = len(list(folder.glob(".*.part")))
         loaded = store.load(state)
         right = bool((state["w"] == float(loaded.step)).all()) and loaded.extra == {"step": loaded.step}

@@ -18,8 +18,8 @@ WORLDS = """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
     from weft.core.errors import FailedError
-    from weft.training import digests
-    from weft.training.checkpoint.store import Store
+    from weft.training.checkpoint import tensor_digests
+    from weft.training.checkpoint.store import CheckpointStore
 
     # DTensor and its friends import much at their first use: once here instead of once in every child.
     dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
@@ -71,25 +71,25 @@ WORLDS = """
         return all(torch.equal(local(state[name]), local(wanted[name])) for name in wanted)
 
     def save(rank, mesh):
-        store = Store(root / f"by-{mesh.size()}")
+        store = CheckpointStore(root / f"by-{mesh.size()}")
         store.save(4, {"model": cut(mesh, 1.0), f"stage {rank}": {"w": torch.full((3,), float(rank))}}, {"a": 1}).wait()
         return store.steps()
 
     def load(source):
         def loading(rank, mesh):
             state = {"model": cut(mesh, 0.0)}
-            loaded = Store(root / source).load(state)
+            loaded = CheckpointStore(root / source).load(state)
             return [loaded.step, dict(loaded.extra), same(state["model"], cut(mesh, 1.0))]
         return loading
 
     def alone(source, stages):
         state = {"model": whole(0.0), **{f"stage {rank}": {"w": torch.zeros(3)} for rank in range(stages)}}
-        loaded = Store(root / source).load(state)
+        loaded = CheckpointStore(root / source).load(state)
         right = all(bool((state[f"stage {rank}"]["w"] == rank).all()) for rank in range(stages))
         return [loaded.step, same(state["model"], whole(1.0)), right]
 
     def fail_on_one(rank, mesh):
-        store = Store(root / "by-2")
+        store = CheckpointStore(root / "by-2")
         if rank == 1:
             resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
         state = {"model": distribute_tensor(torch.ones(20_000), mesh, [Shard(0)])}
@@ -107,15 +107,15 @@ WORLDS = """
             victim.write_bytes(content)
         dist.barrier()
         try:
-            Store(root / "by-3").load({"model": cut(mesh, 0.0)})
+            CheckpointStore(root / "by-3").load({"model": cut(mesh, 0.0)})
         except FailedError as error:
             return str(error)
 
     def tensors(source):
-        ((_, manifest),) = Store(root / source).entries()
+        ((_, manifest),) = CheckpointStore(root / source).entries()
         return {name: entry.digest for name, entry in manifest.tensors.items() if name.startswith("model.")}
 
-    alone_store = Store(root / "by-none")
+    alone_store = CheckpointStore(root / "by-none")
     alone_store.save(4, {"model": whole(1.0)}, {"a": 1}).wait()
     found = {
         "save 2": world(2, save), "save 3": world(3, save),
@@ -123,7 +123,7 @@ WORLDS = """
         "3 to 2": world(2, load("by-3")), "none to 2": world(2, load("by-none")),
         "2 to none": alone("by-2", 2), "3 to none": alone("by-3", 3), "none to none": alone("by-none", 0),
         "digests": [tensors(source) for source in ("by-none", "by-2", "by-3")],
-        "of wide": digests.tensor_digest(WIDE),
+        "of wide": tensor_digests.tensor_digest(WIDE),
         "fail": world(2, fail_on_one), "damaged": world(2, damaged),
         "left": [path.name for path in (root / "by-2").glob(".*.part")],
     }
@@ -174,7 +174,7 @@ POWER_CUTS = """
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor
-    from weft.training.checkpoint.store import Store
+    from weft.training.checkpoint.store import CheckpointStore
 
     # DTensor and its friends import much at their first use: once here instead of once in every child.
     dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
@@ -188,7 +188,7 @@ POWER_CUTS = """
         dist.init_process_group("gloo", rank=rank, world_size=2, timeout=timedelta(seconds=60),
                                 store=dist.FileStore(str(folder) + ".store", 2))
         mesh = init_device_mesh("cpu", (2,))
-        store, seen = Store(folder, keep=2), 0
+        store, seen = CheckpointStore(folder, keep=2), 0
 
         def save(step):
             state = {"w": distribute_tensor(torch.full((9,), float(step)), mesh, [Shard(0)])}
@@ -232,7 +232,7 @@ POWER_CUTS = """
         folder = root / str(seed)
         status = world(folder, cutter, chance.randrange(1, events[cutter] + 1))
         state = {"w": torch.zeros(9)}
-        loaded = Store(folder).load(state)
+        loaded = CheckpointStore(folder).load(state)
         found.append([status, loaded.step, len(loaded.skipped), bool((state["w"] == float(loaded.step)).all())])
     print(json.dumps([events, found]))
 """
