@@ -17,7 +17,7 @@ MOST_PARAMETERS, MOST_WITH_A_REASON = 6, 12
 MOST_BARE_ANY = 0.03
 LEAST_COMMENTS = 0.03
 MOST_LINES, LEAST_TESTED = 85_000, 0.59
-"""A ceiling and a floor. The ceiling has room for capabilities that are being added; what stood at 65,000 is to shrink."""
+"""A ceiling and a floor. The ceiling has room for capabilities that are being added; 65,000 is to shrink."""
 MANY_PARAMETERS = {"api.simulate": "the options of `weft simulate`, each by its own name, for people at a prompt"}
 """Functions outside the command line that take more than six arguments, and why."""
 

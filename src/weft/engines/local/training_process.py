@@ -33,8 +33,8 @@ class JobSupervisor(Supervisor):
         """Return the process number of each slot's rank."""
         if self._generation is None:
             return {}
-        pairs = zip(self._generation.slots, self._generation.children, strict=True)
-        return {slot.number: child.process.pid for slot, child in pairs}
+        processes = self.host.processes()
+        return {slot.number: processes[rank] for rank, slot in enumerate(self._generation.slots) if rank in processes}
 
 
 class ProgressWriter:

@@ -6,7 +6,7 @@ Losing a node kills its keeper, so its memory is really gone. Nothing here decid
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,14 @@ _ANSWER_S = 30.0
 class Domains:
     """The keepers of a run."""
 
-    def __init__(self, count: int) -> None:
-        """Start a keeper for each of `count` nodes."""
+    def __init__(self, nodes: Sequence[int]) -> None:
+        """Start a keeper for each of `nodes`."""
         self._room = Path(tempfile.mkdtemp(prefix="weft-"))
         self._disks: Path | None = None
         self._keepers: dict[int, tuple[Any, Any, str]] = {}
         self._starts = 0
         self._generation = 0
-        for node in range(count):
+        for node in nodes:
             self.start(node)
 
     def start(self, node: int) -> None:

@@ -1,8 +1,8 @@
 """The shell around `cluster.recovery.machine`: it waits on processes, pipes and the clock, and acts.
 
-One thread, one loop: what is ready becomes events, events become actions, actions are carried out. The store through
-which ranks find each other is owned here and has a prefix for each generation, so no rank's death takes it away and no
-generation reads another's addresses. Processes are killed, never asked to abort: a collective in flight does not hear.
+One thread, one loop: what is ready becomes events, events become actions, actions are carried out. Ranks
+are reached through a `RankHost` alone: this machine's fork server unless another one is given. The store through which
+ranks find each other has a prefix for each generation, so no generation reads another's addresses.
 """
 
 import contextlib
@@ -21,15 +21,16 @@ from weft.core.clock import SystemClock
 from weft.core.errors import FailedError, LimitReachedError, UsageError
 from weft.core.units import PICOSECONDS_PER_SECOND
 from weft.engines.supervisor.chaos import Chaos, damage_checkpoint, lose_store
-from weft.engines.supervisor.failure_domains import Domains
+from weft.engines.supervisor.fork_server_host import ForkServerHost, RankProgram
 from weft.engines.supervisor.generation import Generation
 from weft.engines.supervisor.incidents import IncidentLog
+from weft.engines.supervisor.rank_host import DomainLost, Heard, RankHost, RankSaid, RankStart
 from weft.engines.supervisor.rank_layout import TRAIN, RankMain, narrowed, policy_of, slots_of
 from weft.engines.supervisor.snapshots import AGREED, SnapshotIndex
 from weft.specs import JobSpec, load_job
 from weft.specs.faults import Fault, FaultsSpec, refuse_planes, resolved
 from weft.training import run_dir
-from weft.training.launch.ranks import RankSetting, open_store, spawn, start_fork_server, stop_on_signal
+from weft.training.launch.ranks import stop_on_signal
 from weft.training.parallel.auto_plan import planned
 from weft.training.recovery.agreement import agree, first_difference
 from weft.training.recovery.orders import START, Candidate, Orders
@@ -55,7 +56,7 @@ class Supervisor:
         assert plan != "auto"
         self._plan = plan
         given = {"job": job, "folder": str(folder), "resume": resume}
-        self._target, self._arguments = main.target, given if main.arguments is None else dict(main.arguments)
+        arguments = given if main.arguments is None else main.arguments
         self._on_line = on_line
         recovery = job.recovery
         self._slots = slots_of(self._plan.ranks, recovery.spares, recovery.domains)
@@ -63,6 +64,8 @@ class Supervisor:
         refuse_planes(wanted, job.backend)
         self._chaos = Chaos(resolved(wanted, ranks=self._plan.ranks, nodes=recovery.domains, steps=job.steps))
         self._clock = SystemClock()
+        program = RankProgram(main.target, arguments, job.backend, checks_of(job))
+        self.host: RankHost = ForkServerHost(program, range(recovery.domains), self._clock)
         self.survival = RecoveryMachine(policy_of(job, plan, main.rule), self._slots)
         self.records = IncidentLog(self._clock)
         self._memory = SnapshotIndex()
@@ -95,30 +98,24 @@ class Supervisor:
 
     def run(self) -> dict[str, Any]:
         """Run to the end and return rank 0's result with recoveries, incidents and goodput; raise what ended it."""
-        start_fork_server()
-        self._store = open_store()
-        self._domains = Domains(self._job.recovery.domains)
+        self._store = self.host.open()
         if self._folder is not None:
-            self._domains.use(self._folder / _LOCAL)
+            self.host.memory.use(self._folder / _LOCAL)
         failure: str | None = "it was interrupted"
         try:
             with stop_on_signal(self._ask):
                 failure = self._loop()
         finally:
-            if self._generation is not None:
-                self._leave(self._generation, failed=failure is not None)
-            self._domains.close()
+            if failure is not None:
+                self.host.end()
+            else:
+                self.host.finish(_GRACE_S)
+            self.host.close()
         if failure is not None and self._asked:
             raise KeyboardInterrupt
         if failure is not None:
             raise self._error(failure)
         return self._result()
-
-    def _leave(self, generation: Generation, *, failed: bool) -> None:
-        if failed:
-            generation.end(self._ignore)
-        else:
-            generation.finish(_GRACE_S)
 
     def _error(self, text: str) -> Exception:
         if self.records.open is not None:
@@ -140,7 +137,7 @@ class Supervisor:
         # The time of the whole run: what the last generation's ranks saw of it is only a part.
         added["seconds"] = added["goodput"]["seconds"]
         if isinstance(result, dict) and result.get("state") == "finished":
-            self._domains.forget()
+            self.host.memory.forget()
         whole = {**result, **added} if isinstance(result, dict) else {"result": result, **added}
         if self._folder is not None and (self._folder / run_dir.RESULT).exists():
             part = self._folder / f".{run_dir.RESULT}.part"
@@ -154,11 +151,8 @@ class Supervisor:
         self._asked = True
         self._queue.append(recovery_events.Asked())
         if self._generation is not None:
-            for rank in range(len(self._generation.children)):
-                self._generation.signal(rank, signal.SIGTERM)
-
-    def _ignore(self, rank: int, kind: str, content: Any) -> None:
-        """Take no notice."""
+            for rank in range(len(self._generation.slots)):
+                self.host.signal(rank, signal.SIGTERM)
 
     def _loop(self) -> str | None:
         """Wait, decide, do; returns why the run failed, or nothing."""
@@ -184,14 +178,9 @@ class Supervisor:
         """Turn what happens next into events."""
         if self._queue:
             return
-        watched = [] if self._generation is None else self._generation.watched()
-        keepers = self._domains.sentinels()
-        ready = set(wait([*watched, *keepers], self._patience_s()))
-        for sentinel, node in keepers.items():
-            if sentinel in ready:
-                self._lose_node(node, f"the keeper of node {node} has died")
-        if self._generation is not None:
-            self._queue += self._generation.hear(ready, self._hear)
+        ready = set(wait(self.host.watched(), self._patience_s()))
+        for word in self.host.hear(ready):
+            self._take(word)
         for fault in self._chaos.due(self.survival.reached, self._clock.now()):
             self._bring_about(fault)
         self._queue.append(recovery_events.Tick())
@@ -201,18 +190,23 @@ class Supervisor:
         left = [max(0.0, (time - self._clock.now()) / PICOSECONDS_PER_SECOND) for time in times]
         return min([_NAP_S, *left])
 
-    def _hear(self, rank: int, kind: str, content: Any) -> None:
+    def _take(self, word: Heard) -> None:
+        """Take in one thing that the host has heard."""
+        if isinstance(word, DomainLost):
+            self._lose_node(word.node, word.text)
+        elif self._generation is not None:
+            self._queue += self._generation.events(word)
+            if isinstance(word, RankSaid):
+                self._hear(self._generation, word.rank, word.kind, word.content)
+
+    def _hear(self, generation: Generation, rank: int, kind: str, content: Any) -> None:
         """Take in one message of one rank."""
-        generation = self._generation
-        assert generation is not None, "only ranks of a generation speak"
         if kind in _EVENTS:
             self._queue.append(_EVENTS[kind](generation.number, rank, content))
         match kind:
-            case "beat":
-                generation.beat(rank, content)
             case "folder":
                 self._use(Path(content))
-                self._domains.use(Path(content) / _LOCAL)
+                self.host.memory.use(Path(content) / _LOCAL)
             case "restored":
                 generation.restored[rank] = content
             case "snapshot":
@@ -239,7 +233,7 @@ class Supervisor:
         step, digests, stored, pieces = content
         number = generation.number
         self._memory.pieces.update({piece.key: piece for piece in pieces})
-        agreement = self._memory.vote((number, step), rank, len(generation.children), digests, stored)
+        agreement = self._memory.vote((number, step), rank, len(generation.slots), digests, stored)
         if agreement is None:
             return
         if agreement.dissent:
@@ -248,7 +242,7 @@ class Supervisor:
             self._queue.append(recovery_events.Disagreed(number, who, f"after step {step} {first}"))
             return
         commits = self._memory.commits
-        self._domains.keep([commit.snapshot for commit in commits])
+        self.host.memory.keep([commit.snapshot for commit in commits])
         every = self._job.checkpoint.every
         if step == self._job.steps or (every and step % every == 0):
             self._memory.remember(step, agreement.tensors)
@@ -262,7 +256,7 @@ class Supervisor:
         commit = self._memory.commits[-1]
         if not every or commit.step % every or self._folder is None:
             return
-        nodes = self._domains.spill(commit.snapshot)
+        nodes = self.host.memory.spill(commit.snapshot)
         if nodes:
             self._memory.on_disk = commit
             self._save_agreed()
@@ -281,8 +275,7 @@ class Supervisor:
             case recovery_events.Verify():
                 self._queue.append(self._verdict(action.generation))
             case recovery_events.Examine():
-                assert self._generation is not None
-                self._queue.append(recovery_events.Examined(action.generation, self._generation.evidence()))
+                self._queue.append(recovery_events.Examined(action.generation, self.host.evidence()))
             case recovery_events.Kill():
                 self._fence(action)
             case recovery_events.Resumed():
@@ -299,7 +292,7 @@ class Supervisor:
     def _start(self, action: recovery_events.StartGeneration) -> None:
         """Start the ranks of a generation, each with its orders."""
         self._memory.new_generation()
-        self._domains.fence(action.generation)
+        self.host.memory.fence(action.generation)
         checkpoints = self._checkpoints
         fresh = not (self._resumed and checkpoints is not None and action.generation == 0)
         self._candidates = self._memory.candidates(checkpoints, start=True)
@@ -307,20 +300,17 @@ class Supervisor:
             # A run that is taken up again never silently begins anew.
             self._candidates = tuple(one for one in self._candidates if one.tier != START)
         nodes = tuple(slot.node for slot in action.slots)
-        keepers = self._domains.addresses()
-        children = []
+        keepers = self.host.memory.addresses()
+        starts = []
         for rank in range(len(action.slots)):
             orders = Orders(
                 nodes, keepers, self._job.recovery.snapshots, self._candidates,
                 None if self._folder is None else str(self._folder), narrowed(self._plan, action.width),
                 self.survival.reached, self._chaos.of_rank(rank),
             )  # fmt: skip
-            setting = RankSetting(
-                rank, len(action.slots), self._store.port, action.generation, checks_of(self._job), orders,
-                self._job.backend,
-            )  # fmt: skip
-            children.append(spawn(self._target, setting, self._arguments))
-        self._generation = Generation(action.generation, action.slots, children, self._clock)
+            starts.append(RankStart(rank, len(action.slots), action.generation, self._store, orders))
+        self.host.start(starts)
+        self._generation = Generation(action.generation, action.slots)
         if self.records.open is not None:
             self.records.open.action = self._what_was_done(action)
 
@@ -364,11 +354,12 @@ class Supervisor:
         """End a generation, and read what it had still said."""
         generation = self._generation
         assert generation is not None
-        self.records.begin(action.cause, len(generation.children))
+        self.records.begin(action.cause, len(generation.slots))
         self.records.turn(RecoveryState.FENCING)
         if self._on_line is not None and not action.cause.fatal:
             self._on_line({"incident": action.cause.text, "kind": action.cause.kind, "step": action.cause.step})
-        generation.end(self._hear)
+        for word in self.host.end():
+            self._hear(generation, word.rank, word.kind, word.content)
         self._generation = None
         self._queue.append(recovery_events.Fenced(generation.number))
 
@@ -382,14 +373,14 @@ class Supervisor:
 
     def _lose_node(self, node: int, text: str) -> None:
         """Lose a failure domain: its memory, its disk, and the ranks in it."""
-        self._domains.lose(node)
+        self.host.memory.lose(node)
         self._memory.lose_node(node)
         self._lost_nodes.add(node)
         numbers = frozenset(slot.number for slot in self._slots if slot.node == node)
         if self._generation is not None:
             for rank, slot in enumerate(self._generation.slots):
                 if slot.node == node:
-                    self._generation.kill(rank)
+                    self.host.signal(rank, signal.SIGKILL)
         self._queue.append(recovery_events.Lost(numbers, text))
 
     def _bring_about(self, fault: Fault) -> None:
@@ -398,9 +389,9 @@ class Supervisor:
         match fault.kind:
             case "kill" | "stop" | "lose-rank":
                 number = signal.SIGSTOP if fault.kind == "stop" else signal.SIGKILL
-                if generation is not None and fault.rank is not None and fault.rank < len(generation.children):
+                if generation is not None and fault.rank is not None and fault.rank < len(generation.slots):
                     self._came_true(fault.rank, fault)
-                    generation.signal(fault.rank, number)
+                    self.host.signal(fault.rank, number)
             case "lose-node":
                 assert fault.node is not None, "a lost node has a number"
                 self._lose_node(fault.node, f"node {fault.node} is lost")
@@ -417,7 +408,7 @@ class Supervisor:
     def _give_back(self, fault: Fault) -> None:
         for node in sorted(self._lost_nodes):
             if fault.node in (None, node) and fault.rank is None:
-                self._domains.start(node)
+                self.host.memory.start(node)
                 self._lost_nodes.discard(node)
         back = frozenset(
             slot.number
@@ -435,11 +426,11 @@ class Supervisor:
         elif fault.place == "snapshot" and self._memory.commits:
             commit = self._memory.commits[-1]
             keys = sorted(key for key in commit.pieces if fault.tensor is None or fault.tensor in key)
-            for node in sorted(self._domains.addresses()):
+            for node in sorted(self.host.memory.addresses()):
                 if fault.node in (None, node) and keys:
                     held = [key for key in keys if node in commit.pieces[key].nodes]
                     if held:
-                        self._domains.damage(node, commit.snapshot, held[fault.word % len(held)], fault.word >> 8)
+                        self.host.memory.damage(node, commit.snapshot, held[fault.word % len(held)], fault.word >> 8)
 
 
 def checks_of(job: JobSpec) -> Any:

@@ -1,0 +1,179 @@
+"""Ranks on this machine: processes of the preloaded fork server, heard through pipes.
+
+Processes are killed, never asked to abort: a collective in flight does not hear.
+"""
+
+import contextlib
+import os
+import signal
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+from weft.cluster.recovery.events import HangEvidence
+from weft.core.clock import Clock
+from weft.core.units import Picoseconds
+from weft.engines.supervisor.failure_domains import Domains
+from weft.engines.supervisor.rank_host import DomainLost, DomainMemory, Heard, RankEnded, RankSaid, RankStart
+from weft.training.launch.ranks import Child, RankSetting, Target, open_store, spawn, start_fork_server
+
+_STOPPED = ("T", "t")
+
+
+@dataclass(frozen=True)
+class RankProgram:
+    """What every rank runs, and over what."""
+
+    target: str | Target
+    """The function."""
+    arguments: Mapping[str, Any]
+    """What it gets."""
+    backend: str = "auto"
+    """What carries bytes between ranks, as the job says it."""
+    checks: Any = None
+    """How collectives are checked, where they are."""
+
+
+@dataclass
+class _Rank:
+    """One rank that was started."""
+
+    child: Child
+    heard_ps: Picoseconds
+    """When its heart was last heard."""
+    place: tuple[int, int] = (0, 0)
+    """Its last step, and how far it got in it."""
+    buried: bool = False
+
+
+@dataclass
+class ForkServerHost:
+    """Ranks as processes of this machine, domains as keeper processes beside them."""
+
+    program: RankProgram
+    """What ranks run."""
+    domains: Sequence[int]
+    """Numbers of the failure domains here."""
+    clock: Clock
+    """When things were heard."""
+    _ranks: dict[int, _Rank] = field(default_factory=dict)
+    _store: Any = None
+    _memory: Domains | None = None
+
+    @property
+    def memory(self) -> DomainMemory:
+        """Return the memory of its failure domains."""
+        assert self._memory is not None, "a host is opened first"
+        return self._memory
+
+    def open(self) -> tuple[str, int]:
+        """Start fork server, store and keepers; returns where ranks meet."""
+        start_fork_server()
+        self._store = open_store()
+        self._memory = Domains(self.domains)
+        return "127.0.0.1", self._store.port
+
+    def start(self, starts: Sequence[RankStart]) -> None:
+        """Start ranks; those of other numbers that run go on."""
+        for one in starts:
+            host, port = one.store
+            setting = RankSetting(
+                one.rank, one.ranks, port, one.generation, self.program.checks, one.orders, self.program.backend, host
+            )
+            child = spawn(self.program.target, setting, dict(self.program.arguments))
+            self._ranks[one.rank] = _Rank(child, self.clock.now())
+
+    def watched(self) -> list[Any]:
+        """Return what becomes ready when a rank speaks or dies, or a keeper dies."""
+        pipes = [one.child.pipe for one in self._ranks.values() if one.child.open]
+        sentinels = [one.child.process.sentinel for one in self._ranks.values() if not one.buried]
+        return [*pipes, *sentinels, *self._keepers()]
+
+    def _keepers(self) -> dict[int, int]:
+        return {} if self._memory is None else self._memory.sentinels()
+
+    def hear(self, ready: Collection[Any]) -> Iterator[Heard]:
+        """Return what ranks have said, then which died, then which keepers."""
+        for rank, one in sorted(self._ranks.items()):
+            if one.child.pipe in ready or one.child.process.sentinel in ready:
+                yield from self._listen(rank, one)
+        for rank, one in sorted(self._ranks.items()):
+            if not one.buried and one.child.process.sentinel in ready:
+                one.child.process.join()
+                one.buried = True
+                yield RankEnded(rank, one.child.process.exitcode)
+        for sentinel, node in self._keepers().items():
+            if sentinel in ready:
+                yield DomainLost(node, f"the keeper of node {node} has died")
+
+    def _listen(self, rank: int, one: _Rank) -> Iterator[RankSaid]:
+        try:
+            while one.child.open and one.child.pipe.poll():
+                kind, content = one.child.pipe.recv()
+                if kind == "beat":
+                    one.heard_ps, one.place = self.clock.now(), content
+                else:
+                    yield RankSaid(rank, kind, content)
+        except (EOFError, OSError):
+            one.child.open = False
+
+    def signal(self, rank: int, number: int) -> None:
+        """Send a signal to a rank that is there."""
+        one = self._ranks.get(rank)
+        if one is not None and one.child.process.pid is not None and not one.buried:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(one.child.process.pid, number)
+
+    def evidence(self) -> tuple[HangEvidence, ...]:
+        """Look at every rank: does it run, when was it heard, how far did it get."""
+        now = self.clock.now()
+        return tuple(
+            HangEvidence(
+                rank, _letter(one.child.process.pid) in _STOPPED, Picoseconds(now - one.heard_ps), one.place
+            )
+            for rank, one in sorted(self._ranks.items())
+        )  # fmt: skip
+
+    def processes(self) -> Mapping[int, int]:
+        """Return the process number of each rank."""
+        return {rank: one.child.process.pid for rank, one in self._ranks.items()}
+
+    def end(self) -> list[RankSaid]:
+        """Leave no rank behind: kill all, wait for them, then read what they had still said."""
+        for one in self._ranks.values():
+            one.child.process.kill()
+        for one in self._ranks.values():
+            one.child.process.join()
+        said = [word for rank, one in sorted(self._ranks.items()) for word in self._listen(rank, one)]
+        for one in self._ranks.values():
+            one.child.pipe.close()
+        self._ranks.clear()
+        return said
+
+    def finish(self, grace_s: float) -> None:
+        """Let ranks that are done go by themselves, and end those that do not."""
+        wait([one.child.process.sentinel for one in self._ranks.values()], grace_s)
+        for one in self._ranks.values():
+            one.child.process.join(grace_s)
+            if one.child.process.is_alive():
+                one.child.process.kill()
+                one.child.process.join()
+            one.child.pipe.close()
+        self._ranks.clear()
+
+    def close(self) -> None:
+        """End the keepers; what they hold goes with them."""
+        for rank in self._ranks:
+            self.signal(rank, signal.SIGKILL)
+        if self._memory is not None:
+            self._memory.close()
+
+
+def _letter(pid: int | None) -> str:
+    """Return the state of a process as the kernel writes it, a question mark where it has gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return "?"
