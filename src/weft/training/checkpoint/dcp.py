@@ -6,6 +6,7 @@ When a folder counts as complete, and which one is taken, is `checkpoint`'s busi
 """
 
 import errno
+import io
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,11 +16,13 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint import DefaultLoadPlanner, DefaultSavePlanner, FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint.planner import SavePlan, WriteItemType
+from torch.distributed.checkpoint._traverse import set_element
+from torch.distributed.checkpoint.planner import ReadItem, SavePlan, WriteItemType
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.stateful import Stateful
 
 from weft.training.checkpoint import tensor_digests
+from weft.training.checkpoint.dcp_metadata import StrangeMetadataError, read_metadata
 from weft.training.checkpoint.manifest import FileEntry, TensorEntry, file_entry
 
 _METADATA = ".metadata"
@@ -185,11 +188,24 @@ def write(folder: Path, state: dict[str, Any], ranks: RankGroup, seal: Seal) -> 
     fine(ranks.from_first(closed))
 
 
+class _DataPlanner(DefaultLoadPlanner):
+    """A planner that takes plain values from files, where torch's own would unpickle whatever they hold."""
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        """Put a value that is no tensor where the state keeps it."""
+        name = read_item.dest_index.fqn
+        set_element(self.original_state_dict, self.mappings[name], torch.load(value, weights_only=True))
+
+
 def read(folder: Path, state: dict[str, Any]) -> None:
     """Fill `state` in place from the checkpoint in `folder`; each rank reads what its own shards need, by itself."""
     target = plain(state)
-    planner, reader = DefaultLoadPlanner(), FileSystemReader(folder)
-    metadata = reader.read_metadata()
+    planner, reader = _DataPlanner(), FileSystemReader(folder)
+    # Not `reader.read_metadata`, which unpickles: whoever wrote the folder would run code here.
+    try:
+        metadata = read_metadata(folder / _METADATA)
+    except StrangeMetadataError as error:
+        raise ShardError(f"{folder / _METADATA} is not read: {error}") from None
     planner.set_up_planner(target, metadata, is_coordinator=True)
     reader.set_up_storage_reader(metadata, is_coordinator=True)
     plan = planner.finish_plan(reader.prepare_local_plan(planner.create_local_plan()))
