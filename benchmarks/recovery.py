@@ -141,7 +141,7 @@ def torchrun_worker() -> None:
     path = Path(os.environ["RECOVERY_LOG"] + ".state")
     begin = 0
     if path.exists():
-        saved = torch.load(path)
+        saved = torch.load(path, weights_only=True)
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
         begin = saved["step"]

@@ -64,7 +64,7 @@ class RecordedCalls:
     @classmethod
     def load(cls, file: Path) -> "RecordedCalls":
         """Read one from a file."""
-        with np.load(file) as found:
+        with np.load(file, allow_pickle=False) as found:
             starts = {int(row[0]): PairStart(*(int(each) for each in row[1:])) for row in found["starts"]}
             return cls(found["params"], int(found["paths"]), starts, found["rows"], int(found["lost"]))
 

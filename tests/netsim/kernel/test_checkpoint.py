@@ -75,7 +75,7 @@ def test_room_that_was_never_used_takes_none_on_disk(tmp_path: Path):
 
 def test_a_damaged_run_is_named(tmp_path: Path):
     world = worlds()
-    for name, content in (("small.pickle", b"garbage\n"), ("busy.npy", b"")):
+    for name, content in (("small.json", b"garbage\n"), ("busy.npy", b"")):
         save(world, tmp_path / "kept")
         (tmp_path / "kept" / name).write_bytes(content)
         with pytest.raises(UsageError, match="damaged"):

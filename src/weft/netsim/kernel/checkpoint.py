@@ -1,23 +1,25 @@
 """Keeps a long run on disk between two slots, and takes it up again: every column, the flows and the records.
 
-A checkpoint is a folder of plain arrays and one pickle of small things, written beside the last one and then renamed:
+A checkpoint is a folder of plain arrays and a JSON file of small things, written beside the last one and then renamed:
 a run that is cut off while writing keeps the checkpoint before it. It belongs to one scenario, seed and version:
-another one is refused.
+another one is refused. Nothing in it is code; but its columns are taken as they are, as this program's own memory.
 """
 
+import json
 import os
-import pickle
 import shutil
 import signal
 import threading
 import time
 from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from weft.core.errors import UsageError
+from weft.netsim.kernel.kept_values import as_json, from_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,9 +27,9 @@ if TYPE_CHECKING:
     from weft.netsim.kernel.compiled_simulator import CompiledSimulator
 
 _EVERY_S = 120.0
-_SMALL = "small.pickle"
+_SMALL, _RECEIVED = "small.json", "received"
 _BLOCK_BYTES = 1 << 20
-_DAMAGE = (OSError, EOFError, ValueError, TypeError, LookupError, AttributeError, ImportError, pickle.UnpicklingError)
+_DAMAGE = (OSError, EOFError, ValueError, TypeError, LookupError, RecursionError)
 """What reading a file that was cut or written over may raise."""
 
 
@@ -129,8 +131,12 @@ def save(world: "CompiledSimulator", folder: Path) -> None:
     for name, column in _columns(world).items():
         # What was never used of the stores of packets is not worth keeping.
         _write(part / f"{name}.npy", column[: world.used(name, len(column))])
-    with (part / _SMALL).open("wb") as file:
-        pickle.dump(world.small_state(), file)
+    small = world.small_state()
+    _write(part / f"{_RECEIVED}.npy", np.array(small.records.received, np.int64))
+    # What every pair has received by every bin is an array already, and too much for text.
+    records = copy(small.records)
+    records.received = []
+    (part / _SMALL).write_text(json.dumps(as_json(small._replace(records=records))), encoding="utf-8")
     old = folder.with_name(f".{folder.name}.old")
     shutil.rmtree(old, ignore_errors=True)
     if folder.exists():
@@ -172,15 +178,20 @@ def _read(kept: Any, column: Any) -> None:
 
 def load(world: "CompiledSimulator", folder: Path) -> None:
     """Bring a world that was made from the same scenario to where the kept one stopped."""
+    # There is a world by now, so this loads nothing new; the top of this module must not load the simulator.
+    from weft.netsim.kernel.compiled_simulator import SmallState
+
     try:
-        with (folder / _SMALL).open("rb") as file:
-            small = pickle.load(file)  # noqa: S301  written by `save`, below a folder that the user names
+        small = from_json(SmallState, json.loads((folder / _SMALL).read_text(encoding="utf-8")))
         world.make_like(small)
         for name, column in _columns(world).items():
-            kept = np.load(folder / f"{name}.npy", mmap_mode="r")
+            kept = np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
             if kept.dtype != column.dtype or kept.shape[1:] != column.shape[1:] or len(kept) > len(column):
                 raise UsageError(f"{folder} keeps another scenario; name an empty folder, or remove it")
             _read(kept, column)
+        small.records.received = list(np.load(folder / f"{_RECEIVED}.npy", allow_pickle=False))
+        if len(small.records.received) != len(small.records.bin_ends_ps):
+            raise ValueError("bins are missing")
         world.set_small_state(small)
     except _DAMAGE as error:
         raise UsageError(f"the run kept in {folder} is damaged ({error}); remove it, or name a new folder") from None

@@ -5,24 +5,25 @@ fault or flow begins, a bin ends. Those are dealt with here, between two slots, 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from weft.core.compile.rules import Specialisation
 from weft.core.errors import LimitReachedError, UsageError
+from weft.core.provenance import digest
 from weft.core.seeds import Seed
 from weft.mrc.rules.numbers import seq_near
 from weft.netsim.host.compiling import Fixed
 from weft.netsim.host.host_state import AT_NIC
 from weft.netsim.kernel import allocation, layout, scheduler
 from weft.netsim.kernel.fabric_columns import NO_PORT, build_fabric, near_ps
-from weft.netsim.kernel.link_faults import LinkFaults
+from weft.netsim.kernel.link_faults import LinkFaults, LinkFaultState
 from weft.netsim.kernel.nics import AT_ONCE
 from weft.netsim.kernel.pfc import PauseColumns
 from weft.netsim.kernel.threads import Crew
 from weft.netsim.model.faults import LinkFaultChange, Reconvergence
-from weft.netsim.model.flow_board import FlowBoard
+from weft.netsim.model.flow_board import BoardState, FlowBoard
 from weft.netsim.model.network import Network
 from weft.netsim.model.queue_pairs import Numbers
 from weft.netsim.model.records import Counts, Miss, RunRecords, Timeline
@@ -35,6 +36,29 @@ _MOST_SLOTS_AT_ONCE = 256
 _PARTS_PER_THREAD = 4
 _COUNTED = (layout.HOPS, layout.TRIMMED, layout.MARKS, layout.DROPPED, layout.LOST)
 """Counters of a part in the order of `Counts`."""
+
+
+class SmallState(NamedTuple):
+    """What is kept of a run besides its columns."""
+
+    of: str
+    """Scenario, seed, transport and threads, by which a kept run is known again."""
+    slot: int
+    """Where it stopped."""
+    changed: int
+    """Faults that have begun or ended."""
+    bin_end_ps: int
+    """When the open bin ends."""
+    misses: list[Miss]
+    """Packets that faults have taken in this round."""
+    board: BoardState
+    """How far all flows are."""
+    records: RunRecords
+    """What was counted."""
+    link_faults: LinkFaultState
+    """What is wrong with links."""
+    stores: tuple[int, int, list[int]]
+    """How large the stores of packets have grown."""
 
 
 def _swap(network: Network, swap: Specialisation | None) -> Specialisation:
@@ -330,37 +354,35 @@ class CompiledSimulator:
             most[f"shard{place}-seen"] = int(shard.count[layout.SEEN])
         return min(most.get(name, rows), rows)
 
-    def small_state(self) -> dict[str, Any]:
+    def small_state(self) -> SmallState:
         """Return everything that is no column."""
         sizes = [len(shard.order) for shard in self.shards]
-        return {
-            "of": (self.asked, self.network.fabric.as_written(), len(self.endpoints.pairs), len(self.shards)),
-            "slot": (self.slot, self._changed, self._bin_end_ps, self._misses),
-            "board": self.board.state(),
-            "records": self.records,
-            "link_faults": self.link_faults.state(),
-            "stores": (len(self.wires.after), len(self.queues.rows), sizes),
-        }
+        of = digest([self.network.fabric.as_written(), len(self.endpoints.pairs), len(self.shards)])
+        return SmallState(
+            f"{self.asked} {of}", self.slot, self._changed, self._bin_end_ps, self._misses, self.board.state(),
+            self.records, self.link_faults.state(), (len(self.wires.after), len(self.queues.rows), sizes),
+        )  # fmt: skip
 
-    def make_like(self, small: dict[str, Any]) -> None:
+    def make_like(self, small: SmallState) -> None:
         """Make the columns as large as those that were kept."""
-        if small["of"] != self.small_state()["of"]:
+        if small.of != self.small_state().of:
             raise UsageError(
                 "the folder keeps another scenario, seed or transport, or one with other threads; name an empty one"
             )
-        wires, queues, sizes = small["stores"]
+        wires, queues, sizes = small.stores
         while len(self.wires.after) < wires:
             self.wires = allocation.grown_wires(self.wires)
         while len(self.queues.rows) < queues:
             self.queues = allocation.grown_queues(self.queues)
         self.shards = [allocation.with_scratch(shard, size) for shard, size in zip(self.shards, sizes, strict=True)]
 
-    def set_small_state(self, small: dict[str, Any]) -> None:
+    def set_small_state(self, small: SmallState) -> None:
         """Take up everything that is no column."""
-        self.slot, self._changed, self._bin_end_ps, self._misses = small["slot"]
-        self.board.set_state(small["board"])
-        self.records = small["records"]
-        self.link_faults.set_state(small["link_faults"])
+        self.slot, self._changed, self._bin_end_ps = small.slot, small.changed, small.bin_end_ps
+        self._misses = small.misses
+        self.board.set_state(small.board)
+        self.records = small.records
+        self.link_faults.set_state(small.link_faults)
 
     @property
     def in_flight(self) -> int:

@@ -1,7 +1,7 @@
 """Faults as they come and go: what is wrong with each port, and what the engine's columns say of it."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,19 @@ from weft.netsim.model.network import grants
 
 Found = tuple[int, int, bool]
 """A NIC that sees one of its ports change: NIC, plane, whether the port is up."""
+
+
+class LinkFaultState(NamedTuple):
+    """What is kept of the faults of a run."""
+
+    rates: list[int]
+    """Rates that ports have had, in bit/s."""
+    losses: list[int]
+    """Shares of packets that ports have lost."""
+    faults: dict[int, dict[int, LinkFaultChange]]
+    """Port to the faults in force on it, by number."""
+    full_bps: dict[int, int]
+    """Port to its rate without faults."""
 
 
 class LinkFaults:
@@ -30,11 +43,11 @@ class LinkFaults:
         """Return the faults in force on a port."""
         return self._faults.get(port, {})
 
-    def state(self) -> tuple[Any, ...]:
+    def state(self) -> "LinkFaultState":
         """Return what is kept of a run: the columns hold the rest."""
-        return self._rates, self._losses, self._faults, self._full_bps
+        return LinkFaultState(self._rates, self._losses, self._faults, self._full_bps)
 
-    def set_state(self, state: tuple[Any, ...]) -> None:
+    def set_state(self, state: "LinkFaultState") -> None:
         """Take up what was kept."""
         self._rates, self._losses, self._faults, self._full_bps = state
 

@@ -3,7 +3,7 @@
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -69,6 +69,21 @@ class _Queue:
         )
 
 
+class BoardState(NamedTuple):
+    """How far all flows are, as it is kept."""
+
+    progress: list[FlowProgress]
+    """Of every flow."""
+    queues: list[_Queue]
+    """Of every queue pair."""
+    full: set[int]
+    """Queue pairs with more messages than they could take."""
+    starts: list[tuple[int, int]]
+    """Times at which flows begin, and which."""
+    open: int
+    """Counted flows that are not over."""
+
+
 class FlowBoard:
     """All flows of a run."""
 
@@ -120,12 +135,14 @@ class FlowBoard:
         )
         return 1 if waits or shares or network.switching.pause is not None else network.ahead_slots[0]
 
-    def state(self) -> tuple[Any, ...]:
+    def state(self) -> "BoardState":
         """Return how far all flows are, to be kept."""
-        return self._progress, self._queues, self._full, self._starts, self.open
+        return BoardState(self._progress, self._queues, self._full, self._starts, self.open)
 
-    def set_state(self, state: tuple[Any, ...]) -> None:
+    def set_state(self, state: "BoardState") -> None:
         """Take up what was kept."""
+        if (len(state.progress), len(state.queues)) != (len(self._progress), len(self._queues)):
+            raise ValueError("it keeps other flows")
         self._progress, self._queues, self._full, self._starts, self.open = state
 
     def next_start_ps(self) -> int | None:

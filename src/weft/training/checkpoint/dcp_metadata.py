@@ -56,7 +56,7 @@ class _Described:
 
     def values(self, name: str) -> dict[str, Any]:
         """Return the fields of a dataclass called `name`."""
-        if self.name != f"{_METADATA}.{name}" and self.name != name:
+        if self.name not in (name, f"{_METADATA}.{name}"):
             raise StrangeMetadataError(f"there is a {self.name} where a {name} belongs")
         return {_text(key): value for key, value in _pairs(self.state or _Pairs())}
 
@@ -114,7 +114,7 @@ class _Reader:
         self._marks.append(len(self._stack))
 
     def memoize(self, _: Any) -> None:
-        """Number the newest value."""
+        """Give the newest value a number."""
         self._memo[len(self._memo)] = self._stack[-1]
 
     def recall(self, number: int) -> None:

@@ -3,6 +3,7 @@
 It knows nothing of tensors: bytes under keys, by (generation, step). It takes pieces only of the generation that its
 owner has named last, so that a rank which is already given up cannot change what the others rely on. It lives as long
 as its owner: when the owner's end of the pipe closes, it goes. Bytes are not checked here; their taker does that.
+What comes in by its address is JSON and bytes, never a pickle: whoever can connect could run code otherwise.
 """
 
 import contextlib
@@ -21,6 +22,7 @@ from weft.training.recovery.piece import Piece, piece_from
 Snapshot = tuple[int, int]
 """(generation, step): which snapshot of a run."""
 _SUFFIX = ".pieces"
+_LONGEST_WORD = 2**28
 
 
 class Keeper:
@@ -138,18 +140,27 @@ def _accept(listener: Listener, keeper: Keeper) -> None:
 
 def _serve(connection: Connection, keeper: Keeper) -> None:
     """Serve one rank until it goes; half a message of a killed rank is nothing at all."""
-    with connection, contextlib.suppress(EOFError, OSError):
+    with connection, contextlib.suppress(EOFError, OSError, ValueError, TypeError, KeyError):
         while True:
-            word, snapshot, arguments = connection.recv()
+            word, (generation, step), arguments = _heard(connection)
+            snapshot = (int(generation), int(step))
             if word == "put":
-                content = [(piece, bytearray(connection.recv_bytes())) for piece in arguments]
-                connection.send(keeper.put(snapshot, content))
+                content = [(piece_from(piece), bytearray(connection.recv_bytes())) for piece in arguments]
+                _say(connection, keeper.put(snapshot, content))
             else:
                 tier, keys = arguments
                 for data in keeper.get(tier, snapshot, keys):
-                    connection.send(data is not None)
+                    _say(connection, data is not None)
                     if data is not None:
                         connection.send_bytes(data)
+
+
+def _say(connection: Any, value: Any) -> None:
+    connection.send_bytes(json.dumps(value).encode())
+
+
+def _heard(connection: Any) -> Any:
+    return json.loads(connection.recv_bytes(_LONGEST_WORD))
 
 
 class Link:
@@ -161,15 +172,15 @@ class Link:
 
     def put(self, snapshot: Snapshot, content: Sequence[tuple[Piece, memoryview]]) -> bool:
         """Send pieces; returns when the keeper has them, and whether it took them."""
-        self._connection.send(("put", snapshot, [piece for piece, _ in content]))
+        _say(self._connection, ("put", snapshot, [piece.as_json() for piece, _ in content]))
         for _, data in content:
             self._connection.send_bytes(data)
-        return bool(self._connection.recv())
+        return bool(_heard(self._connection))
 
     def get(self, tier: str, snapshot: Snapshot, keys: Sequence[str]) -> list[bytearray | None]:
         """Return the bytes of pieces, nothing for those that are not there."""
-        self._connection.send(("get", snapshot, (tier, list(keys))))
-        return [bytearray(self._connection.recv_bytes()) if self._connection.recv() else None for _ in keys]
+        _say(self._connection, ("get", snapshot, (tier, list(keys))))
+        return [bytearray(self._connection.recv_bytes()) if _heard(self._connection) else None for _ in keys]
 
     def close(self) -> None:
         """Hang up."""
