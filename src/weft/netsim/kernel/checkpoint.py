@@ -106,7 +106,7 @@ def _arrays(value: Any, name: str) -> dict[str, Any]:
 
 
 def _columns(world: "CompiledSimulator") -> dict[str, Any]:
-    found = {"busy": world.busy}
+    found = {"busy": world.busy, **{f"flows-{name}": column for name, column in world.board.columns().items()}}
     for name, value in (
         ("fabric", world.fabric),
         ("wires", world.wires),

@@ -4,7 +4,7 @@ A dataclass or named tuple is the list of its fields, a dictionary the list of i
 goes by the declared types and looks at every value, so a file cannot make anything but what is declared.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
 from types import UnionType
@@ -21,12 +21,13 @@ def as_json(value: Any) -> Any:
         return [[as_json(key), as_json(item)] for key, item in value.items()]
     if isinstance(value, set):
         return sorted(value)
-    if isinstance(value, list | tuple):
-        return [as_json(item) for item in value]
     if value is None or isinstance(value, bool | str):
         return value
+    if isinstance(value, Sequence):
+        return [as_json(item) for item in value]
     # Numbers may be numpy's.
-    return int(value)
+    number: Any = value
+    return int(number)
 
 
 def from_json(kind: type[Value], found: Any) -> Value:

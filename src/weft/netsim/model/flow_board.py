@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from weft.mrc.columns import NEVER
 from weft.netsim.host.host_state import ACKNOWLEDGED, ARRIVED
@@ -82,6 +83,10 @@ class BoardState(NamedTuple):
     """Times at which flows begin, and which."""
     open: int
     """Counted flows that are not over."""
+    begun: int = 0
+    """How many have begun, where their times are columns."""
+    failures: dict[int, str] = {}  # noqa: RUF012 - nobody changes it
+    """Flow to the error that ended it, where times are columns."""
 
 
 class FlowBoard:
@@ -135,6 +140,10 @@ class FlowBoard:
         )
         return 1 if waits or shares or network.switching.pause is not None else network.ahead_slots[0]
 
+    def columns(self) -> dict[str, NDArray[np.int64]]:
+        """Return what else is kept, as arrays by their names, to be written and to be filled."""
+        return {}
+
     def state(self) -> "BoardState":
         """Return how far all flows are, to be kept."""
         return BoardState(self._progress, self._queues, self._full, self._starts, self.open)
@@ -143,7 +152,7 @@ class FlowBoard:
         """Take up what was kept."""
         if (len(state.progress), len(state.queues)) != (len(self._progress), len(self._queues)):
             raise ValueError("it keeps other flows")
-        self._progress, self._queues, self._full, self._starts, self.open = state
+        self._progress, self._queues, self._full, self._starts, self.open = state[:5]
 
     def next_start_ps(self) -> int | None:
         """Return when the next flow begins, as far as that is known."""

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from typing_extensions import override
 
 from weft.netsim.host.host_state import ACKNOWLEDGED, ARRIVED, FAILED
 from weft.netsim.model.flow import Flow
-from weft.netsim.model.flow_board import FlowBoard, FlowProgress, largest_message
+from weft.netsim.model.flow_board import BoardState, FlowBoard, FlowProgress, largest_message
 from weft.netsim.model.queue_pairs import Carriers
 
 _BEGAN, _ARRIVED, _KNOWN = range(3)
@@ -41,14 +42,19 @@ class IndependentFlows(FlowBoard):
         return [FlowProgress(began, arrived, known, self._failures.get(i, "")) for i, (began, arrived, known) in rows]
 
     @override
-    def state(self) -> tuple[Any, ...]:
-        """Return how far all flows are, to be kept."""
-        return self._times, self._failures, self._begun, self.open
+    def columns(self) -> dict[str, NDArray[np.int64]]:
+        """Return what else is kept: the times of flows."""
+        return {"times": self._times}
 
     @override
-    def set_state(self, state: tuple[Any, ...]) -> None:
+    def state(self) -> BoardState:
+        """Return how far all flows are, to be kept."""
+        return BoardState([], [], set(), [], self.open, self._begun, self._failures)
+
+    @override
+    def set_state(self, state: BoardState) -> None:
         """Take up what was kept."""
-        self._times, self._failures, self._begun, self.open = state
+        self.open, self._begun, self._failures = state.open, state.begun, state.failures
 
     @override
     def next_start_ps(self) -> int | None:

@@ -20,6 +20,7 @@ from torch.distributed.checkpoint._traverse import set_element
 from torch.distributed.checkpoint.planner import ReadItem, SavePlan, WriteItemType
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.stateful import Stateful
+from typing_extensions import override
 
 from weft.training.checkpoint import tensor_digests
 from weft.training.checkpoint.dcp_metadata import StrangeMetadataError, read_metadata
@@ -191,6 +192,7 @@ def write(folder: Path, state: dict[str, Any], ranks: RankGroup, seal: Seal) -> 
 class _DataPlanner(DefaultLoadPlanner):
     """A planner that takes plain values from files, where torch's own would unpickle whatever they hold."""
 
+    @override
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
         """Put a value that is no tensor where the state keeps it."""
         name = read_item.dest_index.fqn

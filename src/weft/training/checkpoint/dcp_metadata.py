@@ -73,7 +73,7 @@ def read_metadata(path: Path) -> Metadata:
     if path.stat().st_size > _LARGEST_BYTES:
         raise StrangeMetadataError(f"it is larger than {_LARGEST_BYTES >> 30} GiB")
     try:
-        found = _Reader().read(path.read_bytes())
+        found = _OpcodeReader().read(path.read_bytes())
         return _metadata(found)
     except StrangeMetadataError:
         raise
@@ -81,7 +81,7 @@ def read_metadata(path: Path) -> Metadata:
         raise StrangeMetadataError(f"it is damaged ({type(error).__name__})") from None
 
 
-class _Reader:
+class _OpcodeReader:
     """A stack machine for the opcodes that descriptions of plain records are written in."""
 
     def __init__(self) -> None:
@@ -106,7 +106,8 @@ class _Reader:
 
     def _since_mark(self) -> list[Any]:
         first = self._marks.pop()
-        found, self._stack[first:] = self._stack[first:], []
+        found = self._stack[first:]
+        del self._stack[first:]
         return found
 
     def mark(self, _: Any) -> None:
@@ -171,24 +172,27 @@ class _Reader:
         """Make a tuple of the newest values."""
         if len(self._stack) < count:
             raise StrangeMetadataError("it takes values that are not there")
-        found, self._stack[-count:] = tuple(self._stack[-count:]), []
+        found = tuple(self._stack[-count:])
+        del self._stack[-count:]
         self._stack.append(found)
 
 
+def _itself(argument: Any) -> Any:
+    return argument
+
+
 _LITERALS: dict[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(
-        ("SHORT_BINUNICODE", "BINUNICODE", "BININT", "BININT1", "BININT2", "LONG1"), lambda argument: argument
-    ),
+    **dict.fromkeys(("SHORT_BINUNICODE", "BINUNICODE", "BININT", "BININT1", "BININT2", "LONG1"), _itself),
     "NONE": lambda _: None, "NEWTRUE": lambda _: True, "NEWFALSE": lambda _: False,
     "EMPTY_TUPLE": lambda _: (), "EMPTY_LIST": lambda _: [], "EMPTY_DICT": lambda _: _Pairs(),
 }  # fmt: skip
-_ACTIONS: dict[str, Callable[[_Reader, Any], None]] = {
-    "PROTO": lambda *_: None, "FRAME": lambda *_: None, "MARK": _Reader.mark, "MEMOIZE": _Reader.memoize,
-    "BINGET": _Reader.recall, "LONG_BINGET": _Reader.recall, "TUPLE": _Reader.group,
+_ACTIONS: dict[str, Callable[[_OpcodeReader, Any], None]] = {
+    "PROTO": lambda *_: None, "FRAME": lambda *_: None, "MARK": _OpcodeReader.mark, "MEMOIZE": _OpcodeReader.memoize,
+    "BINGET": _OpcodeReader.recall, "LONG_BINGET": _OpcodeReader.recall, "TUPLE": _OpcodeReader.group,
     "TUPLE1": lambda reader, _: reader.last(1), "TUPLE2": lambda reader, _: reader.last(2),
-    "TUPLE3": lambda reader, _: reader.last(3), "STACK_GLOBAL": _Reader.look_up, "NEWOBJ": _Reader.describe,
-    "REDUCE": _Reader.describe, "BUILD": _Reader.put_state, "APPEND": _Reader.append, "APPENDS": _Reader.extend,
-    "SETITEM": _Reader.set_one, "SETITEMS": _Reader.set_many,
+    "TUPLE3": lambda reader, _: reader.last(3), "STACK_GLOBAL": _OpcodeReader.look_up, "NEWOBJ": _OpcodeReader.describe,
+    "REDUCE": _OpcodeReader.describe, "BUILD": _OpcodeReader.put_state, "APPEND": _OpcodeReader.append, "APPENDS": _OpcodeReader.extend,
+    "SETITEM": _OpcodeReader.set_one, "SETITEMS": _OpcodeReader.set_many,
 }  # fmt: skip
 
 
