@@ -73,7 +73,7 @@ def read_metadata(path: Path) -> Metadata:
     if path.stat().st_size > _LARGEST_BYTES:
         raise StrangeMetadataError(f"it is larger than {_LARGEST_BYTES >> 30} GiB")
     try:
-        found = _OpcodeReader().read(path.read_bytes())
+        found = _Opcodes().read(path.read_bytes())
         return _metadata(found)
     except StrangeMetadataError:
         raise
@@ -81,7 +81,7 @@ def read_metadata(path: Path) -> Metadata:
         raise StrangeMetadataError(f"it is damaged ({type(error).__name__})") from None
 
 
-class _OpcodeReader:
+class _Opcodes:
     """A stack machine for the opcodes that descriptions of plain records are written in."""
 
     def __init__(self) -> None:
@@ -186,13 +186,13 @@ _LITERALS: dict[str, Callable[[Any], Any]] = {
     "NONE": lambda _: None, "NEWTRUE": lambda _: True, "NEWFALSE": lambda _: False,
     "EMPTY_TUPLE": lambda _: (), "EMPTY_LIST": lambda _: [], "EMPTY_DICT": lambda _: _Pairs(),
 }  # fmt: skip
-_ACTIONS: dict[str, Callable[[_OpcodeReader, Any], None]] = {
-    "PROTO": lambda *_: None, "FRAME": lambda *_: None, "MARK": _OpcodeReader.mark, "MEMOIZE": _OpcodeReader.memoize,
-    "BINGET": _OpcodeReader.recall, "LONG_BINGET": _OpcodeReader.recall, "TUPLE": _OpcodeReader.group,
+_ACTIONS: dict[str, Callable[[_Opcodes, Any], None]] = {
+    "PROTO": lambda *_: None, "FRAME": lambda *_: None, "MARK": _Opcodes.mark, "MEMOIZE": _Opcodes.memoize,
+    "BINGET": _Opcodes.recall, "LONG_BINGET": _Opcodes.recall, "TUPLE": _Opcodes.group,
     "TUPLE1": lambda reader, _: reader.last(1), "TUPLE2": lambda reader, _: reader.last(2),
-    "TUPLE3": lambda reader, _: reader.last(3), "STACK_GLOBAL": _OpcodeReader.look_up, "NEWOBJ": _OpcodeReader.describe,
-    "REDUCE": _OpcodeReader.describe, "BUILD": _OpcodeReader.put_state, "APPEND": _OpcodeReader.append, "APPENDS": _OpcodeReader.extend,
-    "SETITEM": _OpcodeReader.set_one, "SETITEMS": _OpcodeReader.set_many,
+    "TUPLE3": lambda reader, _: reader.last(3), "STACK_GLOBAL": _Opcodes.look_up, "NEWOBJ": _Opcodes.describe,
+    "REDUCE": _Opcodes.describe, "BUILD": _Opcodes.put_state, "APPEND": _Opcodes.append, "APPENDS": _Opcodes.extend,
+    "SETITEM": _Opcodes.set_one, "SETITEMS": _Opcodes.set_many,
 }  # fmt: skip
 
 
