@@ -31,7 +31,7 @@ def replayed(lines: list[TraceJob], policy: str = "weft", count: int = 7500) -> 
     share = count * GPUS // len(teams)
     snapshot = Snapshot(
         NODES[:count], teams=tuple(Team(name, share) for name in teams), power=power_of(SITE),
-        policy=policy_of(policy, count),
+        policy=policy_of(policy),
     )  # fmt: skip
     return TraceReplay(snapshot, lines).run()
 
@@ -116,7 +116,7 @@ def test_failing_nodes_are_tested_repaired_and_returned_while_jobs_go_on():
     failures = replace(Failures.of(SITE, Seed(5)), per_node_hour=0.01, repair_ms=3_600_000)
     snapshot = Snapshot(
         NODES[:64], teams=tuple(Team(f"team-{number}", 64) for number in range(4)), power=power_of(SITE),
-        policy=policy_of("weft", 64),
+        policy=policy_of("weft"),
     )  # fmt: skip
     world = TraceReplay(snapshot, lines, failures=failures)
     moves = [action for action in world.actions() if isinstance(action, Move)]

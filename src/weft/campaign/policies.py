@@ -10,7 +10,7 @@ from weft.cluster.scheduling.rules import rule_names
 from weft.core.errors import UsageError
 
 LANE_SHARE = 0.01
-"""Share of the nodes that the fast lane keeps."""
+"""Share of the GPUs that the fast lane keeps."""
 _PLAIN = SchedulingPolicy(backfill=False, preempt=False, priorities=False, fair=False, power=False)
 
 NAMES = {
@@ -24,15 +24,15 @@ NAMES = {
 """Every policy and what it is."""
 
 
-def policy_of(name: str, nodes: int) -> SchedulingPolicy:
-    """Return a policy by name for a cluster of so many nodes."""
-    full = SchedulingPolicy(lane_nodes=max(1, round(nodes * LANE_SHARE)) if nodes > 1 else 0)
+def policy_of(name: str) -> SchedulingPolicy:
+    """Return a policy by name."""
+    full = SchedulingPolicy(lane_share=LANE_SHARE)
     table = {
         "weft": full,
         "fifo": _PLAIN,
         "backfill-only": replace(_PLAIN, backfill=True),
         "no-preempt": replace(full, preempt=False),
-        "no-lane": replace(full, lane_nodes=0),
+        "no-lane": replace(full, lane_share=0),
         "no-power": replace(full, power=False),
     }
     if name in table:

@@ -71,6 +71,8 @@ class TraceReplay:
         self._turn: dict[str, int] = {}
         self._work_ms: dict[str, int] = {}
         self._ends: list[tuple[int, int, str, str]] = []
+        self._freed = False
+        """Whether carrying out the last pass gave nodes back: an engine would see that and make another."""
         self._submitted = 0
         self._over = 0
         self.now_ms = 0
@@ -96,6 +98,7 @@ class TraceReplay:
                 raise LimitReachedError(f"{len(self.lines) - self._over} jobs wait and nothing will ever happen")
             self.now_ms = max(at_ms, last_ms + self.pass_ms)
             self._happen(self.now_ms)
+            self._freed = False
             actions = decide(self.cluster, self.now_ms)
             self.passes += 1
             self._invariants.demand(self.cluster)
@@ -103,9 +106,10 @@ class TraceReplay:
             for action in actions:
                 self._carry_out(action)
                 yield action
-            idle = 0 if actions else idle + 1
-            if idle > _IDLE_PASSES and not self._ends and self._submitted == len(self.lines):
-                raise LimitReachedError(f"{len(self.lines) - self._over} jobs wait and {idle} passes changed nothing")
+            waiting = len(self.lines) - self._over
+            idle = 0 if actions or self._ends or self._submitted < len(self.lines) else idle + 1
+            if idle > _IDLE_PASSES and waiting:
+                raise LimitReachedError(f"{waiting} jobs wait and {idle} passes changed nothing")
             if watch is not None and self.passes % 500 == 0:
                 watch(self._over, len(self.lines))
         self.measures.close(self.now_ms)
@@ -113,6 +117,8 @@ class TraceReplay:
     def _next_ms(self) -> int | None:
         """Return when something happens next."""
         times = [self._ends[0][0]] if self._ends else []
+        if self._freed:
+            times.append(self.now_ms)
         if self._submitted < len(self.lines):
             times.append(self.lines[self._submitted].submit_ms)
         due = self.cluster.due_ms()
@@ -213,6 +219,7 @@ class TraceReplay:
 
     def _leave(self, job: Job, at_ms: int, *, done_ms: int) -> None:
         """Let a job go back to the queue; `done_ms` of its work is safe."""
+        self._freed = True
         self._turn[job.id] += 1
         self._left_ms[job.id] = max(1, self._left_ms[job.id] - done_ms)
         after = stopped(job, at_ms)
@@ -230,6 +237,7 @@ class TraceReplay:
             self._finish(stopped(job, self.now_ms), job, self.now_ms)
 
     def _finish(self, after: Job, job: Job, at_ms: int) -> None:
+        self._freed = True
         self._turn[job.id] += 1
         self._over += 1
         self.measures.freed(job, at_ms)

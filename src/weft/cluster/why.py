@@ -54,7 +54,7 @@ def why(snapshot: Snapshot, job_id: str, now_ms: int) -> Why | None:
         return Why(job.id, str(job.state), "", text, 0, (), (), job.start_ms, ())
     # A reason is given once; here it is to be given again.
     cluster = ClusterState(_without_reasons(snapshot))
-    order, _ = cluster.queue.order(now_ms, cluster.shares)
+    order, _ = cluster.rules.order(cluster.queue, cluster.shares, now_ms)
     names = [cluster.queue.ids[row] for row in order.tolist()]
     position = names.index(job.id) if job.id in names else 0
     actions = decide(cluster, now_ms)

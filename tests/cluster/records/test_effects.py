@@ -138,7 +138,7 @@ def test_a_job_that_waits_again_has_nothing_of_its_start_but_what_it_cost(job: J
     }  # fmt: skip
     assert after.ran_ms == now_ms - job.start_ms
     assert 0 <= after.lost_gpu_ms <= job.gpus * after.ran_ms
-    assert after.line_ms == now_ms
+    assert (after.submit_ms, after.queued_ms) == (job.submit_ms, now_ms)
 
 
 @given(holding, st.sampled_from(sorted(ENDED)))

@@ -9,17 +9,21 @@ from hypothesis import strategies as st
 from tests.cluster.worlds import nodes_of
 
 from weft.cluster.records.node import Node, NodeEvidence, NodeState
-from weft.cluster.scheduling.pool import LOST, Pool
+from weft.cluster.scheduling.pool import LOST, Hold, Pool
 
 GPUS = 4
 
 
+Holders = dict[str, tuple[list[int], int, bool, int]]
+"""Nodes, GPUs on each, whether they are shared, and when they come back."""
+
+
 @st.composite
-def histories(draw: st.DrawFn) -> tuple[Pool, dict[str, tuple[list[int], int, bool]]]:
+def histories(draw: st.DrawFn) -> tuple[Pool, Holders]:
     """A pool after some jobs came and went and some nodes changed, and the jobs that hold something."""
     count = draw(st.integers(1, 8))
     pool = Pool(nodes_of(count, GPUS, odd=False))
-    holders: dict[str, tuple[list[int], int, bool]] = {}
+    holders: Holders = {}
     for turn in range(draw(st.integers(0, 12))):
         what = draw(st.sampled_from(["take", "take", "give", "node"]))
         if what == "take":
@@ -30,11 +34,12 @@ def histories(draw: st.DrawFn) -> tuple[Pool, dict[str, tuple[list[int], int, bo
             nodes = found[: draw(st.integers(1, len(found)))]
             shared = gpus < GPUS
             devices = pool.devices(nodes.tolist(), gpus) if shared else ()
-            pool.take(f"j{turn}", nodes, gpus, draw(st.integers(1, 100)), devices)
-            holders[f"j{turn}"] = (nodes.tolist(), gpus, shared)
+            back_ms = draw(st.integers(1, 100))
+            pool.take(f"j{turn}", nodes, Hold(gpus, back_ms, devices))
+            holders[f"j{turn}"] = (nodes.tolist(), gpus, shared, back_ms)
         elif what == "give" and holders:
             name = draw(st.sampled_from(sorted(holders)))
-            nodes, gpus, shared = holders.pop(name)
+            nodes, gpus, shared, _ = holders.pop(name)
             pool.give(name, np.array(nodes, dtype=np.int64), gpus, shared=shared)
         elif what == "node":
             node = draw(st.sampled_from(pool.nodes))
@@ -51,16 +56,16 @@ def in_service(node: Node) -> bool:
 
 @settings(max_examples=40, deadline=None)
 @given(histories())
-def test_what_is_taken_is_what_jobs_hold(history: tuple[Pool, dict[str, tuple[list[int], int, bool]]]):
+def test_what_is_taken_is_what_jobs_hold(history: tuple[Pool, Holders]):
     pool, holders = history
     for number in range(pool.count):
-        assert pool.taken[number] == sum(gpus for nodes, gpus, _ in holders.values() if number in nodes)
+        assert pool.taken[number] == sum(gpus for nodes, gpus, *_ in holders.values() if number in nodes)
 
 
 @settings(max_examples=40, deadline=None)
 @given(histories(), st.integers(1, GPUS + 2), st.booleans())
 def test_the_count_of_available_nodes_is_that_of_the_candidates(
-    history: tuple[Pool, dict[str, tuple[list[int], int, bool]]], gpus: int, degraded: bool
+    history: tuple[Pool, Holders], gpus: int, degraded: bool
 ):
     pool, _ = history
     expected = [
@@ -71,24 +76,34 @@ def test_the_count_of_available_nodes_is_that_of_the_candidates(
     assert int(pool.available(gpus, int(degraded))) == len(expected)
 
 
+@settings(max_examples=80, deadline=None)
+@given(histories(), st.integers(0, 101))
+def test_what_is_free_at_a_time_is_what_jobs_have_given_back_by_then(history: tuple[Pool, Holders], at_ms: int):
+    pool, holders = history
+    expected = []
+    for node in pool.nodes:
+        kept = sum(gpus for nodes, gpus, _, back_ms in holders.values() if node.number in nodes and back_ms > at_ms)
+        expected.append(max(0, node.usable_gpus - kept) if in_service(node) else 0)
+    assert pool.free_at(at_ms).tolist() == expected
+    assert pool.free_at(0).sum() == pool.free_gpus
+
+
 @settings(max_examples=40, deadline=None)
-@given(histories(), st.integers(1, GPUS), st.booleans())
-def test_a_node_comes_back_when_its_last_job_does(
-    history: tuple[Pool, dict[str, tuple[list[int], int, bool]]], gpus: int, degraded: bool
+@given(histories(), st.integers(1, GPUS), st.booleans(), st.integers(0, 101))
+def test_nodes_that_are_back_by_a_time_have_the_gpus_by_then(
+    history: tuple[Pool, Holders], gpus: int, degraded: bool, at_ms: int
 ):
     pool, _ = history
-    back = pool.back(gpus, degraded=degraded)
-    able = [n for n in pool.nodes if in_service(n) and n.usable_gpus >= gpus and (degraded or not n.degraded)]
-    assert len(back) == len(able)
-    assert sorted(back.tolist()) == sorted(int(pool.back_ms[node.number]) for node in able)
-    assert all((pool.taken[n] == 0) == (pool.back_ms[n] == 0) for n in range(pool.count))
+    able = [n.number for n in pool.nodes if in_service(n) and n.usable_gpus >= gpus and (degraded or not n.degraded)]
+    assert np.flatnonzero(pool.able(gpus, degraded=degraded)).tolist() == able
+    free = pool.free_at(at_ms)
+    back = pool.back(gpus, degraded=degraded) <= at_ms
+    assert back.tolist() == [bool(free[number] >= gpus) for number in able]
 
 
 @settings(max_examples=40, deadline=None)
 @given(histories(), st.integers(1, GPUS))
-def test_free_devices_are_neither_broken_nor_taken(
-    history: tuple[Pool, dict[str, tuple[list[int], int, bool]]], gpus: int
-):
+def test_free_devices_are_neither_broken_nor_taken(history: tuple[Pool, Holders], gpus: int):
     pool, _ = history
     for number in pool.candidates(gpus, degraded=True).tolist():
         if pool.parts.get(number) or not pool.taken[number]:
@@ -122,10 +137,10 @@ def test_jobs_on_a_broken_gpu_are_found(shared: bool):
     pool = Pool(nodes_of(2, GPUS, odd=False))
     nodes = np.array([0], dtype=np.int64)
     if shared:
-        pool.take("left", nodes, 2, 9, ((0, 1),))
-        pool.take("right", nodes, 2, 9, ((2, 3),))
+        pool.take("left", nodes, Hold(2, 9, ((0, 1),)))
+        pool.take("right", nodes, Hold(2, 9, ((2, 3),)))
     else:
-        pool.take("all", nodes, GPUS, 9, ())
+        pool.take("all", nodes, Hold(GPUS, 9))
     pool.update(replace(pool.nodes[0], bad_gpus=(3,)))
     pool.update(replace(pool.nodes[1], bad_gpus=(0,)))
     assert pool.hurt() == ({0: {"right"}} if shared else {0: None})

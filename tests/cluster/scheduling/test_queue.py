@@ -5,11 +5,13 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.cluster.worlds import nodes_of
 
 from weft.cluster.records.job import Gang, Job, Team
-from weft.cluster.records.snapshot import FAR_MS, SchedulingPolicy
+from weft.cluster.records.snapshot import FAR_MS, SchedulingPolicy, Snapshot
 from weft.cluster.scheduling.fair_share import Shares
 from weft.cluster.scheduling.queue import COLUMNS, LAST_WAIT, Queue, is_fast, is_quick
+from weft.cluster.scheduling.state import ClusterState
 
 TEAMS = (Team("red", 8), Team("blue", 8), Team("none", 0))
 PLAIN = SchedulingPolicy(aged_ms=10**12)
@@ -73,9 +75,11 @@ def test_jobs_that_waited_too_long_stand_before_all_others(jobs: list[Job], now_
 @settings(max_examples=40)
 @given(jobs_drawn, st.data())
 def test_who_is_taken_out_is_gone_and_the_others_keep_their_order(jobs: list[Job], data: st.DataObject):
-    queue, shares = queue_of(jobs)
+    # What a quota covers depends on who else waits.
+    policy = replace(PLAIN, borrow=False)
+    queue, shares = queue_of(jobs, policy)
     gone = data.draw(st.sets(st.sampled_from(jobs)) if jobs else st.just(set()))
-    before = [name for name in order(jobs) if name not in {job.id for job in gone}]
+    before = [name for name in order(jobs, policy) if name not in {job.id for job in gone}]
     for job in gone:
         queue.drop(job, shares.index[job.team])
     rows, _ = queue.order(10**6, shares)
@@ -109,9 +113,40 @@ def test_who_would_borrow_stands_behind_who_would_not():
     assert order(jobs, replace(PLAIN, borrow=False)) == ["large", "small"]
 
 
-def test_a_job_that_had_to_leave_stands_behind_those_that_waited_meanwhile():
+def test_a_job_that_had_to_leave_has_its_old_place_and_ages_anew():
     jobs = [Job("back", Gang(1), 0, team="red", queued_ms=50), Job("new", Gang(1), 20, team="red")]
-    assert order(jobs) == ["new", "back"]
+    assert order(jobs) == ["back", "new"]
+    assert order(jobs, replace(PLAIN, aged_ms=100), now_ms=130) == ["new", "back"]
+
+
+def test_a_quota_covers_a_teams_jobs_in_their_order():
+    jobs = [
+        Job("first", Gang(5), 0, team="red"),
+        Job("gang", Gang(4), 1, team="red"),
+        Job("small", Gang(1), 2, team="red"),
+    ]
+    assert order(jobs) == ["first", "gang", "small"]
+
+
+@given(jobs_drawn, st.data())
+def test_who_was_promised_goes_before_all_but_the_more_important(jobs: list[Job], data: st.DataObject):
+    if not jobs:
+        return
+    mine = data.draw(st.sampled_from(jobs))
+    queue, shares = queue_of(jobs)
+    before = order(jobs)
+    rows, _ = queue.order(10**6, shares, mine.id)
+    after = [queue.ids[row] for row in rows.tolist()]
+    assert [name for name in after if name != mine.id] == [name for name in before if name != mine.id]
+    known = {job.id: job for job in jobs}
+    ahead = after[: after.index(mine.id)]
+    assert all(known[name].priority >= mine.priority for name in ahead)
+    assert {job.id for job in jobs if job.priority > mine.priority} <= set(ahead)
+
+
+@pytest.mark.parametrize("names", [["s-0", "s-1", "s-2", "s-10", "s-11"], ["a9b", "a10a", "a10b", "b"]])
+def test_members_of_a_sweep_go_by_their_numbers(names: list[str]):
+    assert order([Job(name, Gang(1), 0, team="red") for name in reversed(names)]) == names
 
 
 @pytest.mark.parametrize(
@@ -137,15 +172,17 @@ def test_a_row_holds_what_a_pass_asks_for():
     row = dict(zip(COLUMNS, queue.table[:, 0].tolist(), strict=True))
     assert row == {
         "need": 2, "gpus": 8, "total": 16, "watts": 1600, "team": 1, "limit_ms": FAR_MS, "array": 0, "last_wait": 0,
-        "degraded": 0, "fast": 0, "minds_lane": 1,
+        "degraded": 0, "fast": 0, "minds_lane": 1, "queued_ms": 0,
+        "priority": 100, "size_class": 25,
     }  # fmt: skip
     assert COLUMNS[LAST_WAIT] == "last_wait"
 
 
 @pytest.mark.parametrize(
-    ("lane", "spare", "nodes", "minds"), [(0, 0, 16, 1), (2, 0, 14, 1), (2, 0, 15, 0), (2, 1, 14, 0)]
+    ("lane", "spare", "nodes", "minds"), [(0, 0, 16, 1), (2, 0, 14, 1), (2, 0, 15, 0), (2, 1, 14, 0), (1.5, 0, 14, 1)]
 )
 def test_a_gang_that_needs_the_whole_pool_may_take_the_lane(lane: int, spare: int, nodes: int, minds: int):
-    policy = replace(PLAIN, lane_nodes=lane, spare_nodes=spare)
-    queue, _ = queue_of([Job("j", Gang(nodes), 0, "training", team="red")], policy)
+    policy = replace(PLAIN, lane_nodes=int(lane), spare_nodes=spare, lane_share=(lane % 1) / 16)
+    job = Job("j", Gang(nodes, 4), 0, "training", team="red")
+    queue = ClusterState(Snapshot(nodes_of(16, 4, odd=False), (job,), TEAMS, policy=policy)).queue
     assert queue.table[COLUMNS.index("minds_lane"), 0] == minds

@@ -110,20 +110,18 @@ def test_without_plugins_there_is_one_set_of_rules():
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("nodes", [1, 2, 100, 7500])
 def test_every_policy_of_a_replay_is_there_by_name(name: str, nodes: int):
-    policy = policy_of(name, nodes)
+    policy = policy_of(name)
     assert policy.rules == "weft"
-    assert policy.lane_nodes == (
-        0 if name in ("fifo", "backfill-only", "no-lane") or nodes == 1 else max(1, nodes // 100)
-    )
+    assert policy.lane_share == (0 if name in ("fifo", "backfill-only", "no-lane") else 0.01)
     assert policy.preempt == (name in ("weft", "no-lane", "no-power"))
     assert policy.backfill == (name != "fifo")
     assert policy.power == (name in ("weft", "no-preempt", "no-lane"))
 
 
 def test_the_rules_of_a_plugin_are_a_policy_of_a_replay(plugin: str):
-    assert policy_of(plugin, 300) == replace(policy_of("weft", 300), rules=plugin)
+    assert policy_of(plugin) == replace(policy_of("weft"), rules=plugin)
     with pytest.raises(UsageError, match="no policy 'slowest'"):
-        policy_of("slowest", 300)
+        policy_of("slowest")
 
 
 @given(st.sets(st.integers(0, 15), min_size=1), st.data(), st.booleans())

@@ -81,7 +81,7 @@ def replay(
     lines = read(_text(trace), str(trace))
     teams = _teams(lines, pool, quota)
     admit_all(lines, pool, teams, str(trace))
-    policies = {name: policy_of(name, len(pool)) for name in names}
+    policies = {name: policy_of(name) for name in names}
     found: dict[str, Measures] = {}
     documents: list[dict[str, Any]] = []
     with progress() as watch:

@@ -142,14 +142,9 @@ class Job:
     preemptions: int = 0
     """How often it had to leave."""
     queued_ms: int | None = None
-    """When it came back into the queue; none where it never left it. Who had to leave for others stands behind them."""
+    """When it came back into the queue; none where it never left it. Its place is the old one; it ages anew."""
     last_wait_code: str = field(default="", metadata={"key": "told"})
     """The reason that was last given for its waiting (`Wait.code`). """
-
-    @property
-    def line_ms(self) -> int:
-        """Return when it took its place in its line."""
-        return self.submit_ms if self.queued_ms is None else self.queued_ms
 
     @property
     def holds(self) -> bool:

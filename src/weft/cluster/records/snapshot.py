@@ -68,9 +68,11 @@ class SchedulingPolicy:
     borrow: bool = True
     """Whether a team may have more than its quota while others do not need it."""
     assumed_ms: int = 24 * HOUR_MS
-    """Horizon of what is planned around jobs that declare no limit."""
+    """Which nodes are drained first where nobody knows when a blocked job can start: those back within this time."""
     lane_nodes: int = 0
     """Nodes that only small experiments may take (a gang that needs all of the pool may too)."""
+    lane_share: float = 0.0
+    """Share of all GPUs that only small experiments may take besides, to the nearest GPU."""
     lane_most_nodes: int = 1
     """Largest job of the fast lane, in nodes."""
     lane_limit_ms: int = HOUR_MS
@@ -116,9 +118,12 @@ class Reservation:
 
     job: str
     at_ms: int
-    """When it starts at the latest, if nothing breaks and nothing more important comes."""
+    """When it starts at the latest, if nothing breaks and nothing more important comes; `FAR_MS` where that is not
+    known and nodes are drained for it."""
     promised_ms: int
     """The first such time that was promised."""
+    since_ms: int = 0
+    """Since when it is the first that is blocked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,11 @@
 """One pass over the queue: who starts, who is promised what, and why everybody else waits.
 
 Jobs are considered in order. Until one does not fit, each starts. The first that does not fit is the head: it is
-promised the time at which enough nodes come back by what running jobs have declared. Later jobs start before it only
-where that cannot delay it: they end before the promise, or use nodes that it will not need (Lifka's EASY backfill).
-Jobs of the fast lane are never the head unless they are aged: a stream of them must not hold gangs up.
+promised the time at which enough nodes have its GPUs free by what running jobs have declared. Later jobs start before
+it only where that cannot delay it: they end before the promise, or use GPUs that it will not need (Lifka's EASY
+backfill, by GPUs of each node). Where no such time is known, nodes are drained for it (`reservation`). Jobs of the fast
+lane are never the head unless they are aged: a stream of them must not hold gangs up.
 """
-
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,30 +16,19 @@ from weft.cluster.records.wait_reasons import TEXTS, Reason
 from weft.cluster.scheduling import power_budget
 from weft.cluster.scheduling.placement import Column, Flags
 from weft.cluster.scheduling.preemption import Want, horizon_ms, make_room
+from weft.cluster.scheduling.reservation import Head, KeptNodes, drained, rest_ms, widened
 from weft.cluster.scheduling.rules import Placing
 from weft.cluster.scheduling.state import ClusterState
 
+_SAFELY = 2
+"""How many times as long as jobs of its class have run on average a job may run that declares nothing."""
 _NAMED = 3
 """How many of those before it a reason to wait names."""
 
 
-@dataclass(slots=True)
-class _Head:
-    """The first job that does not fit."""
-
-    at: int
-    """Its position in the order."""
-    job: Job
-    start_ms: int
-    """When enough nodes, and enough power, are back."""
-    keep: int
-    """Nodes that must be empty by then."""
-    watts: int
-    """By how much it raises the site's draw."""
-
-
 def queue_pass(cluster: ClusterState, now_ms: int) -> list[Action]:
     """Consider every waiting job once; the state takes every action as carried out."""
+    cluster.wake_ms = None
     if not len(cluster.queue):
         cluster.reservation = None
         return []
@@ -62,6 +50,7 @@ class SchedulingCycle:
     def __init__(self, cluster: ClusterState, now_ms: int) -> None:
         self.cluster, self.now_ms, self.policy = cluster, now_ms, cluster.policy
         queue = cluster.queue
+        queue.promised = cluster.reservation.job if cluster.reservation is not None else ""
         self.rows, self.aged = cluster.rules.order(queue, cluster.shares, now_ms)
         pick = queue.table[:, self.rows]
         self.need, self.gpus, self.total, self.watts, self.team, self.limit_ms, self.array = pick[:7]
@@ -70,9 +59,13 @@ class SchedulingCycle:
         self.left = np.ones(len(self.rows), dtype=bool)
         self.waiting = len(self.rows)
         self.reasons = np.full(len(self.rows), Reason.BEHIND, dtype=np.int64)
+        self.priority = pick[12]
+        self.size_class = pick[13]
+        self.ages_ms = self.total
         self.minds_lane = pick[10]
         """Who must leave the lane's nodes free: all but the lane's own jobs and gangs that need the whole pool."""
-        self.head: _Head | None = None
+        self.head: Head | None = None
+        self.kept: KeptNodes | None = None
         self.stale = True
         self.allowed = self.fits = self.left
         self.tried: set[int] = set()
@@ -111,7 +104,11 @@ class SchedulingCycle:
     def _look(self) -> None:
         """Find out who is kept back by no rule but room, and who fits into what is free now."""
         self.allowed = self._allowed().copy()
+        self.kept = None
         self.fits = self.allowed & (self.need <= self._room())
+        lane = self._lane()
+        if lane:
+            self.fits &= (self.minds_lane == 0) | (self.total <= self.cluster.pool.free_gpus - lane)
         if self.cluster.scarce_w:
             self.fits &= self.watts <= power_budget.site_left_w(self.cluster.power, self.policy, self.cluster.draw_w)
         self.stale = False
@@ -133,35 +130,36 @@ class SchedulingCycle:
     def _room(self) -> Column:
         """Return how many nodes each job could have now."""
         free = self.cluster.pool.available(self.gpus, self.degraded) - self.policy.spare_nodes
-        lane = self._lane()
-        return free - lane * self.minds_lane if lane else free
+        whole = self._lane() // max(1, self.cluster.pool.largest)
+        return free - whole * self.minds_lane if whole else free
 
     def _lane(self) -> int:
-        """Return how many nodes are still kept for the fast lane."""
-        return max(0, self.policy.lane_nodes - self.cluster.lane_used)
+        """Return how many GPUs are still kept for the fast lane."""
+        return max(0, self.cluster.lane_gpus - self.cluster.lane_used)
 
     def _back(self, job: Job) -> Column:
-        """Return when each node that could serve a job is empty at the latest."""
+        """Return when each node that could serve a job has its GPUs free at the latest."""
         return self.cluster.pool.back(job.gang.gpus_per_node, degraded=job.takes_degraded)
 
     def _block(self, at: int) -> None:
         """Make the job at a position the head, or pass over it where it cannot be served at all."""
-        job = self._job(at)
+        job, cluster, pool = self._job(at), self.cluster, self.cluster.pool
         # The whole lane is kept: its jobs that run now may be over by then, without emptying a node that they share.
-        keep = int(self.need[at]) + self.policy.spare_nodes + self.policy.lane_nodes * int(self.minds_lane[at])
+        lane = cluster.lane_gpus * int(self.minds_lane[at])
+        keep = int(self.need[at]) + self.policy.spare_nodes + lane // max(1, pool.largest)
+        total = int(self.total[at]) + lane if lane else 0
         back = self._back(job)
         if keep > len(back):
             self._pass_over(at, Reason.SIZE)
             return
-        old = self.cluster.reservation
-        start_ms = self.cluster.running.earliest_ms(back, keep, old.at_ms if old is not None else self.now_ms)
-        soon_ms = self.now_ms + horizon_ms(self.cluster)
+        start_ms = self._earliest_ms(back, keep, total)
+        soon_ms = self.now_ms + horizon_ms(cluster)
         if self.policy.preempt and start_ms > soon_ms and at not in self.tried:
             self.tried.add(at)
-            if self._ask(at, keep - int(np.count_nonzero(back <= soon_ms))):
+            if self._ask(at, keep, soon_ms):
                 return
         power_ms = self._power_ms(int(self.watts[at]))
-        if power_ms >= FAR_MS and not len(self.cluster.running):
+        if power_ms >= FAR_MS and not len(cluster.running):
             self._pass_over(at, Reason.POWER)
             return
         # Small jobs that are before it take their nodes first, beside it where there is room and before it where not.
@@ -169,11 +167,28 @@ class SchedulingCycle:
         ahead = int(self.need[small].sum())
         if ahead and keep + ahead <= len(back):
             keep += ahead
-            start_ms = self.cluster.running.earliest_ms(back, keep, start_ms)
+            start_ms = self._earliest_ms(back, keep, total)
         elif ahead:
             start_ms = max(self.now_ms, start_ms) + int(self.limit_ms[small].sum())
         self._pass_over(at, Reason.POWER if power_ms > max(start_ms, self.now_ms) else Reason.NODES)
-        self.head = _Head(at, job, max(self.now_ms, start_ms, power_ms), keep, int(self.watts[at]))
+        old = cluster.reservation
+        since_ms = old.since_ms if old is not None and old.job == job.id else self.now_ms
+        begin_ms = min(FAR_MS, max(self.now_ms, start_ms, power_ms))
+        self.head = Head(at, job, begin_ms, keep, total, int(self.watts[at]), since_ms)
+        if start_ms >= FAR_MS:
+            wide = widened(keep, len(back), self.now_ms - since_ms, cluster.running.typical_ms(self.now_ms))
+            self.head.closed = drained(pool, job, wide, self.now_ms + self.policy.assumed_ms)
+            self.ages_ms = cluster.running.ages_by_class(self.now_ms)
+            self.head.rest_ms = rest_ms(pool, self.head.closed, self.ages_ms)
+
+    def _earliest_ms(self, back: Column, keep: int, total: int) -> int:
+        """Return when `keep` nodes of those that come back at `back` are there, and `total` GPUs in all."""
+        running, old = self.cluster.running, self.cluster.reservation
+        guess_ms = old.at_ms if old is not None else self.now_ms
+        start_ms = running.earliest_ms(back, keep, guess_ms)
+        if not total or start_ms >= FAR_MS or int(self.cluster.pool.free_at(start_ms).sum()) >= total:
+            return start_ms
+        return running.first_end_ms(lambda at_ms: int(self.cluster.pool.free_at(at_ms).sum()) >= total, start_ms)
 
     def _pass_over(self, at: int, reason: Reason) -> None:
         self.waiting -= int(self.left[at])
@@ -189,15 +204,19 @@ class SchedulingCycle:
         drawn = running.column("watts") * running.column("nodes") * running.column("gpus")
         return power_budget.earliest_ms(running.column("back_ms"), drawn, lacking)
 
-    def _ask(self, at: int, lacking: int) -> bool:
-        """Ask others to leave for the job at a position; return whether anything was asked."""
+    def _ask(self, at: int, wanted: int, soon_ms: int) -> bool:
+        """Ask others to leave for the job at a position, so that it gets its nodes soon; return whether anybody was."""
         job = self._job(at)
         shares = self.cluster.shares
         team = int(self.team[at])
-        in_quota = bool(shares.held[team] + self.total[at] <= shares.quota[team])
+        # Those of its team that stand before it are covered first: rights follow the order.
+        ahead = self.left[:at] & (self.team[:at] == team) & (self.priority[:at] == self.priority[at])
+        ahead &= self.total[:at] <= shares.quota[team]
+        asks = int(self.total[:at][ahead].sum()) + int(self.total[at])
+        in_quota = bool(shares.held[team] + asks <= shares.quota[team])
         if self.now_ms - job.submit_ms < self.policy.patience_ms:
             return False
-        asked = make_room(self.cluster, Want(job, lacking, in_quota), self.now_ms)
+        asked = make_room(self.cluster, Want(job, wanted, in_quota, soon_ms), self.now_ms)
         for action in asked:
             self.cluster.take_up(action, self.now_ms)
         self.stale = True
@@ -212,22 +231,45 @@ class SchedulingCycle:
         at = int(small[0])
         self.tried.add(at)
         alike = small[(self.team[small] == self.team[at]) & (self.gpus[small] == self.gpus[at])]
-        coming = int(np.count_nonzero(self._back(self._job(at)) <= self.now_ms + horizon_ms(self.cluster)))
-        lacking = int(self.need[alike].sum()) - coming
-        return lacking > 0 and self._ask(at, lacking)
+        return self._ask(at, int(self.need[alike].sum()), self.now_ms + horizon_ms(self.cluster))
 
-    def _harmless(self, head: _Head) -> Flags:
-        """Return who can start without delaying the head; those before it need not mind it."""
+    def _harmless(self, head: Head) -> Flags:
+        """Return who can start without delaying the head; those before it need not mind a promise."""
+        before = np.arange(len(self.rows)) < head.at
         if not self.policy.backfill:
-            return np.arange(len(self.rows)) < head.at
-        extra = int(np.count_nonzero(self._back(head.job) <= head.start_ms)) - head.keep
-        before_ms = min(head.start_ms, self.now_ms + self.policy.assumed_ms) - self.now_ms
-        beside = self.need <= extra - self._lane() * self.minds_lane
+            return before
+        short = self._short(head)
+        if head.closed is None:
+            short |= before
+        harmless = short.copy()
+        for at in self._one_of_each(self.fits & ~short):
+            gpus, degraded = int(self.gpus[at]), int(self.degraded[at])
+            alike = (self.gpus == gpus) & (self.degraded == degraded)
+            harmless |= alike & ~short & (self.need <= self._keeping(head).room(gpus, degraded=degraded > 0))
+        slack = self._keeping(head).slack if head.total else None
+        if slack is not None:
+            harmless &= short | (self.total <= slack + self._lane() * self.fast)
         if self.cluster.scarce_w:
-            beside &= self.watts <= self._power_at(head.start_ms) - head.watts
-        harmless = (self.limit_ms <= before_ms) | beside
-        harmless[: head.at] = True
+            harmless &= short | (self.watts <= self._power_at(head.start_ms) - head.watts)
         return harmless
+
+    def _short(self, head: Head) -> Flags:
+        """Return who is over by the time that the head was promised, or is thought to be well before a drain is."""
+        if head.closed is not None:
+            return np.minimum(self.limit_ms, _SAFELY * self.ages_ms[self.size_class]) <= head.rest_ms
+        return self.limit_ms <= head.start_ms - self.now_ms
+
+    def _keeping(self, head: Head) -> KeptNodes:
+        """Return what the head needs of each node, as the pool is now."""
+        if self.kept is None:
+            self.kept = KeptNodes(self.cluster.pool, head)
+        return self.kept
+
+    def _one_of_each(self, flags: Flags) -> list[int]:
+        """Return a position for each kind of node that the flagged jobs ask for."""
+        chosen = np.flatnonzero(flags)
+        kinds = self.gpus[chosen] * 2 + self.degraded[chosen]
+        return chosen[np.unique(kinds, return_index=True)[1]].tolist()
 
     def _power_at(self, at_ms: int) -> int:
         """Return how many watts more the site may draw at `at_ms`, by what running jobs declare."""
@@ -241,6 +283,9 @@ class SchedulingCycle:
         cluster, job = self.cluster, self._job(at)
         gang, pool = job.gang, cluster.pool
         found = pool.candidates(gang.gpus_per_node, degraded=job.takes_degraded)
+        head = self.head
+        if head is not None and not self._short(head)[at] and (at > head.at or head.closed is not None):
+            found = self._keeping(head).allowed(found, gang.gpus_per_node)
         node_rise_w = gang.gpus_per_node * cluster.rise_w(job)
         if self.policy.power:
             found = power_budget.within(found, pool.rack, cluster.rack_w, cluster.power.rack_w, node_rise_w)
@@ -254,7 +299,7 @@ class SchedulingCycle:
         devices = () if whole else pool.devices(ranked.tolist(), gang.gpus_per_node)
         team = int(self.team[at])
         borrowed = bool(cluster.shares.held[team] + count * gang.gpus_per_node > cluster.shares.quota[team])
-        why = "order" if self.head is None or at < self.head.at else "lane" if self.fast[at] else "backfill"
+        why = "order" if head is None or at < head.at else "lane" if self.fast[at] else "backfill"
         waves = cluster.ramp.rise(count, node_rise_w, self.now_ms)
         action = Bind(job.id, Placement(tuple(ranked.tolist()), gang.gpus_per_node, devices), waves, borrowed, why)
         self._pass_over(at, Reason.NONE)
@@ -280,17 +325,19 @@ class SchedulingCycle:
 
     def _promise(self) -> None:
         """Say when the head starts, where that is news."""
-        cluster = self.cluster
-        if self.head is None or self.head.start_ms >= FAR_MS:
+        cluster, head = self.cluster, self.head
+        if head is None:
             cluster.reservation = None
             return
-        job, start_ms = self.head.job, self.head.start_ms
         old = cluster.reservation
-        if old is not None and (old.job, old.at_ms) == (job.id, start_ms):
+        at_ms = FAR_MS if head.closed is not None else head.start_ms
+        if old is not None and (old.job, old.at_ms) == (head.job.id, at_ms):
             return
-        first_ms = old.promised_ms if old is not None and old.job == job.id else start_ms
-        cluster.reservation = Reservation(job.id, start_ms, first_ms)
-        self.actions.append(Reserve(job.id, start_ms, self.head.keep))
+        promised = old is not None and old.job == head.job.id and old.promised_ms < FAR_MS
+        first_ms = old.promised_ms if old is not None and promised else at_ms
+        cluster.reservation = Reservation(head.job.id, at_ms, first_ms, head.since_ms)
+        if at_ms < FAR_MS:
+            self.actions.append(Reserve(head.job.id, at_ms, head.keep))
 
     def _explain(self) -> None:
         """Give every job its reason to wait where that has changed."""

@@ -36,7 +36,7 @@ def _grown(cluster: ClusterState, job: Job) -> Resize | None:
     have = len(job.placement.nodes)
     free = pool.candidates(gang.gpus_per_node, degraded=job.takes_degraded)
     free = free[(pool.taken[free] == 0) & (pool.usable[free] == gang.gpus_per_node)]
-    lane = max(0, policy.lane_nodes - cluster.lane_used)
+    lane = -(-max(0, cluster.lane_gpus - cluster.lane_used) // max(1, pool.largest))
     team = cluster.shares.index[job.team]
     affordable = int(cluster.shares.most[team] - cluster.shares.held[team]) // gang.gpus_per_node
     node_rise_w = gang.gpus_per_node * cluster.rise_w(job)

@@ -41,6 +41,14 @@ def compact(candidates: Column, count: int, levels: Sequence[Column]) -> Column:
     return np.concatenate([taken, compact(candidates[groups == tightest], rest, levels[1:])])
 
 
+def tightest(candidates: Column, count: int, free: Column) -> Column:
+    """Return the candidates with the fewest free GPUs that are enough: whole nodes stay whole for who needs them."""
+    each = free[candidates]
+    reached = np.cumsum(np.bincount(each))
+    most = int(np.searchsorted(reached, count))
+    return candidates[each <= most]
+
+
 def apart(candidates: Column, count: int, t0: Column) -> Column:
     """Return `count` of `candidates`, as far from each other as can be: one in each T0 before a second in any."""
     assert len(candidates) >= count, "a service is placed only where it fits"

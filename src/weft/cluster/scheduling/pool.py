@@ -1,20 +1,34 @@
 """The nodes as columns: who is in service, what is free, and when what is taken comes back.
 
 The fast form of `Snapshot.nodes` inside a `ClusterState`. A job takes GPUs of nodes and gives them back; every question
-of a pass is answered from columns. Knows nothing of queues, teams or rules.
+of a pass is answered from columns. What is free is known by time: `free_ms` holds, for each node and each number of
+GPUs, when so many are free on it by what its jobs declare. Knows nothing of queues, teams or rules.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from weft.cluster.records.node import Node, NodeState
-from weft.cluster.scheduling.placement import Column
+from weft.cluster.scheduling.placement import Column, Flags
 
 LOST = frozenset(
     {NodeState.QUARANTINED, NodeState.TESTING, NodeState.REPAIRING, NodeState.VALIDATING, NodeState.RETIRED}
 )
 """States in which no job may stay on a node."""
+
+
+class Hold(NamedTuple):
+    """What a job has of each of its nodes."""
+
+    gpus: int
+    back_ms: int
+    """When it gives them back at the latest."""
+    devices: Sequence[tuple[int, ...]] = ()
+    """Numbers of its GPUs on each node; empty where it has whole nodes."""
+    size_class: int = 0
+    """The class of jobs that run about as long (`running_jobs.size_class`)."""
 
 
 class Pool:
@@ -38,11 +52,19 @@ class Pool:
         self.taken = np.zeros(count, dtype=np.int64)
         """GPUs that jobs hold, whatever the node's state."""
         self.degraded = np.zeros(count, dtype=bool)
-        self.back_ms = np.zeros(count, dtype=np.int64)
-        """When the node is empty at the latest, by what its jobs declare; 0 where it is empty."""
+        self.free_ms = np.zeros((self.largest + 1, count), dtype=np.int64)
+        """When at least k GPUs (the row) are free on each node at the latest, by what its jobs declare; 0 for now.
+
+        Rows above a node's usable GPUs mean nothing: ask `back` or `free_at`."""
+        self.classes = np.zeros(count, dtype=np.int64)
+        """Which classes of jobs (`running_jobs.size_class`) hold GPUs of each node, as bits."""
+        self._whole_ms = np.zeros(count, dtype=np.int64)
+        """When the job that has all of a node gives it back."""
+        self._above = np.arange(self.largest + 1)
         self.histogram = np.zeros((2, self.largest + 1), dtype=np.int64)
         """Nodes by how many GPUs are free on them: the healthy ones, and all."""
         self._available: Column | None = None
+        self._then: tuple[int, Column] | None = None
         self._whole = 0
         """Nodes that are in service with all that the largest has."""
         self.lost = np.zeros(count, dtype=bool)
@@ -55,8 +77,8 @@ class Pool:
         """Nodes of which something is to be decided: not ready, or with reports."""
         self.parts: dict[int, dict[str, tuple[int, ...]]] = {}
         """Devices that are taken on nodes that jobs share, by job."""
-        self.members: dict[int, dict[str, int]] = {}
-        """When each job on a shared node gives it back."""
+        self.members: dict[int, dict[str, tuple[int, int, int]]] = {}
+        """When each job that has a part of a node gives it back, how many GPUs, and its class as a bit."""
         for node in nodes:
             self.update(node)
 
@@ -74,6 +96,7 @@ class Pool:
             (self.out_ms, node.out_ms), (self.tested_ms, node.tested_ms), (self.idle_test_ms, node.idle_test_ms),
         ):  # fmt: skip
             column[number] = -1 if value is None else value
+        self._profile(number)
         (self.broken.add if node.bad_gpus else self.broken.discard)(number)
         if node.state is NodeState.READY and not node.evidence:
             self.watched.discard(number)
@@ -94,12 +117,27 @@ class Pool:
             self._available[:, :-1] = np.cumsum(self.histogram[:, ::-1], axis=1)[:, ::-1]
         return self._available[degraded, np.minimum(gpus, self.largest + 1)]
 
+    def able(self, gpus: int, *, degraded: bool) -> Flags:
+        """Return which nodes could give `gpus` GPUs, were they empty."""
+        able = self.usable >= gpus
+        return able if degraded else able & ~self.degraded
+
     def back(self, gpus: int, *, degraded: bool) -> Column:
-        """Return when each node that could give `gpus` GPUs, were it empty, is empty at the latest."""
+        """Return when each node that could give `gpus` GPUs, were it empty, has so many free at the latest."""
         if self._whole == self.count and gpus <= self.largest:
-            return self.back_ms
-        able = self.usable >= gpus if degraded else (self.usable >= gpus) & ~self.degraded
-        return self.back_ms[able]
+            return self.free_ms[gpus]
+        return self.free_ms[min(gpus, self.largest)][self.able(gpus, degraded=degraded)]
+
+    def free_at(self, at_ms: int) -> Column:
+        """Return how many GPUs are free on each node at `at_ms`, by what its jobs declare."""
+        if self._then is None or self._then[0] != at_ms:
+            self._then = (at_ms, np.minimum(self.usable, np.count_nonzero(self.free_ms[1:] <= at_ms, axis=0)))
+        return self._then[1]
+
+    @property
+    def free_gpus(self) -> int:
+        """Return how many GPUs are free now on nodes that take work."""
+        return int(self.histogram[1] @ self._above)
 
     def candidates(self, gpus: int, *, degraded: bool) -> Column:
         """Return the nodes that have `gpus` GPUs free now, in the order of the topology."""
@@ -112,22 +150,60 @@ class Pool:
         """Return `nodes` in rank order: along the topology."""
         return nodes[np.argsort(self._rank[nodes], kind="stable")]
 
-    def take(self, job: str, nodes: Column, gpus: int, back_ms: int, devices: Sequence[tuple[int, ...]]) -> None:
-        """Give `gpus` GPUs of each of `nodes` to a job that leaves them by `back_ms`."""
+    def take(self, job: str, nodes: Column, hold: Hold) -> None:
+        """Give GPUs of each of `nodes` to a job."""
+        gpus, back_ms, devices, size_class = hold
+        self.classes[nodes] |= 1 << size_class
+        alone = not devices and bool((self.taken[nodes] == 0).all())
         self._shift(nodes, gpus)
-        self.back_ms[nodes] = np.maximum(self.back_ms[nodes], back_ms)
         for number, each in zip(nodes.tolist(), devices, strict=False):
             self.parts.setdefault(number, {})[job] = each
-            self.members.setdefault(number, {})[job] = back_ms
+        if alone:
+            # A job without device numbers has whole nodes: nobody else comes to them.
+            self._whole_ms[nodes] = back_ms
+            spare = self.usable[nodes] - gpus
+            for row in range(1, self.largest + 1):
+                self.free_ms[row, nodes] = np.where(spare >= row, 0, back_ms)
+            return
+        for number in nodes.tolist():
+            self.members.setdefault(number, {})[job] = (back_ms, gpus, 1 << size_class)
+            self._profile(number)
 
     def give(self, job: str, nodes: Column, gpus: int, *, shared: bool) -> None:
         """Take back what a job had."""
         self._shift(nodes, -gpus)
-        self.back_ms[nodes] = 0
-        if shared:
-            for number in nodes.tolist():
-                del self.parts[number][job], self.members[number][job]
-                self.back_ms[number] = max(self.members[number].values(), default=0)
+        self._whole_ms[nodes] = 0
+        self.free_ms[:, nodes] = 0
+        self.classes[nodes] = 0
+        for number in nodes.tolist() if self.members or shared else ():
+            if shared:
+                del self.parts[number][job]
+            parts = self.members.get(number, {})
+            parts.pop(job, None)
+            if not parts:
+                self.members.pop(number, None)
+            for _, _, bit in parts.values():
+                self.classes[number] |= bit
+            if self.taken[number]:
+                self._profile(number)
+
+    def _profile(self, number: int) -> None:
+        """Reckon anew when GPUs of a node come free."""
+        parts = sorted(self.members.get(number, {}).values())
+        taken = int(self.taken[number])
+        whole = taken - sum(gpus for _, gpus, _ in parts)
+        if whole > 0:
+            parts = sorted([*parts, (int(self._whole_ms[number]), whole, 0)])
+        free = max(0, int(self.usable[number]) - taken)
+        times = [0] * (free + 1)
+        short = max(0, taken - int(self.usable[number]))
+        for back_ms, gpus, _ in parts:
+            # GPUs that are held beyond what is usable (some broke) come back to nobody.
+            given = max(0, gpus - short)
+            short = max(0, short - gpus)
+            times += [back_ms] * given
+        times += [times[-1]] * (self.largest + 1 - len(times))
+        self.free_ms[:, number] = times[: self.largest + 1]
 
     def hurt(self) -> dict[int, set[str] | None]:
         """Return the nodes on which a job holds a broken GPU, with those jobs; none for the one that has it whole."""
@@ -153,7 +229,7 @@ class Pool:
         return tuple(found)
 
     def _count(self, number: int, sign: int) -> None:
-        self._available = None
+        self._available = self._then = None
         if self.usable[number] > 0:
             free = max(0, int(self.usable[number] - self.taken[number]))
             self.histogram[1, free] += sign
@@ -166,7 +242,7 @@ class Pool:
             self.taken[number] += gpus
             self._count(number, 1)
             return
-        self._available = None
+        self._available = self._then = None
         if self._whole == self.count:
             free = self.largest - self.taken[nodes]
             change = np.bincount(free - gpus, minlength=self.largest + 1) - np.bincount(

@@ -1,8 +1,9 @@
-"""Who leaves for whom: the cheapest jobs by what they would lose, asked first and made to go after a grace.
+"""Who leaves for whom: the cheapest jobs by what they would lose on the same nodes, asked first and made to go later.
 
 Two rights make others leave. Priority: a blocked job whose priority is higher by a gap. Quota: a blocked job within its
 team's quota reclaims what other teams have borrowed for jobs of no higher priority, within a bounded time. Who may make
-another leave also stands before it in the queue, so that nobody leaves in vain. Nobody leaves before its minimum run
+another leave also stands before it in the queue, so that nobody leaves in vain. A gang needs its GPUs on each node:
+nodes are chosen by what it costs to clear them, and those leave who are on them. Nobody leaves before its minimum run
 time, except that a borrower's is bounded by the reclaim time; services leave last. An elastic gang gives nodes back
 instead of leaving where that is enough. Pure.
 """
@@ -10,6 +11,7 @@ instead of leaving where that is enough. Pure.
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from weft.cluster.records.actions import Preempt, Resize, Stop
 from weft.cluster.records.job import Job, JobState
@@ -19,13 +21,15 @@ from weft.cluster.scheduling.state import ClusterState
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """What a blocked job still lacks."""
+    """What a blocked job asks of others."""
 
     job: Job
     nodes: int
-    """Nodes that it lacks, what is already on its way not counted."""
+    """Nodes that must have its GPUs free."""
     in_quota: bool
     """Whether its team is within its quota with it."""
+    soon_ms: int
+    """What comes back by then needs nobody to leave."""
 
 
 def horizon_ms(cluster: ClusterState) -> int:
@@ -44,15 +48,19 @@ def make_room(cluster: ClusterState, want: Want, now_ms: int) -> list[Preempt | 
     over = (cluster.shares.held > cluster.shares.quota)[running.column("team")]
     by_quota = running.mask("borrowed") & over & (running.column("team") != team) & want.in_quota
     by_quota &= running.column("priority") <= want.job.priority
-    settled = now_ms - running.column("start_ms") >= running.column("min_run_ms")
-    free = running.mask("live") & ~running.mask("leaving") & (running.column("gpus") >= want.job.gang.gpus_per_node)
+    settled_ms = running.column("start_ms") + running.column("min_run_ms")
+    settled = settled_ms <= now_ms
+    free = running.mask("live") & ~running.mask("leaving")
     able = free & ((by_priority & settled) | by_quota)
-    if int((running.column("nodes") * able).sum()) < want.nodes:
+    clearing = _Clearing(cluster, want)
+    if clearing.wanted <= 0:
         return []
-    shrunk = _shrink(cluster, np.flatnonzero(able & (running.column("shrinks") > 0)), want.nodes)
+    shrunk = _shrink(cluster, np.flatnonzero(able & (running.column("shrinks") > 0)), clearing)
     if shrunk:
         return shrunk
-    chosen = _cheapest(cluster, able, by_priority & settled, want.nodes, now_ms)
+    chosen = clearing.cheapest(able, by_priority & settled, now_ms)
+    if not chosen and (young := free & by_priority & ~settled).any():
+        cluster.wake_ms = int(settled_ms[young].min())
     lost = running.lost_gpu_ms(now_ms)
     found: list[Preempt | Resize] = []
     for row in chosen:
@@ -94,9 +102,107 @@ def orphans(cluster: ClusterState) -> list[Stop]:
     ]
 
 
-def _shrink(cluster: ClusterState, rows: Column, wanted: int) -> list[Preempt | Resize]:
-    """Return elastic gangs that give back enough between them, the widest first; nothing where that is not enough."""
+class _Clearing:
+    """Nodes that lack GPUs for a job, and the search for jobs whose leaving gives it enough of them."""
+
+    def __init__(self, cluster: ClusterState, want: Want) -> None:
+        """Look at the nodes that could serve the job and will not by themselves."""
+        self.cluster = cluster
+        pool, gpus = cluster.pool, want.job.gang.gpus_per_node
+        able = pool.able(gpus, degraded=want.job.takes_degraded)
+        soon = pool.free_at(want.soon_ms)
+        self.wanted = want.nodes - int(np.count_nonzero(able & (soon >= gpus)))
+        """Nodes that are still lacking."""
+        self.lacking = np.where(able & (soon < gpus), gpus - soon, 0)
+        """GPUs that each node lacks; 0 where it lacks none or cannot serve."""
+
+    def cheapest(self, able: Flags, by_priority: Flags, now_ms: int) -> list[int]:
+        """Return rows of jobs that clear enough nodes between them, the cheapest nodes first."""
+        running = self.cluster.running
+        share = running.lost_gpu_ms(now_ms) / np.maximum(running.column("nodes"), 1)
+        first = self._nodes_by_cost(np.flatnonzero(able), share)
+        # Borrowers leave only while their team is above its quota.
+        spare = (self.cluster.shares.held - self.cluster.shares.quota).tolist()
+        left = self.lacking.copy()
+        chosen: dict[int, None] = {}
+        cleared = 0
+        for node, rows in first:
+            if cleared >= self.wanted:
+                break
+            if left[node] <= 0:
+                continue
+            leaving: list[int] = []
+            owed = int(left[node])
+            for row in rows:
+                team, gpus = int(running.column("team")[row]), int(running.column("gpus")[row])
+                all_gpus = gpus * int(running.column("nodes")[row])
+                if owed <= 0 or row in chosen or (not by_priority[row] and spare[team] <= 0):
+                    continue
+                spare[team] -= 0 if by_priority[row] else all_gpus
+                leaving.append(row)
+                owed -= gpus
+            if owed > 0:
+                for row in leaving:
+                    all_gpus = int(running.column("gpus")[row] * running.column("nodes")[row])
+                    spare[int(running.column("team")[row])] += 0 if by_priority[row] else all_gpus
+                continue
+            for row in leaving:
+                chosen[row] = None
+                cleared += self._vacate(left, row, 1)
+        return self._without_needless(list(chosen), left, cleared) if cleared >= self.wanted else []
+
+    def _vacate(self, left: Column, row: int, sign: int) -> int:
+        """Take a job's GPUs off what its nodes lack; return how many nodes that clears."""
+        running = self.cluster.running
+        nodes = self.cluster.nodes_of[running.ids[row]]
+        nodes = nodes[self.lacking[nodes] > 0]
+        before = int(np.count_nonzero(left[nodes] <= 0))
+        left[nodes] -= sign * int(running.column("gpus")[row])
+        return int(np.count_nonzero(left[nodes] <= 0)) - before
+
+    def _without_needless(self, chosen: list[int], left: Column, cleared: int) -> list[int]:
+        """Leave out who turned out not to be needed, the largest first."""
+        running = self.cluster.running
+        for row in sorted(chosen, key=lambda row: -int(running.column("nodes")[row] * running.column("gpus")[row])):
+            change = self._vacate(left, row, -1)
+            if cleared + change >= self.wanted:
+                chosen.remove(row)
+                cleared += change
+            else:
+                self._vacate(left, row, 1)
+        return chosen
+
+    def _nodes_by_cost(self, rows: Column, share: npt.NDArray[np.float64]) -> list[tuple[int, list[int]]]:
+        """Return the nodes that can be cleared, the cheapest first, each with its jobs, the cheapest first."""
+        running, nodes_of = self.cluster.running, self.cluster.nodes_of
+        if not len(rows):
+            return []
+        held = [nodes_of[running.ids[row]] for row in rows.tolist()]
+        node = np.concatenate(held)
+        row = np.repeat(rows, [len(each) for each in held])
+        there = self.lacking[node] > 0
+        node, row = node[there], row[there]
+        gpus, service = running.column("gpus")[row], running.column("service")[row]
+        cost = share[row]
+        order = np.lexsort((row, cost / np.maximum(gpus, 1), service, node))
+        node, row, gpus, service, cost = (each[order] for each in (node, row, gpus, service, cost))
+        heads, begins = np.unique(node, return_index=True)
+        ends = np.append(begins[1:], len(node))
+        reached = np.cumsum(gpus)
+        before = reached - gpus
+        base = np.repeat(before[begins], ends - begins) if len(heads) else before
+        needed = before - base < self.lacking[node]
+        price = np.add.reduceat(cost * needed, begins) if len(heads) else cost
+        services = np.add.reduceat(service * needed, begins) if len(heads) else service
+        enough = np.add.reduceat(gpus, begins) >= self.lacking[heads] if len(heads) else services > 0
+        turn = np.lexsort((heads, price, services))
+        return [(int(heads[at]), row[begins[at] : ends[at]].tolist()) for at in turn.tolist() if enough[at]]
+
+
+def _shrink(cluster: ClusterState, rows: Column, clearing: _Clearing) -> list[Preempt | Resize]:
+    """Return elastic gangs that give back enough nodes between them, the widest first; nothing if too few."""
     room = cluster.running.column("shrinks")[rows]
+    wanted = clearing.wanted
     if int(room.sum()) < wanted:
         return []
     found: list[Preempt | Resize] = []
@@ -104,42 +210,20 @@ def _shrink(cluster: ClusterState, rows: Column, wanted: int) -> list[Preempt | 
         if wanted <= 0:
             break
         job = cluster.jobs[cluster.running.ids[row]]
-        assert job.placement is not None
-        most = len(job.placement.nodes) - job.gang.fewest
-        given = min(most, -(-wanted // job.gang.step) * job.gang.step)
-        wanted -= given
-        keep = len(job.placement.nodes) - given
-        placement = replace(job.placement, nodes=job.placement.nodes[:keep], devices=job.placement.devices[:keep])
-        found.append(Resize(job.id, placement, "shrink"))
-    return found
-
-
-def _cheapest(cluster: ClusterState, able: Flags, by_priority: Flags, wanted: int, now_ms: int) -> list[int]:
-    """Return rows of jobs that free `wanted` nodes between them, the cheapest for each node first."""
-    running = cluster.running
-    rows = np.flatnonzero(able)
-    nodes = running.column("nodes")
-    for_each = running.lost_gpu_ms(now_ms)[rows] / np.maximum(nodes[rows], 1)
-    order = rows[np.lexsort((rows, for_each, running.column("service")[rows]))]
-    # Borrowers leave only while their team is above its quota.
-    spare = (cluster.shares.held - cluster.shares.quota).tolist()
-    chosen: list[int] = []
-    freed = 0
-    for row in order.tolist():
-        if freed >= wanted:
-            break
-        team = int(running.column("team")[row])
-        if not by_priority[row]:
-            if spare[team] <= 0:
-                continue
-            spare[team] -= int(nodes[row] * running.column("gpus")[row])
-        chosen.append(row)
-        freed += int(nodes[row])
-    if freed < wanted:
-        return []
-    for row in sorted(chosen, key=lambda row: -int(nodes[row])):
-        # What turned out not to be needed stays.
-        if freed - int(nodes[row]) >= wanted:
-            chosen.remove(row)
-            freed -= int(nodes[row])
-    return chosen
+        placement = job.placement
+        assert placement is not None
+        lacking = clearing.lacking[list(placement.nodes)]
+        useful = np.flatnonzero((lacking > 0) & (lacking <= placement.gpus_per_node))[::-1].tolist()
+        most = (len(placement.nodes) - job.gang.fewest) // job.gang.step * job.gang.step
+        given = min(most, -(-min(wanted, len(useful)) // job.gang.step) * job.gang.step)
+        if given <= 0:
+            continue
+        # The last ranks go first; whole replicas leave, whether or not all of their nodes are of use.
+        others = [at for at in reversed(range(len(placement.nodes))) if at not in useful]
+        gone = set([*useful, *others][:given])
+        wanted -= min(given, len(useful))
+        kept = [at for at in range(len(placement.nodes)) if at not in gone]
+        nodes = tuple(placement.nodes[at] for at in kept)
+        devices = tuple(placement.devices[at] for at in kept) if placement.devices else ()
+        found.append(Resize(job.id, replace(placement, nodes=nodes, devices=devices), "shrink"))
+    return found if wanted <= 0 else []

@@ -1,11 +1,13 @@
 """The waiting jobs as columns, kept in the order in which they are considered.
 
-Jobs of one priority and team wait in a line by submission; who had to leave, by when it came back. Lines are put behind
-one another by priority, quota and the teams' fair share. A job that has waited too long stands before all lines. To put
-a job in or take it out costs the same however many wait; the order is only joined, never sorted anew.
+Jobs of one priority and team wait in a line by submission, members of a sweep by their numbers; who had to leave comes
+back to its old place. Lines are put behind one another by priority, quota and the teams' fair share. A job that has
+waited too long since it last came into the queue stands before all lines. Who was promised a start keeps its place. To
+put a job in or take it out costs the same however many wait; the order is only joined, never sorted anew.
 """
 
-from bisect import bisect_left, bisect_right, insort
+import re
+from bisect import bisect_left, bisect_right
 from itertools import groupby
 
 import numpy as np
@@ -13,24 +15,30 @@ import numpy as np
 from weft.cluster.records.job import Job
 from weft.cluster.records.snapshot import FAR_MS, SchedulingPolicy
 from weft.cluster.scheduling.fair_share import Shares
-from weft.cluster.scheduling.placement import Column
+from weft.cluster.scheduling.placement import Column, Flags
+from weft.cluster.scheduling.running_jobs import size_class
 
 _NOBODY: Column = np.zeros(0, dtype=np.int64)
-_LINE = tuple[int, str, int]
+_Name = tuple[str | int, ...]
+_LINE = tuple[int, _Name, int]
+_NUMBERS = re.compile(r"(\d+)")
 COLUMNS = (
     "need", "gpus", "total", "watts", "team", "limit_ms", "array", "last_wait", "degraded", "fast", "minds_lane",
+    "queued_ms", "priority", "size_class",
 )  # fmt: skip
 """What is known of each waiting job: fewest nodes, GPUs on each, GPUs in all, rise of the site's draw, ..."""
 LAST_WAIT = COLUMNS.index("last_wait")
-_TOTAL, _TEAM = COLUMNS.index("total"), COLUMNS.index("team")
+_TOTAL, _TEAM, _QUEUED = COLUMNS.index("total"), COLUMNS.index("team"), COLUMNS.index("queued_ms")
 
 
 class Queue:
     """Columns over waiting jobs; one owner."""
 
-    def __init__(self, policy: SchedulingPolicy, pool_nodes: int) -> None:
-        """Begin empty, before a pool of so many nodes."""
-        self.policy, self.pool_nodes = policy, pool_nodes
+    def __init__(self, policy: SchedulingPolicy, common_nodes: int) -> None:
+        """Begin empty, before a pool of so many nodes that are not kept for anybody."""
+        self.policy, self.common_nodes = policy, common_nodes
+        self.promised = ""
+        """The job that was promised a start."""
         self.ids: list[str] = []
         self.rows: dict[str, int] = {}
         self._unused: list[int] = []
@@ -50,57 +58,92 @@ class Queue:
         self.rows[job.id] = row
         limit_ms = FAR_MS if job.limit_ms is None else job.limit_ms
         need, gpus, fast = job.gang.fewest, job.gang.gpus_per_node, is_fast(job, self.policy)
-        minds = not fast and need <= self.pool_nodes - self.policy.lane_nodes - self.policy.spare_nodes
+        minds = not fast and need <= self.common_nodes
         self.table[:, row] = (
             need, gpus, need * gpus, need * gpus * watts, team, limit_ms, array, last_wait, job.takes_degraded, fast,
-            minds,
+            minds, job.submit_ms if job.queued_ms is None else job.queued_ms, job.priority,
+            size_class(job),
         )  # fmt: skip
         key = self._key(job, team)
-        insort(self._lines.setdefault(key, []), (job.line_ms, job.id, row))
-        self._joined.pop(key, None)
+        line = self._lines.setdefault(key, [])
+        entry = (job.submit_ms, by_number(job.id), row)
+        at = bisect_left(line, entry)
+        line.insert(at, entry)
+        self._joined[key] = np.insert(self._joined.get(key, _NOBODY), at, row)
 
     def drop(self, job: Job, team: int) -> None:
         """Take a job out."""
         row = self.rows.pop(job.id)
         key = self._key(job, team)
         line = self._lines[key]
-        del line[bisect_left(line, (job.line_ms, job.id, row))]
+        at = bisect_left(line, (job.submit_ms, by_number(job.id), row))
+        del line[at]
+        self._joined[key] = np.delete(self._joined[key], at)
         if not line:
-            del self._lines[key]
-        self._joined.pop(key, None)
+            del self._lines[key], self._joined[key]
         self._unused.append(row)
 
-    def order(self, now_ms: int, shares: Shares) -> tuple[Column, int]:
+    def order(self, now_ms: int, shares: Shares, promised: str = "") -> tuple[Column, int]:
         """Return the rows in the order in which they are considered, and how many of them are aged.
 
         Within a priority, jobs that their team's quota covers go before those that would borrow, and teams that have
-        used less for their quota before others: whoever may reclaim something stands before those who have it.
+        used less for their quota before others: whoever may reclaim something stands before those who have it. A quota
+        covers a team's jobs in their order, so that its small jobs do not overtake its gangs for ever. The job
+        that was `promised` a start goes before all but those of a higher priority, and those that quota covers where
+        it is not: a promise that the order takes back would be none.
         """
         aged: list[_LINE] = []
         found: list[Column] = []
+        mine = self.rows.get(promised)
+        blockers = 0
         until_ms = now_ms - self.policy.aged_ms
         ratios = shares.ratios() if self.policy.fair else [0.0] * len(shares.teams)
         ranked = sorted(self._lines, key=lambda key: (-key[0], ratios[key[1]], key[1]))
         for _, keys in groupby(ranked, key=lambda key: key[0]):
             lines: list[Column] = []
             for key in keys:
+                rows = self._joined[key]
                 line = self._lines[key]
-                first = bisect_right(line, until_ms, key=lambda entry: entry[0]) if line[0][0] <= until_ms else 0
-                aged += line[:first]
-                lines.append(self._rows_of(key)[first:] if first else self._rows_of(key))
-            rows = np.concatenate(lines) if len(lines) > 1 else lines[0]
+                if line[0][0] <= until_ms:
+                    first = bisect_right(line, until_ms, key=lambda entry: entry[0])
+                    old = self.table[_QUEUED, rows[:first]] <= until_ms
+                    aged += [line[at] for at in np.flatnonzero(old).tolist()]
+                    rows = np.concatenate([rows[:first][~old], rows[first:]])
+                lines.append(rows)
+            covered = 0
             if self.policy.fair and self.policy.borrow:
-                borrows = self.table[_TOTAL, rows] > (shares.quota - shares.held)[self.table[_TEAM, rows]]
-                rows = np.concatenate([rows[~borrows], rows[borrows]])
+                counts = [self._covered(rows, shares) for rows in lines]
+                lines = [*(rows[inside] for rows, inside in zip(lines, counts, strict=True)),
+                         *(rows[~inside] for rows, inside in zip(lines, counts, strict=True))]  # fmt: skip
+                covered = sum(int(np.count_nonzero(inside)) for inside in counts)
+            rows = np.concatenate(lines) if len(lines) > 1 else lines[0]
+            if mine is not None and (at := np.flatnonzero(rows == mine)).size:
+                blockers = sum(len(each) for each in found) + (covered if at[0] >= covered else 0)
             found.append(rows)
         aged.sort()
         begin = np.array([row for _, _, row in aged], dtype=np.int64) if aged else _NOBODY
-        return (np.concatenate([begin, *found]) if found else begin), len(aged)
+        order = np.concatenate([begin, *found]) if found else begin
+        if mine is None:
+            return order, len(begin)
+        return self._promised_first(order, len(begin), mine, blockers)
 
-    def _rows_of(self, key: tuple[int, int]) -> Column:
-        if key not in self._joined:
-            self._joined[key] = np.array([row for _, _, row in self._lines[key]], dtype=np.int64)
-        return self._joined[key]
+    def _covered(self, rows: Column, shares: Shares) -> Flags:
+        """Return which jobs of one team's line its quota covers; one that is larger than all of it counts for none."""
+        if not len(rows):
+            return np.zeros(0, dtype=bool)
+        team = int(self.table[_TEAM, rows[0]])
+        totals = self.table[_TOTAL, rows]
+        fits = totals <= shares.quota[team]
+        return fits & (np.cumsum(totals * fits) <= shares.quota[team] - shares.held[team])
+
+    @staticmethod
+    def _promised_first(order: Column, aged: int, mine: int, blockers: int) -> tuple[Column, int]:
+        """Move the promised job before those that have no right to its place."""
+        at = int(np.flatnonzero(order == mine)[0])
+        place = 0 if at < aged or not blockers else aged + blockers
+        if place < at:
+            order = np.concatenate([order[:place], [mine], order[place:at], order[at + 1 :]])
+        return order, aged + (place == 0 and at >= aged)
 
     def _key(self, job: Job, team: int) -> tuple[int, int]:
         return (job.priority if self.policy.priorities else 0, team if self.policy.fair else 0)
@@ -115,9 +158,14 @@ class Queue:
         return row
 
 
+def by_number(name: str) -> _Name:
+    """Return a name as text and numbers: member 2 of a sweep comes before member 10."""
+    return tuple(int(part) if at % 2 else part for at, part in enumerate(_NUMBERS.split(name)))
+
+
 def is_fast(job: Job, policy: SchedulingPolicy) -> bool:
     """Return whether a job belongs to the fast lane, where there is one."""
-    return policy.lane_nodes > 0 and is_quick(job, policy)
+    return (policy.lane_nodes > 0 or policy.lane_share > 0) and is_quick(job, policy)
 
 
 def is_quick(job: Job, policy: SchedulingPolicy) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from weft.cluster.scheduling.fair_share import Shares
-from weft.cluster.scheduling.placement import Column, apart, compact
+from weft.cluster.scheduling.placement import Column, apart, compact, tightest
 from weft.cluster.scheduling.pool import Pool
 from weft.cluster.scheduling.queue import Queue
 from weft.core.errors import UsageError
@@ -18,7 +18,8 @@ from weft.core.plugins import entry_point, names
 Order = Callable[[Queue, Shares, int], tuple[Column, int]]
 """From the queue, the teams' shares and the time to rows of the queue, first to last, and how many of them are aged.
 
-Aged jobs have waited so long that others make room for them whatever their size; a policy without ageing returns 0."""
+Aged jobs have waited so long that others make room for them whatever their size; a policy without ageing returns 0.
+`Queue.promised` names the job that was promised a start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +49,13 @@ class SchedulingRules:
 
 
 def _order(queue: Queue, shares: Shares, now_ms: int) -> tuple[Column, int]:
-    return queue.order(now_ms, shares)
+    return queue.order(now_ms, shares, queue.promised)
 
 
 def _place(placing: Placing, pool: Pool) -> Column:
     if placing.spread:
         return apart(placing.candidates, placing.count, pool.t0)
-    return compact(placing.candidates, placing.count, pool.levels)
+    return compact(tightest(placing.candidates, placing.count, pool.usable - pool.taken), placing.count, pool.levels)
 
 
 BUILT_IN = "weft"

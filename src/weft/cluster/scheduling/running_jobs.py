@@ -5,21 +5,27 @@ Kept by a `ClusterState`; asked by preemption, power and forecasts, which look a
 
 from bisect import bisect_left, insort
 from collections import Counter
+from collections.abc import Callable
 from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from weft.cluster.records.job import Job, JobState
+from weft.cluster.records.job import KINDS, Job, JobState
 from weft.cluster.records.snapshot import FAR_MS
 from weft.cluster.scheduling.placement import Column
 
 Field = Literal[
     "live", "priority", "team", "nodes", "gpus", "start_ms", "kept_ms", "every_ms", "min_run_ms", "grace_ms", "service",
-    "borrowed", "leaving", "watts", "back_ms", "shrinks", "fast",
+    "borrowed", "leaving", "watts", "back_ms", "shrinks", "fast", "size_class",
 ]  # fmt: skip
 _FIELDS: tuple[Field, ...] = get_args(Field)
 
+_BRIEF_MS = 600_000
+"""The shortest typical run time that is believed, in milliseconds."""
+_DOUBLINGS = 20
+SIZE_CLASSES = _DOUBLINGS * len(KINDS)
+"""Classes of jobs that run about as long as each other: by kind and by doublings of their GPUs."""
 _AT = {name: at for at, name in enumerate(_FIELDS)}
 _BACK = _AT["back_ms"]
 
@@ -68,6 +74,7 @@ class RunningJobs:
             1, job.priority, team, nodes, job.placement.gpus_per_node, job.start_ms, kept_ms,
             job.checkpoint_every_ms or FAR_MS, job.min_run_ms, job.grace_ms, job.kind == "service", job.borrowed,
             job.state in (JobState.ASKED, JobState.STOPPING), watts, back_ms(job), shrinks, fast,
+            size_class(job),
         )  # fmt: skip
 
     def drop(self, job_id: str) -> None:
@@ -106,6 +113,30 @@ class RunningJobs:
                 high = near
         return ends[bisect_left(ends, nodes, low, high, key=empty)]
 
+    def first_end_ms(self, enough: Callable[[int], bool], from_ms: int) -> int:
+        """Return the first of the jobs' ends, from `from_ms` on, by which there is enough; `FAR_MS` for none."""
+        ends = self._ends_ms
+        at = bisect_left(ends, True, bisect_left(ends, from_ms), key=enough)
+        return ends[at] if at < len(ends) else FAR_MS
+
+    def typical_ms(self, now_ms: int) -> int:
+        """Return how long jobs without a limit have run on average: as long, on average, as they will go on."""
+        unlimited = self.mask("live") & (self.column("back_ms") >= FAR_MS)
+        ages_ms = now_ms - self.column("start_ms")[unlimited]
+        return max(_BRIEF_MS, int(ages_ms.mean())) if len(ages_ms) else _BRIEF_MS
+
+    def ages_by_class(self, now_ms: int) -> Column:
+        """Return how long the running jobs of each size class have run on average; of all where there is none."""
+        live = np.flatnonzero(self.mask("live"))
+        if not len(live):
+            return np.full(SIZE_CLASSES, _BRIEF_MS, dtype=np.int64)
+        ages_ms = now_ms - self.column("start_ms")[live]
+        classes = self.column("size_class")[live]
+        counts = np.bincount(classes, minlength=SIZE_CLASSES)
+        sums = np.bincount(classes, weights=ages_ms, minlength=SIZE_CLASSES)
+        means = np.where(counts > 0, sums / np.maximum(counts, 1), ages_ms.mean())
+        return np.maximum(means, _BRIEF_MS).astype(np.int64)
+
     def lost_gpu_ms(self, now_ms: int) -> Column:
         """Return what each job would lose if it had to leave now: GPU-milliseconds since its last checkpoint."""
         start = self.column("start_ms")
@@ -118,6 +149,12 @@ class RunningJobs:
     def mask(self, name: Field) -> npt.NDArray[np.bool_]:
         """Return a column of yes and no."""
         return self.column(name) > 0
+
+
+def size_class(job: Job) -> int:
+    """Return the class of a job among those that run about as long."""
+    doublings = (job.gang.nodes * job.gang.gpus_per_node).bit_length() - 1
+    return KINDS.index(job.kind) * _DOUBLINGS + min(doublings, _DOUBLINGS - 1)
 
 
 def back_ms(job: Job) -> int:

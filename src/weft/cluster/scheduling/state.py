@@ -18,11 +18,11 @@ from weft.cluster.records.snapshot import FAR_MS, Power, Reservation, Snapshot
 from weft.cluster.records.wait_reasons import BY_CODE, Reason
 from weft.cluster.scheduling.fair_share import Shares
 from weft.cluster.scheduling.placement import Column
-from weft.cluster.scheduling.pool import Pool
+from weft.cluster.scheduling.pool import Hold, Pool
 from weft.cluster.scheduling.power_budget import Ramp
 from weft.cluster.scheduling.queue import LAST_WAIT, Queue, is_fast
 from weft.cluster.scheduling.rules import rules_of
-from weft.cluster.scheduling.running_jobs import RunningJobs, back_ms
+from weft.cluster.scheduling.running_jobs import RunningJobs, back_ms, size_class
 
 
 class ClusterState:
@@ -37,7 +37,11 @@ class ClusterState:
         self.ramp = Ramp(snapshot.power, self.policy)
         self.pool = Pool(snapshot.nodes)
         self.shares = Shares(snapshot.teams, self.policy)
-        self.queue = Queue(self.policy, self.pool.count)
+        gpus = sum(node.gpus for node in snapshot.nodes)
+        self.lane_gpus = self.policy.lane_nodes * self.pool.largest + round(self.policy.lane_share * gpus)
+        """GPUs that only jobs of the fast lane may take."""
+        lane_nodes = -(-self.lane_gpus // max(1, self.pool.largest))
+        self.queue = Queue(self.policy, self.pool.count - lane_nodes - self.policy.spare_nodes)
         self.jobs: dict[str, Job] = {}
         """Every job that has not ended."""
         self.running = RunningJobs()
@@ -69,7 +73,9 @@ class ClusterState:
         self.narrow: set[str] = set()
         """Elastic gangs that run on fewer nodes than they want."""
         self.lane_used = 0
-        """Nodes that jobs of the fast lane hold."""
+        """GPUs that jobs of the fast lane hold."""
+        self.wake_ms: int | None = None
+        """When more jobs can be asked to leave for the head: their minimum run time is over then."""
         for job in snapshot.jobs:
             self.put(job, self.shares.at_ms)
 
@@ -153,6 +159,8 @@ class ClusterState:
     def due_ms(self) -> int | None:
         """Return when a pass must come though nothing has changed: the next limit, grace or patience that ends."""
         at_ms = self._next_deadline_ms()
+        if self.wake_ms is not None and self.reservation is not None:
+            at_ms = self.wake_ms if at_ms is None else min(at_ms, self.wake_ms)
         if self.reservation is None or self.planned_ms is None or self.reservation.job not in self.jobs:
             return at_ms
         tired_ms = self.jobs[self.reservation.job].submit_ms + self.policy.patience_ms
@@ -196,7 +204,8 @@ class ClusterState:
         nodes = np.array(job.placement.nodes, dtype=np.int64)
         self.nodes_of[job.id] = nodes
         until_ms = back_ms(job)
-        self.pool.take(job.id, nodes, job.placement.gpus_per_node, until_ms, job.placement.devices)
+        hold = Hold(job.placement.gpus_per_node, until_ms, job.placement.devices, size_class(job))
+        self.pool.take(job.id, nodes, hold)
         self.running.put(job, self.shares.index[job.team], self.rise_w(job), fast=is_fast(job, self.policy))
         if job.gang.elastic and len(nodes) < job.gang.nodes:
             self.narrow.add(job.id)
@@ -220,8 +229,8 @@ class ClusterState:
             node_w = sign * job.placement.gpus_per_node * self.rise_w(job)
             np.add.at(self.rack_w, self.pool.rack[nodes], node_w)
             np.add.at(self.feeder_w, self.pool.feeder[nodes], node_w)
-        if is_fast(job, self.policy) and job.placement is not None:
-            self.lane_used += sign * len(job.placement.nodes)
+        if is_fast(job, self.policy):
+            self.lane_used += sign * job.gpus
         if job.array_at_once:
             number = self._array(job)
             self.array_running[number] += sign
