@@ -41,9 +41,9 @@ class ManualClock:
 class SystemClock:
     """The machine's monotonic clock, counted from when this object was made."""
 
-    def __init__(self) -> None:
-        """Begin now."""
-        self._start_ns = time.monotonic_ns()
+    def __init__(self, start: Picoseconds = _START) -> None:
+        """Begin now, at `start`: where another process's clock has stopped."""
+        self._start_ns = time.monotonic_ns() - start // 1000
 
     def now(self) -> Picoseconds:
         """Return the picoseconds since the start; its resolution is a nanosecond or coarser."""

@@ -24,7 +24,7 @@ class Field:
         recovery = {"policy": "spare", "spares": 1, "snapshots": 1, "disk": 0, **more.pop("recovery", {})}
         return JobSpec.model_validate(
             {
-                "name": "tiny", "seed": 3, "steps": steps,
+                "name": "tiny", "seed": more.pop("seed", 3), "steps": steps,
                 "model": {"layers": 1, "width": 16, "heads": 2, "ffn": 32},
                 "data": {"corpus": str(self.folder / "corpus.txt"), "held_out": 0.2},
                 "batch": {"sequences": 8, "micro": 1, "length": 8},
@@ -37,6 +37,10 @@ class Field:
         spec = FaultsSpec.model_validate({"seed": seed, "faults": list(faults)})
         main = RankMain(rule=rule or LimitRule())
         return Supervisor(job, self.folder / "runs", faults=spec, main=main, resume=resume).run()
+
+    def run_job(self, job: JobSpec) -> dict[str, Any]:
+        """Run a job with the faults that it names itself."""
+        return Supervisor(job, self.folder / "runs").run()
 
 
 @pytest.fixture

@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from weft.core.errors import LimitReachedError, UsageError
 from weft.engines.supervisor.rank_layout import narrowed, slots_of
@@ -65,6 +67,18 @@ def test_no_process_is_left_behind(field: Any):
 def test_neighbours_share_a_domain_and_spares_are_dealt_out():
     assert [slot.node for slot in slots_of(4, 3, 2)] == [0, 0, 1, 1, 0, 1, 0]
     assert [slot.node for slot in slots_of(1, 0, 2)] == [0]
+
+
+@given(st.integers(1, 6), st.integers(1, 8), st.integers(0, 5), st.integers(1, 20))
+def test_a_domain_never_spans_two_hosts_and_one_host_is_as_before(hosts: int, each: int, spares: int, domains: int):
+    slots = slots_of(hosts * each, spares, domains, hosts)
+    here = -(-domains // hosts)
+    assert [slot.node // here for slot in slots[: hosts * each]] == [rank // each for rank in range(hosts * each)]
+    assert [slot.number for slot in slots] == list(range(hosts * each + spares))
+    assert all(slot.node < here * hosts for slot in slots)
+    if hosts == 1:
+        in_domain = -(-each // domains)
+        assert [slot.node for slot in slots[:each]] == [rank // in_domain for rank in range(each)]
 
 
 def test_a_narrower_plan_stays_fully_sharded():

@@ -58,7 +58,7 @@ class Cause:
     """Why a generation ends."""
 
     kind: str
-    """killed, exited, stopped, hung, error, diverged, refused, lost or grow."""
+    """killed, exited, stopped, hung, error, diverged, refused, lost, coordinator (died) or grow."""
     rank: int | None
     """The rank that is blamed, where one is."""
     text: str
@@ -139,10 +139,10 @@ class Done(_OfRank):
 
 @dataclass(frozen=True, slots=True)
 class Died(_OfRank):
-    """A rank's process has gone."""
+    """A rank's process has gone, or will never go on."""
 
     kind: str
-    """killed (by a signal) or exited."""
+    """killed (by a signal), exited, or stopped (by a signal, and not continued)."""
     text: str
     """How, in words."""
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from weft.core.units import PICOSECONDS_PER_SECOND, Picoseconds
 
 _LEAST = Picoseconds(3 * PICOSECONDS_PER_SECOND)
+STOPPED_PS = _LEAST
+"""How long a process may be stopped by a signal before it is given up, however long its steps take."""
 _FIRST = Picoseconds(120 * PICOSECONDS_PER_SECOND)
 
 

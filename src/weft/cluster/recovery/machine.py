@@ -310,6 +310,10 @@ class RecoveryMachine:
 
     # When something is wrong.
 
+    def give_up_generation(self, cause: Cause, now: Picoseconds) -> tuple[RecoveryAction, ...]:
+        """End the present generation for a reason that no event speaks of."""
+        return self._fence(cause, now)
+
     def _died(self, event: RecoveryEvent, now: Picoseconds) -> tuple[RecoveryAction, ...]:
         assert isinstance(event, Died)
         if event.rank in self._seen.get("done", ()):

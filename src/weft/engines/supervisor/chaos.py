@@ -2,8 +2,9 @@
 
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from weft.core.errors import UsageError
 from weft.core.seeds import mix
@@ -37,6 +38,14 @@ class Chaos:
         """Note that a fault has come true."""
         self._fired.add(number)
         return self._faults[number]
+
+    def kept(self) -> dict[str, Any]:
+        """Return what another process needs to go on with these faults."""
+        return {"fired": sorted(self._fired), "moments": dict(self._moments)}
+
+    def go_on(self, kept: Mapping[str, Any]) -> None:
+        """Go on where another process stopped."""
+        self._fired, self._moments = set(kept["fired"]), dict(kept["moments"])
 
     def of_rank(self, rank: int) -> tuple[Fault, ...]:
         """Return what goes wrong inside `rank` and has not yet, or comes again."""

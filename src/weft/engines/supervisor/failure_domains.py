@@ -12,7 +12,7 @@ from typing import Any
 
 from weft.core.errors import FailedError
 from weft.training.launch.ranks import fork_server
-from weft.training.recovery.snapshot_keeper import Snapshot, forget_disk, keeper_main
+from weft.training.recovery.snapshot_keeper import Snapshot, far_address, forget_disk, keeper_main
 
 _START_S = 60.0
 _ANSWER_S = 30.0
@@ -21,8 +21,10 @@ _ANSWER_S = 30.0
 class Domains:
     """The keepers of a run."""
 
-    def __init__(self, nodes: Sequence[int]) -> None:
-        """Start a keeper for each of `nodes`."""
+    def __init__(self, nodes: Sequence[int], key: bytes | None = None) -> None:
+        """Start a keeper for each of `nodes`, which other machines reach too where there is a `key`."""
+        self._key = key
+        self._ports: dict[int, int] = {}
         self._room = Path(tempfile.mkdtemp(prefix="weft-"))
         self._disks: Path | None = None
         self._keepers: dict[int, tuple[Any, Any, str]] = {}
@@ -39,14 +41,14 @@ class Domains:
         context = fork_server()
         ours, theirs = context.Pipe()
         address = str(self._room / f"{node}-{self._starts}")
-        process = context.Process(target=keeper_main, args=(address, theirs), daemon=True)
+        process = context.Process(target=keeper_main, args=(address, theirs, self._key), daemon=True)
         process.start()
         theirs.close()
         if not ours.poll(_START_S):
             process.kill()
             raise FailedError(f"the keeper of node {node} did not start within {_START_S:.0f} s")
         with contextlib.suppress(EOFError, OSError):
-            ours.recv()
+            self._ports[node] = ours.recv()
         self._keepers[node] = (process, ours, address)
         self._ask(node, "fence", self._generation)
         if self._disks is not None:
@@ -67,6 +69,11 @@ class Domains:
     def addresses(self) -> dict[int, str]:
         """Return where the living keepers are reached."""
         return {node: address for node, (process, _, address) in self._keepers.items() if process.is_alive()}
+
+    def far_addresses(self, host: str) -> dict[int, str]:
+        """Return where ranks on other machines reach the living keepers of this one, which they know as `host`."""
+        key = self._key or b""
+        return {node: far_address(host, self._ports[node], key) for node in self.addresses()}
 
     def sentinels(self) -> dict[int, int]:
         """Return what becomes ready when a keeper dies, with its node."""

@@ -13,13 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from weft.cluster.recovery.events import HangEvidence
+from weft.cluster.recovery.limits import STOPPED_PS
 from weft.core.clock import Clock
-from weft.core.units import Picoseconds
+from weft.core.units import PICOSECONDS_PER_SECOND, Picoseconds
 from weft.engines.supervisor.failure_domains import Domains
-from weft.engines.supervisor.rank_host import DomainLost, DomainMemory, Heard, RankEnded, RankSaid, RankStart
+from weft.engines.supervisor.rank_host import DomainLost, Heard, RankEnded, RankSaid, RankStart, RankStopped
 from weft.training.launch.ranks import Child, RankSetting, Target, open_store, spawn, start_fork_server
 
 _STOPPED = ("T", "t")
+_LOOK_PS = PICOSECONDS_PER_SECOND
+"""Between looks at the state of all processes."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,8 @@ class _Rank:
     place: tuple[int, int] = (0, 0)
     """Its last step, and how far it got in it."""
     buried: bool = False
+    stopped_ps: Picoseconds | None = None
+    """Since when it is seen stopped."""
 
 
 @dataclass
@@ -58,21 +63,28 @@ class ForkServerHost:
     """Numbers of the failure domains here."""
     clock: Clock
     """When things were heard."""
+    key: bytes | None = None
+    """Opens the keepers to ranks of the same run on other machines; they are reached from here alone without one."""
     _ranks: dict[int, _Rank] = field(default_factory=dict)
+    _looked_ps: int = 0
     _store: Any = None
     _memory: Domains | None = None
 
     @property
-    def memory(self) -> DomainMemory:
+    def memory(self) -> Domains:
         """Return the memory of its failure domains."""
         assert self._memory is not None, "a host is opened first"
         return self._memory
 
-    def open(self) -> tuple[str, int]:
-        """Start fork server, store and keepers; returns where ranks meet."""
+    def prepare(self) -> None:
+        """Start fork server and keepers."""
         start_fork_server()
+        self._memory = Domains(self.domains, self.key)
+
+    def open(self) -> tuple[str, int]:
+        """Get ready; returns where ranks meet."""
+        self.prepare()
         self._store = open_store()
-        self._memory = Domains(self.domains)
         return "127.0.0.1", self._store.port
 
     def start(self, starts: Sequence[RankStart]) -> None:
@@ -104,9 +116,24 @@ class ForkServerHost:
                 one.child.process.join()
                 one.buried = True
                 yield RankEnded(rank, one.child.process.exitcode)
+        yield from self._stopped()
         for sentinel, node in self._keepers().items():
             if sentinel in ready:
                 yield DomainLost(node, f"the keeper of node {node} has died")
+
+    def _stopped(self) -> Iterator[RankStopped]:
+        """Return the ranks that have been stopped for too long."""
+        now = self.clock.now()
+        if now - self._looked_ps < _LOOK_PS:
+            return
+        self._looked_ps = now
+        for rank, one in sorted(self._ranks.items()):
+            if one.buried or _letter(one.child.process.pid) not in _STOPPED:
+                one.stopped_ps = None
+            elif one.stopped_ps is None:
+                one.stopped_ps = now
+            elif now - one.stopped_ps > STOPPED_PS:
+                yield RankStopped(rank)
 
     def _listen(self, rank: int, one: _Rank) -> Iterator[RankSaid]:
         try:

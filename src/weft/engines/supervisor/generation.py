@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from weft.cluster.recovery.events import Died, Raised, RankSlot, RecoveryEvent
-from weft.engines.supervisor.rank_host import RankEnded, RankSaid
+from weft.engines.supervisor.rank_host import RankEnded, RankSaid, RankStopped
 from weft.training.launch.ranks import how
 
 _VICTIM = (
@@ -30,9 +30,11 @@ class Generation:
     """What each rank has returned."""
     _spoken: set[int] = field(default_factory=set)
 
-    def events(self, word: RankSaid | RankEnded) -> Iterator[RecoveryEvent]:
+    def events(self, word: RankSaid | RankEnded | RankStopped) -> Iterator[RecoveryEvent]:
         """Return what the last words of a rank mean, or its death without any."""
-        if isinstance(word, RankEnded):
+        if isinstance(word, RankStopped):
+            yield Died(self.number, word.rank, "stopped", f"rank {word.rank} is stopped")
+        elif isinstance(word, RankEnded):
             if word.rank not in self._spoken:
                 kind = "killed" if word.code is not None and word.code < 0 else "exited"
                 yield Died(self.number, word.rank, kind, f"rank {word.rank} died ({how(word.code)})")

@@ -99,6 +99,19 @@ class IncidentLog:
         self.incidents: list[dict[str, Any]] = []
         self.open: Incident | None = None
 
+    def kept(self) -> dict[str, Any]:
+        """Return what another process needs to go on with this log."""
+        spent = {kind.value: span for kind, span in self._ledger.total().by_class.items()}
+        return {"now": self._clock.now(), "spent": spent, "incidents": self.incidents, "open": self.open}
+
+    def go_on(self, kept: Mapping[str, Any]) -> None:
+        """Go on with another process's log; what has passed since it was last kept went into seeing that it is gone."""
+        spent = {TimeClass(name): int(span) for name, span in kept["spent"].items()}
+        since = self._clock.now() - kept["now"]
+        spent[TimeClass.DETECT] = spent.get(TimeClass.DETECT, 0) + since
+        self._ledger = Ledger(self._clock, spent)
+        self.incidents, self.open = list(kept["incidents"]), kept["open"]
+
     def use(self, folder: Path) -> None:
         """Write into `folder` from now on."""
         self._folder = folder

@@ -53,6 +53,14 @@ class RankEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class RankStopped:
+    """A rank's process has been stopped by a signal for longer than any pause of the machine."""
+
+    rank: int
+    """Which."""
+
+
+@dataclass(frozen=True, slots=True)
 class DomainLost:
     """A failure domain has gone, with its memory."""
 
@@ -62,7 +70,15 @@ class DomainLost:
     """How, in words."""
 
 
-Heard = RankSaid | RankEnded | DomainLost
+@dataclass(frozen=True, slots=True)
+class DomainBack:
+    """A failure domain is there again, with nothing in its memory."""
+
+    node: int
+    """Which."""
+
+
+Heard = RankSaid | RankEnded | RankStopped | DomainLost | DomainBack
 
 
 class DomainMemory(Protocol):

@@ -38,11 +38,16 @@ def _fits(job: JobSpec, plan: PlanSpec) -> bool:
     return plan.dp % plan.shard == 0 and plan.dp % plan.ep == 0 and not problems(plan, job.model, job.batch)
 
 
-def slots_of(ranks: int, spares: int, domains: int) -> tuple[RankSlot, ...]:
-    """Return the slots of this machine: neighbours share a failure domain, spares are dealt out over all of them."""
-    each = -(-ranks // domains)
-    used = tuple(RankSlot(number, number // each) for number in range(ranks))
-    return (*used, *(RankSlot(ranks + spare, spare % domains) for spare in range(spares)))
+def slots_of(ranks: int, spares: int, domains: int, hosts: int = 1) -> tuple[RankSlot, ...]:
+    """Return the slots of a run: neighbours share a failure domain, spares are dealt out over all of them.
+
+    A domain never spans two of the `hosts`, so each has one at least.
+    """
+    here = -(-domains // hosts)
+    each = -(-ranks // hosts)
+    in_domain = -(-each // here)
+    used = (RankSlot(number, number // each * here + number % each // in_domain) for number in range(ranks))
+    return (*used, *(RankSlot(ranks + spare, spare % (here * hosts)) for spare in range(spares)))
 
 
 def policy_of(job: JobSpec, plan: PlanSpec, rule: LimitRule) -> RecoveryPolicy:

@@ -24,7 +24,7 @@ from weft.engines.supervisor.chaos import Chaos, damage_checkpoint, lose_store
 from weft.engines.supervisor.fork_server_host import ForkServerHost, RankProgram
 from weft.engines.supervisor.generation import Generation
 from weft.engines.supervisor.incidents import IncidentLog
-from weft.engines.supervisor.rank_host import DomainLost, Heard, RankHost, RankSaid, RankStart
+from weft.engines.supervisor.rank_host import DomainBack, DomainLost, Heard, RankHost, RankSaid, RankStart
 from weft.engines.supervisor.rank_layout import TRAIN, RankMain, narrowed, policy_of, slots_of
 from weft.engines.supervisor.snapshots import AGREED, SnapshotIndex
 from weft.specs import JobSpec, load_job
@@ -44,7 +44,10 @@ Tell = Callable[[Mapping[str, Any]], None]
 
 
 class Supervisor:
-    """Runs a job on this machine until it is finished, whatever happens to its ranks."""
+    """Runs a job until it is finished, whatever happens to its ranks: on this machine, if it has no other hosts."""
+
+    hosts = 1
+    """Machines on which it runs."""
 
     def __init__(
         self, job: JobSpec, folder: Path, *, main: RankMain = TRAIN, resume: bool = False,
@@ -59,13 +62,13 @@ class Supervisor:
         arguments = given if main.arguments is None else main.arguments
         self._on_line = on_line
         recovery = job.recovery
-        self._slots = slots_of(self._plan.ranks, recovery.spares, recovery.domains)
+        self._slots = slots_of(self._plan.ranks, recovery.spares, recovery.domains, self.hosts)
         wanted = FaultsSpec(seed=job.seed, faults=job.faults) if faults is None else faults
         refuse_planes(wanted, job.backend)
-        self._chaos = Chaos(resolved(wanted, ranks=self._plan.ranks, nodes=recovery.domains, steps=job.steps))
+        self._chaos = Chaos(resolved(wanted, ranks=self._plan.ranks, nodes=self.nodes, steps=job.steps))
         self._clock = SystemClock()
         program = RankProgram(main.target, arguments, job.backend, checks_of(job))
-        self.host: RankHost = ForkServerHost(program, range(recovery.domains), self._clock)
+        self.host = self._made_host(program)
         self.survival = RecoveryMachine(policy_of(job, plan, main.rule), self._slots)
         self.records = IncidentLog(self._clock)
         self._memory = SnapshotIndex()
@@ -78,6 +81,14 @@ class Supervisor:
         self._lost_nodes: set[int] = set()
         if resume:
             self._take_up(run_dir.latest(folder, job))
+
+    @property
+    def nodes(self) -> int:
+        """Return the number of failure domains."""
+        return -(-self._job.recovery.domains // self.hosts) * self.hosts
+
+    def _made_host(self, program: RankProgram) -> RankHost:
+        return ForkServerHost(program, range(self.nodes), self._clock)
 
     def _take_up(self, record: run_dir.RunRecord | None) -> None:
         """Go on with an earlier run: its folder, and what was agreed about its checkpoints."""
@@ -156,7 +167,7 @@ class Supervisor:
 
     def _loop(self) -> str | None:
         """Wait, decide, do; returns why the run failed, or nothing."""
-        actions: deque[RecoveryAction] = deque(self.survival.start(self._clock.now()))
+        actions: deque[RecoveryAction] = deque(self._first())
         while True:
             while actions:
                 action = actions.popleft()
@@ -166,6 +177,9 @@ class Supervisor:
             self._wait()
             while self._queue:
                 actions += self._handle(self._queue.popleft())
+
+    def _first(self) -> tuple[RecoveryAction, ...]:
+        return self.survival.start(self._clock.now())
 
     def _handle(self, event: RecoveryEvent) -> tuple[RecoveryAction, ...]:
         before = self.survival.state
@@ -194,6 +208,10 @@ class Supervisor:
         """Take in one thing that the host has heard."""
         if isinstance(word, DomainLost):
             self._lose_node(word.node, word.text)
+        elif isinstance(word, DomainBack):
+            self._lost_nodes.discard(word.node)
+            back = frozenset(slot.number for slot in self._slots if slot.node == word.node)
+            self._queue.append(recovery_events.Returned(back))
         elif self._generation is not None:
             self._queue += self._generation.events(word)
             if isinstance(word, RankSaid):
@@ -352,16 +370,15 @@ class Supervisor:
 
     def _fence(self, action: recovery_events.Kill) -> None:
         """End a generation, and read what it had still said."""
-        generation = self._generation
-        assert generation is not None
-        self.records.begin(action.cause, len(generation.slots))
+        self.records.begin(action.cause, len(self.survival.assigned))
         self.records.turn(RecoveryState.FENCING)
         if self._on_line is not None and not action.cause.fatal:
             self._on_line({"incident": action.cause.text, "kind": action.cause.kind, "step": action.cause.step})
         for word in self.host.end():
-            self._hear(generation, word.rank, word.kind, word.content)
+            if self._generation is not None:
+                self._hear(self._generation, word.rank, word.kind, word.content)
         self._generation = None
-        self._queue.append(recovery_events.Fenced(generation.number))
+        self._queue.append(recovery_events.Fenced(action.generation))
 
     def _came_true(self, rank: int, fault: Fault) -> None:
         """Act on what a fault inside a rank means outside: a lost rank takes its slot with it."""

@@ -129,6 +129,16 @@ class SnapshotIndex:
                     return {name: entry.digest for name, entry in manifest.tensors.items()}
         return None
 
+    def kept(self) -> dict[str, Any]:
+        """Return what another supervisor of the same keepers needs."""
+        refused = sorted(self.refused)
+        return {"commits": self.commits, "on_disk": self.on_disk, "agreed": self.agreed, "refused": refused}
+
+    def go_on(self, kept: Mapping[str, Any]) -> None:
+        """Go on where another supervisor stopped."""
+        self.commits, self.on_disk, self.agreed = list(kept["commits"]), kept["on_disk"], dict(kept["agreed"])
+        self.refused = set(kept["refused"])
+
     def encode(self) -> str:
         """Return what a later supervisor of the same run needs, as text."""
         disk = None

@@ -88,12 +88,12 @@ class Times:
 class Ledger:
     """One rank's stopwatch."""
 
-    def __init__(self, clock: Clock) -> None:
-        """Begin now, idle."""
+    def __init__(self, clock: Clock, spent: Mapping[TimeClass, int] | None = None) -> None:
+        """Begin now, idle; `spent` is what another process has booked before."""
         self._clock = clock
         self._since = clock.now()
         self._stack: list[TimeClass] = [TimeClass.IDLE]
-        self._spent: dict[TimeClass, int] = {}
+        self._spent: dict[TimeClass, int] = dict(spent or {})
         self._marked = Times({})
 
     def enter(self, kind: TimeClass) -> None:

@@ -3,7 +3,9 @@
 It knows nothing of tensors: bytes under keys, by (generation, step). It takes pieces only of the generation that its
 owner has named last, so that a rank which is already given up cannot change what the others rely on. It lives as long
 as its owner: when the owner's end of the pipe closes, it goes. Bytes are not checked here; their taker does that.
-What comes in by its address is JSON and bytes, never a pickle: whoever can connect could run code otherwise.
+What comes in by its address is JSON and bytes, never a pickle: whoever can connect could run code otherwise. Ranks of
+this machine reach it through a socket in the file system, those of others over TCP, where they prove that they are of
+this run.
 """
 
 import contextlib
@@ -11,18 +13,23 @@ import json
 import os
 import shutil
 import signal
+import socket
 import threading
 from collections.abc import Iterable, Sequence
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any
 
+from weft.training.launch.authenticated_channel import AuthenticatedChannel
+from weft.training.launch.wire_values import WireValues
 from weft.training.recovery.piece import Piece, piece_from
 
 Snapshot = tuple[int, int]
 """(generation, step): which snapshot of a run."""
 _SUFFIX = ".pieces"
 _LONGEST_WORD = 2**28
+_FAR, _FIRST_WORD = "tcp://", b"keeper"
+_NO_RECORDS = WireValues(())
 
 
 class Keeper:
@@ -105,14 +112,19 @@ class Keeper:
         return True
 
 
-def keeper_main(address: str, owner: Connection) -> None:
-    """Be a keeper at `address` until `owner` closes its end of the pipe."""
+def far_address(host: str, port: int, key: bytes) -> str:
+    """Return the address of a keeper on another machine, with the key that opens it: for ranks of this run alone."""
+    return f"{_FAR}{key.hex()}@{host}:{port}"
+
+
+def keeper_main(address: str, owner: Connection, key: bytes | None = None) -> None:
+    """Be a keeper at `address` until `owner` closes its end of the pipe; with a `key` also for other machines."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     keeper = Keeper()
     with Listener(address, "AF_UNIX", backlog=64) as listener:
         threading.Thread(target=_accept, args=(listener, keeper), daemon=True).start()
-        owner.send("ready")
+        owner.send(0 if key is None else _listen(keeper, key))
         _obey(keeper, owner)
     # Threads that still serve a rank must not hold the process.
     os._exit(0)
@@ -138,9 +150,33 @@ def _accept(listener: Listener, keeper: Keeper) -> None:
             threading.Thread(target=_serve, args=(connection, keeper), daemon=True).start()
 
 
-def _serve(connection: Connection, keeper: Keeper) -> None:
+def _listen(keeper: Keeper, key: bytes) -> int:
+    """Serve ranks of other machines too; returns at which port."""
+    listener = socket.create_server(("", 0), backlog=64)
+
+    def greet(connection: socket.socket) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            channel = AuthenticatedChannel.welcome(connection, key, _NO_RECORDS)
+            if channel.recv_bytes(len(_FIRST_WORD)) == _FIRST_WORD:
+                channel.trust()
+                # A rank may be quiet for as long as it computes.
+                connection.settimeout(None)
+                _serve(channel, keeper)
+            channel.close()
+
+    def accept() -> None:
+        while True:
+            with contextlib.suppress(OSError):
+                threading.Thread(target=greet, args=(listener.accept()[0],), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    return listener.getsockname()[1]
+
+
+def _serve(connection: Any, keeper: Keeper) -> None:
     """Serve one rank until it goes; half a message of a killed rank is nothing at all."""
-    with connection, contextlib.suppress(EOFError, OSError, ValueError, TypeError, KeyError):
+    wrong = (EOFError, OSError, ValueError, TypeError, KeyError)
+    with contextlib.closing(connection), contextlib.suppress(*wrong):
         while True:
             word, (generation, step), arguments = _heard(connection)
             snapshot = (int(generation), int(step))
@@ -168,7 +204,7 @@ class Link:
 
     def __init__(self, address: str) -> None:
         """Connect to the keeper at `address`; raises `OSError` where it has gone."""
-        self._connection: Any = Client(address, "AF_UNIX")
+        self._connection: Any = _reached(address) if address.startswith(_FAR) else Client(address, "AF_UNIX")
 
     def put(self, snapshot: Snapshot, content: Sequence[tuple[Piece, memoryview]]) -> bool:
         """Send pieces; returns when the keeper has them, and whether it took them."""
@@ -185,6 +221,15 @@ class Link:
     def close(self) -> None:
         """Hang up."""
         self._connection.close()
+
+
+def _reached(address: str) -> AuthenticatedChannel:
+    key, _, where = address.removeprefix(_FAR).partition("@")
+    host, _, port = where.rpartition(":")
+    channel = AuthenticatedChannel.dial((host, int(port)), bytes.fromhex(key), _NO_RECORDS)
+    channel.trust()
+    channel.send_bytes(_FIRST_WORD)
+    return channel
 
 
 def forget_disk(disk: Path) -> None:

@@ -1,6 +1,5 @@
 """The program inside a pod: what it reads from its environment, what it unpacks and what it runs."""
 
-import asyncio
 import hashlib
 import io
 import json
@@ -19,7 +18,9 @@ from weft.engines.kubernetes.api.crds import JobBody
 from weft.engines.kubernetes.controller.observed import Owner, Placed
 from weft.engines.kubernetes.controller.pod_template import PodContext, environment, pod, port_of
 from weft.engines.kubernetes.pod import pod_main as module
-from weft.engines.kubernetes.pod.pod_main import read, run, spelled_out, unpack
+from weft.engines.kubernetes.pod.pod_main import own_address, read, run, spelled_out, unpack
+from weft.engines.supervisor.hosts.coordinator import GangTask
+from weft.engines.supervisor.hosts.host_words import Ending
 
 _TRAINING = {"name": "t", "model": {"shape": "tiny"}}
 
@@ -168,36 +169,26 @@ def test_a_training_on_one_pod_has_the_supervisor_whole(
     assert calls == [(_TRAINING, tmp_path / "job-01234567", True)]
 
 
-@pytest.mark.parametrize(("ending", "status"), [("finished", 0), ("stopped", STOPPED), ("", TRY_AGAIN)])
+@pytest.mark.parametrize(("ending", "status"), [("finished", 0), ("stopped", STOPPED), ("AloneError", TRY_AGAIN)])
 @pytest.mark.parametrize("place", [0, 1])
-def test_a_training_on_several_pods_ends_as_its_member_does(
-    training: dict[str, str], monkeypatch: pytest.MonkeyPatch, ending: str, status: int, place: int
+def test_a_training_on_several_pods_is_served_by_the_agent_of_each(
+    training: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ending: str, status: int, place: int
 ) -> None:
-    held: list[Any] = []
+    served: list[GangTask] = []
 
-    class _Member:
-        def __init__(self, at: Any, arguments: dict[str, Any]) -> None:
-            held.append((at, arguments))
-            self.ending = ending
+    def serve(task: GangTask) -> Ending:
+        served.append(task)
+        return Ending(ending)
 
-        def ask(self) -> None:
-            raise AssertionError("nobody asks")
-
-        async def run(self) -> None:
-            pass
-
-    class _Rendezvous:
-        def __init__(self, *about: Any, **more: Any) -> None:
-            held.append((about, more))
-
-        async def run(self) -> None:
-            await asyncio.sleep(3600)
-
-    monkeypatch.setattr(module, "Member", _Member)
-    monkeypatch.setattr(module, "Rendezvous", _Rendezvous)
+    monkeypatch.setattr("weft.engines.supervisor.hosts.agent.served", serve)
+    monkeypatch.setattr(module, "own_address", lambda towards, _: f"towards {towards}")
     told = {**training, **{name: _environment(place)[name] for name in ("WEFT_POD",)}}
     assert run((), told) == status
-    assert held[0][0].place == place
-    assert len(held) == (2 if place == 0 else 1), "the first pod holds the rendezvous"
-    if place == 0:
-        assert held[1][1] == {"first": 3000}
+    wanted: Any = _TRAINING
+    assert served == [GangTask(wanted, tmp_path / "job-01234567", 2, place, "towards 10.0.0.1", 3)]
+
+
+def test_a_pod_is_reached_where_the_way_to_the_first_one_begins() -> None:
+    assert own_address("127.0.0.1", 9) == "127.0.0.1"
+    with pytest.raises(FailedError, match="no way to the first pod"):
+        own_address("no-such-pod.invalid", 9)

@@ -1,1 +1,1 @@
-"""What runs inside a pod: the entry point, the gang's rendezvous, its members and what they report."""
+"""What runs inside a pod: the entry point, and what its programs report."""

@@ -1,27 +1,24 @@
 """The program inside a pod: it unpacks the submitter's folder, then runs the command, or its part of a training.
 
-A training on one pod has the supervisor whole. On several, the agent of the first pod leads: it lets the ranks start
-when every agent is there, stops all of them when one is lost, and lets them go on from the last checkpoint when the
-gang is complete again, be it with a pod on another node. Agents know each other from their environment alone.
+A training on one pod has the supervisor whole. On several, every pod is an agent (`engines.supervisor.hosts`), and one
+of them makes the supervisor; so what happens to ranks, pods and jobs is decided as on one machine. Agents find each
+other by the folder of runs, which the gang shares.
 """
 
-import asyncio
 import hashlib
 import io
 import json
 import os
-import signal
+import socket
+import sys
 import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from weft.cluster.records.exit_status import STOPPED, TRY_AGAIN
 from weft.core.errors import FailedError, UsageError
 from weft.core.specfile import validate
-from weft.engines.kubernetes.pod.members import GangPlace, Member
-from weft.engines.kubernetes.pod.rendezvous import Rendezvous
 from weft.engines.kubernetes.pod.reporting import reporting
 from weft.specs import JobSpec
 
@@ -131,7 +128,7 @@ def run(command: tuple[str, ...], environment: Mapping[str, str]) -> int:
     with reporting(environment.get("WEFT_AGGREGATOR", ""), about, folder):
         if around.nodes == 1:
             return _supervised(around.training, folder)
-        return asyncio.run(_in_a_gang(around, around.training, folder))
+        return _in_a_gang(around, around.training, folder)
 
 
 def _supervised(job: JobSpec, folder: Path) -> int:
@@ -141,25 +138,23 @@ def _supervised(job: JobSpec, folder: Path) -> int:
     return 0 if result["state"] == "finished" else STOPPED
 
 
-async def _in_a_gang(around: PodSettings, job: JobSpec, folder: Path) -> int:
-    """Take part in a training on several pods; the first of them leads."""
-    part = GangPlace(around.address, around.port, around.place, around.gpus, around.nodes)
-    member = Member(part, {"job": job, "folder": str(folder), "resume": True})
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, member.ask)
-    tasks = [asyncio.create_task(member.run())]
-    if around.place == 0:
-        rendezvous = Rendezvous(around.address, around.port, around.nodes, first=around.attempt * 1000)
-        tasks.append(asyncio.create_task(rendezvous.run()))
+def _in_a_gang(around: PodSettings, job: JobSpec, folder: Path) -> int:
+    """Be one host of a training on several pods."""
+    from weft.engines.supervisor.hosts.agent import served
+    from weft.engines.supervisor.hosts.coordinator import GangTask
+
+    task = GangTask(job, folder, around.nodes, around.place, own_address(around.address, around.port), around.attempt)
+    ending = served(task)
+    if ending.text:
+        sys.stderr.write(f"{ending.text}\n")
+    return {"finished": 0, "stopped": STOPPED}.get(ending.kind, TRY_AGAIN)
+
+
+def own_address(towards: str, port: int) -> str:
+    """Return the address of this machine on the way to another one: nothing is sent."""
     try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-        return _status(member.ending)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _status(ending: Any) -> int:
-    return {"finished": 0, "stopped": STOPPED}.get(str(ending), TRY_AGAIN)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+            way.connect((towards, port))
+            return way.getsockname()[0]
+    except OSError as error:
+        raise FailedError(f"there is no way to the first pod at {towards}: {error}") from None
