@@ -1,0 +1,273 @@
+"""The program of a step: which operations every rank runs in what order, and who waits for whom, found from times alone.
+
+What an operation waits for is not in a trace of times, but it can be read off many steps of the same program: of two
+operations of a rank, the later waits for the earlier if it begins after the other's end in (nearly) every step; ranks
+are joined by a collective if they leave it together however differently they enter it; a send and a receive are joined
+by their order. The method of replaying such a graph is that of "Understanding Stragglers in Large Model Training Using
+What-if Analysis" (OSDI 2025, section 3), which takes the graph from the framework's names; here only the direction of
+sends is taken from names.
+"""
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.diagnosis.operations import Floats, Ints, OperationClass, Operations, operation_class
+
+_LEAST_PRESENT = 0.9
+"""An operation belongs to the program if it is there in this share of the steps."""
+_ALWAYS = 0.9
+"""Share of the steps in which one operation has to follow another to depend on it."""
+_CLOCK_S = 20e-6
+_CLOCK_SHARE = 5e-5
+"""Ends and starts that are this near to each other count as one: clocks and tracers are no better."""
+_TOGETHER_SHARE, _TOGETHER_OF_START = 1e-3, 0.02
+"""Ranks leave a collective together if their ends spread by less than this share of a step, or of their starts' spread."""
+_WINDOW = 512
+"""Operations of a rank before another that are looked at; what came before those is waited for through them."""
+
+
+@dataclass(frozen=True)
+class StepProgram:
+    """One column for each place in the program, one row for each step."""
+
+    rank: Ints
+    replica: Ints
+    stage: Ints
+    name: Ints
+    occurrence: Ints
+    """Which of the operations of its name on its rank, counted from 0."""
+    steps: Ints
+    start_s: Floats
+    end_s: Floats
+    names: tuple[str, ...]
+    before: tuple[tuple[int, ...], ...]
+    """What each place waits for on its own rank."""
+    joined: tuple[tuple[int, ...], ...]
+    """Places that end together (a collective, a send and its receive), each in one tuple, in an order to replay in."""
+    left_out: int
+    """Steps that have another program, and are not looked at."""
+
+    @property
+    def places(self) -> int:
+        """Return the number of places."""
+        return len(self.rank)
+
+    def classes(self) -> list[OperationClass]:
+        """Return the class of each place's operation."""
+        known = [operation_class(name) for name in self.names]
+        return [known[index] for index in self.name]
+
+    def durations(self) -> Floats:
+        """Return what each operation takes by itself: of what ranks do together, the time after the last came."""
+        found = self.end_s - self.start_s
+        for group in self.joined:
+            if len(group) > 1:
+                members = list(group)
+                found[:, members] = self.end_s[:, members] - self.start_s[:, members].max(axis=1, keepdims=True)
+        return np.maximum(found, 0.0)
+
+    def gaps(self) -> Floats:
+        """Return how long each place had nothing more to wait for and still did not begin."""
+        found = np.zeros_like(self.start_s)
+        for place, earlier in enumerate(self.before):
+            ready = self.end_s[:, list(earlier)].max(axis=1) if earlier else 0.0
+            found[:, place] = self.start_s[:, place] - ready
+        return np.maximum(found, 0.0)
+
+    def step_seconds(self) -> Floats:
+        """Return how long each step took as it was measured."""
+        return self.end_s.max(axis=1) - self.start_s.min(axis=1)
+
+    def replay(self, durations: Floats) -> Floats:
+        """Return the time of a step for each row of `durations`, if nothing waits but for what it has to wait for."""
+        return self.replay_ends(durations).max(axis=-1)
+
+    def replay_ends(self, durations: Floats) -> Floats:
+        """Return when each place ends in a replay with these durations, from the beginning of the step."""
+        # Places lie in the last axis of what is asked and in the first while it is worked out: rows are then contiguous.
+        asked = np.ascontiguousarray(np.moveaxis(durations, -1, 0))
+        ends = np.zeros_like(asked)
+        for group in self.joined:
+            begin = np.zeros(asked.shape[1:])
+            for place in group:
+                for earlier in self.before[place]:
+                    np.maximum(begin, ends[earlier], out=begin)
+            for place in group:
+                np.add(begin, asked[place], out=ends[place])
+        return np.moveaxis(ends, 0, -1)
+
+
+def step_program(operations: Operations) -> StepProgram | None:
+    """Return the program of the steps of a job; none where no two ranks or steps have operations in common."""
+    table, steps, left_out = _places(operations)
+    if table is None or not len(steps):
+        return None
+    place_rank, place_name, occurrence, start, end, replica, stage = table
+    begin = start.min(axis=1, keepdims=True)
+    start, end = start - begin, end - begin
+    step_s = float(np.median(end.max(axis=1)))
+    order = np.argsort(np.median(start, axis=0) + 1e-12 * np.arange(len(place_rank)), kind="stable")
+    before: list[tuple[int, ...]] = [()] * len(place_rank)
+    for rank in np.unique(place_rank):
+        mine = order[place_rank[order] == rank]
+        for place, earlier in _waits(mine, start, end, max(_CLOCK_S, _CLOCK_SHARE * step_s)):
+            before[place] = earlier
+    groups = _Groups(operations.names, place_name, occurrence, replica, stage, start, end, step_s)
+    joined = _replay_order(groups.found(), before, np.median(start, axis=0))
+    return StepProgram(
+        place_rank, replica, stage, place_name, occurrence, steps, start, end, operations.names, tuple(before),
+        joined, left_out,
+    )  # fmt: skip
+
+
+def _places(operations: Operations) -> tuple[tuple[NDArray[np.generic], ...] | None, Ints, int]:
+    """Return the places with their times as rows of steps; steps whose program differs are left out and counted."""
+    own = operations
+    order = np.lexsort((own.start_s, own.step, own.name, own.rank))
+    rank, name, step = own.rank[order], own.name[order], own.step[order]
+    fresh = np.r_[True, (rank[1:] != rank[:-1]) | (name[1:] != name[:-1]) | (step[1:] != step[:-1])]
+    first = np.maximum.accumulate(np.where(fresh, np.arange(len(order)), 0))
+    occurrence = np.arange(len(order)) - first
+    keys = np.stack([rank, name, occurrence], axis=1)
+    places, place = np.unique(keys, axis=0, return_inverse=True)
+    steps, row = np.unique(step, return_inverse=True)
+    place = place.reshape(-1)
+    present = np.zeros((len(steps), len(places)), dtype=bool)
+    present[row, place] = True
+    kept = present.mean(axis=0) >= _LEAST_PRESENT
+    if not kept.any():
+        return None, steps[:0], len(steps)
+    whole = present[:, kept].all(axis=1)
+    start, end = np.full(present.shape, np.nan), np.full(present.shape, np.nan)
+    start[row, place] = own.start_s[order]
+    end[row, place] = own.start_s[order] + own.duration_s[order]
+    replica, stage = np.zeros(len(places), dtype=np.int64), np.zeros(len(places), dtype=np.int64)
+    replica[place], stage[place] = own.replica[order], own.stage[order]
+    places = places[kept]
+    columns = (
+        places[:, 0], places[:, 1], places[:, 2], start[whole][:, kept], end[whole][:, kept], replica[kept],
+        stage[kept],
+    )  # fmt: skip
+    return columns, steps[whole], int((~whole).sum())
+
+
+def _waits(mine: Ints, start: Floats, end: Floats, clock_s: float) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Yield for each place of one rank, in order of starts, the places of that rank that it waits for."""
+    for number, place in enumerate(mine):
+        window = mine[max(0, number - _WINDOW) : number]
+        if not len(window):
+            continue
+        follows = (end[:, window] <= start[:, [place]] + clock_s).mean(axis=0) >= _ALWAYS
+        candidates = window[follows]
+        if not len(candidates):
+            continue
+        # Those that a later candidate always waited for itself are waited for through it.
+        latest_start = np.maximum.accumulate(np.median(start[:, candidates], axis=0)[::-1])[::-1]
+        needed = np.median(end[:, candidates], axis=0) > np.r_[latest_start[1:], -np.inf] + clock_s
+        yield int(place), tuple(int(one) for one in candidates[needed])
+
+
+class _Groups:
+    """Finds which places end together."""
+
+    def __init__(
+        self, names: Sequence[str], name: Ints, occurrence: Ints, replica: Ints, stage: Ints, start: Floats,
+        end: Floats, step_s: float,
+    ) -> None:  # fmt: skip
+        self.names, self.name, self.occurrence = names, name, occurrence
+        self.replica, self.stage, self.start, self.end, self.step_s = replica, stage, start, end, step_s
+
+    def found(self) -> list[list[int]]:
+        """Return groups of places, each place in exactly one."""
+        by_key: dict[tuple[object, ...], list[int]] = defaultdict(list)
+        for index, text in enumerate(self.names):
+            places = np.flatnonzero(self.name == index)
+            kind = operation_class(text)
+            if kind == "send-receive":
+                for place in places:
+                    by_key[self._pair(int(place), text)].append(int(place))
+            elif kind == "collective":
+                key_of = self._partition(places)
+                for place in places:
+                    by_key[index, self.occurrence[place], *key_of(int(place))].append(int(place))
+            else:
+                for place in places:
+                    by_key["alone", int(place)].append(int(place))
+        return list(by_key.values())
+
+    def _pair(self, place: int, text: str) -> tuple[object, ...]:
+        """Return what a send and its receive have in common: the direction, the sender's stage, and their order."""
+        stages = int(self.stage.max()) + 1
+        lowered = text.lower()
+        towards = -1 if "backward" in lowered or "grad" in lowered else 1
+        receives = "recv" in lowered or "receive" in lowered
+        if not receives and "send" not in lowered:
+            return "alone", place
+        sender = (int(self.stage[place]) - towards * receives) % stages
+        return "pair", towards, int(self.replica[place]), sender, int(self.occurrence[place])
+
+    def _partition(self, places: Ints):  # noqa: ANN202 - a function of a place
+        """Return the coarsest way to group the ranks of a collective in which they leave together."""
+        last = int(self.stage.max())
+        ways = (
+            lambda place: (),
+            lambda place: ("replica", int(self.replica[place])),
+            lambda place: ("stage", int(self.stage[place])),
+            lambda place: ("ends", int(self.replica[place]), self.stage[place] in {0, last}),
+        )
+        for way in ways:
+            if self._leave_together(places, way):
+                return way
+        return lambda place: ("alone", place)
+
+    def _leave_together(self, places: Ints, way) -> bool:  # noqa: ANN001 - the same
+        groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
+        for place in places:
+            groups[int(self.occurrence[place]), *way(int(place))].append(int(place))
+        several = [group for group in groups.values() if len(group) > 1]
+        for group in several:
+            ends, starts = self.end[:, group], self.start[:, group]
+            spread = np.median(ends.max(axis=1) - ends.min(axis=1))
+            entered = np.median(starts.max(axis=1) - starts.min(axis=1))
+            if spread > max(_TOGETHER_SHARE * self.step_s, _TOGETHER_OF_START * entered):
+                return False
+        return bool(several)
+
+
+def _replay_order(
+    groups: list[list[int]], before: Sequence[Sequence[int]], usual_start: Floats
+) -> tuple[tuple[int, ...], ...]:
+    """Return the groups so that what is waited for comes first; a circle, which no program has, is cut at its start."""
+    group_of = {place: number for number, group in enumerate(groups) for place in group}
+    waits = [{group_of[one] for place in group for one in before[place]} - {number} for number, group in enumerate(groups)]
+    followers: dict[int, list[int]] = defaultdict(list)
+    for number, needed in enumerate(waits):
+        for one in needed:
+            followers[one].append(number)
+    missing = [len(needed) for needed in waits]
+    starts = [float(max(usual_start[place] for place in group)) for group in groups]
+    ready = [(starts[number], number) for number, count in enumerate(missing) if count == 0]
+    rest = sorted(range(len(groups)), key=lambda number: -starts[number])
+    heapq.heapify(ready)
+    done: list[int] = []
+    taken = [False] * len(groups)
+    while len(done) < len(groups):
+        if not ready:
+            while taken[rest[-1]]:
+                rest.pop()
+            ready.append((0.0, rest[-1]))
+        _, number = heapq.heappop(ready)
+        if taken[number]:
+            continue
+        taken[number] = True
+        done.append(number)
+        for follower in followers[number]:
+            missing[follower] -= 1
+            if missing[follower] == 0:
+                heapq.heappush(ready, (starts[follower], follower))
+    return tuple(tuple(groups[number]) for number in done)
