@@ -53,6 +53,13 @@ def test_a_transport_in_one_file_is_simulated_beside_mrc(installed: Path, tmp_pa
     assert single["makespan_us"] > sprayed["makespan_us"], "a single path cannot use the other planes"
 
 
+def test_a_reader_of_ones_own_is_asked_by_the_doctor(installed: Path, tmp_path: Path):
+    (tmp_path / "times.txt").write_text("# step times\n" + "1.0\n" * 20 + "2.0\n" * 20)
+    found = json.loads(weft(installed, tmp_path, "doctor", "times.txt", "--json"))
+    assert found["files"][0]["reader"] == "plain step times"
+    assert found["findings"][0]["since_step"] == 20
+
+
 @pytest.mark.parametrize("plan", ["dp=2", "tp=2", "pp=2", "dp=2,shard=2"])
 def test_a_model_of_ones_own_is_trained(installed: Path, tmp_path: Path, plan: str):
     settings = [word for part in plan.split(",") for word in ("--set", f"plan.{part}")]

@@ -48,6 +48,7 @@ site measure      weft.cli.planning.measure:measure       Measure this machine a
 plan              weft.cli.planning.plan:app              Find the best plans of a job on a site and their cost.
 rehearse          weft.cli.planning.rehearse:rehearse_job Predict what a job would do on a site, on one page.
 scale             weft.cli.planning.scale:app             Predict the loss of a large run from small ones.
+doctor            weft.cli.doctor:doctor                  Read anybody's traces and logs: slow, stuck, wrong, who?
 train             weft.cli.training.train:train           Train a job on this machine, from one plan.
 runs              weft.cli.training.runs:app              List, show and compare training runs.
 cluster up        weft.cli.cluster.local:up               Start the cluster of this machine.

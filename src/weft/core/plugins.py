@@ -24,6 +24,7 @@ GROUPS: Mapping[str, str] = MappingProxyType(
         "weft.policies": "scheduling policies",
         "weft.health_checks": "health checks of nodes",
         "weft.sinks": "places where metrics go",
+        "weft.readers": "readers of traces and logs for `weft doctor`",
         "weft.commands": "commands of the command line",
         "weft.underlays": "networks that ranks of a job send over by MRC",
     }

@@ -108,7 +108,10 @@ def _heavier(program: StepProgram, stage: int) -> bool:
     compute = np.array([kind == "compute" for kind in program.classes()])
 
     def usual(places: Mask) -> float:
-        each = [float(np.median(own[:, places & (program.rank == rank)].sum(axis=1))) for rank in np.unique(program.rank[places])]
+        each = [
+            float(np.median(own[:, places & (program.rank == rank)].sum(axis=1)))
+            for rank in np.unique(program.rank[places])
+        ]
         return median(each)
 
     mine = compute & (program.stage == stage)

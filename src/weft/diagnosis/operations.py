@@ -43,7 +43,7 @@ def is_backward(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Operations:
-    """Operations, one in a row. `rank` is any number that names who measured; `replica` and `stage` say where it sits."""
+    """Operations, one in a row. `rank` names who measured; `replica` and `stage` say where it sits in the job."""
 
     rank: Ints
     replica: Ints

@@ -8,10 +8,9 @@ Stragglers in Large Model Training Using What-if Analysis" (OSDI 2025, sections 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
-
 from numpy.typing import NDArray
 
 from weft.diagnosis.operations import Floats, is_backward, is_forward
@@ -25,7 +24,8 @@ _PEER_QUANTILE = 0.4
 """Below the middle: where one of two peers is slow, half of all times are."""
 _ROWS_AT_ONCE = 2**22
 
-Mask = NDArray[np.bool_]
+Mask: TypeAlias = NDArray[np.bool_]
+SuspectMask: TypeAlias = tuple[SuspectKind, int | str, Mask]
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,7 @@ def slowdown_report(program: StepProgram, *, beside_peers: bool = False) -> Slow
     suspects = _replayed(program, own, ideal, _suspect_masks(program, own, ideal))
     # What a rank was late by without a reason is added to its operations: then the replay takes what was measured.
     late = own + program.gaps()
-    ranks: list[tuple[SuspectKind, int | str, Mask]] = [
-        ("gap", int(rank), program.rank == rank) for rank in _worst_ranks(program, late - own)
-    ]
+    ranks: list[SuspectMask] = [("gap", int(rank), program.rank == rank) for rank in _worst_ranks(program, late - own)]
     suspects |= _replayed(program, late, own, ranks)
     correlation, spread = _unevenness(program, own)
     return SlowdownReport(
@@ -103,7 +101,7 @@ def slowdown_report(program: StepProgram, *, beside_peers: bool = False) -> Slow
 
 
 def _replayed(
-    program: StepProgram, real: Floats, better: Floats, masks: "Sequence[tuple[SuspectKind, int | str, Mask]]"
+    program: StepProgram, real: Floats, better: Floats, masks: Sequence[SuspectMask]
 ) -> dict[SuspectKind, list[Suspect]]:
     """Return what each suspect costs if `better` are the durations without it."""
     real_s, better_s = program.replay(real), program.replay(better)
@@ -165,25 +163,32 @@ def _peer_durations(program: StepProgram, own: Floats) -> Floats:
     return ideal
 
 
-def _suspect_masks(program: StepProgram, own: Floats, ideal: Floats) -> list[tuple[SuspectKind, int | str, Mask]]:
+def _suspect_masks(program: StepProgram, own: Floats, ideal: Floats) -> list[SuspectMask]:
     """Return every suspect with the places that are its own."""
     kinds = np.array([idealised_kind(program.names[index]) for index in program.name])
-    masks: list[tuple[SuspectKind, int | str, Mask]] = []
-    if len(np.unique(program.stage)) > 1:
-        masks += [("stage", int(stage), program.stage == stage) for stage in np.unique(program.stage)]
-    if len(np.unique(program.replica)) > 1:
-        masks += [("replica", int(replica), program.replica == replica) for replica in np.unique(program.replica)]
-    masks += [("operation", str(kind), kinds == kind) for kind in np.unique(kinds)]
+    masks: list[SuspectMask] = []
+
+    def suspect(kind: SuspectKind, key: int | str, mask: Mask) -> None:
+        masks.append((kind, key, mask))
+
+    stages, replicas = np.unique(program.stage), np.unique(program.replica)
+    for stage in stages if len(stages) > 1 else ():
+        suspect("stage", int(stage), program.stage == stage)
+    for replica in replicas if len(replicas) > 1 else ():
+        suspect("replica", int(replica), program.replica == replica)
+    for kind in np.unique(kinds):
+        suspect("operation", str(kind), kinds == kind)
     worst = _worst_ranks(program, own - ideal)
-    masks += [("rank", rank, program.rank == rank) for rank in worst]
+    for rank in worst:
+        suspect("rank", rank, program.rank == rank)
     for count in _TOGETHER:
         if len(np.unique(program.rank)) >= 2 * count:
             named = "ranks " + ", ".join(map(str, sorted(worst[:count])))
-            masks.append(("ranks", named, np.isin(program.rank, worst[:count])))
+            suspect("ranks", named, np.isin(program.rank, worst[:count]))
     for name, members in _links(program).items():
         mask = np.zeros(program.places, dtype=bool)
         mask[members] = True
-        masks.append(("link", name, mask))
+        suspect("link", name, mask)
     return masks
 
 
@@ -201,7 +206,7 @@ def _links(program: StepProgram) -> dict[str, list[int]]:
 
 
 def _unevenness(program: StepProgram, own: Floats) -> tuple[float, float]:
-    """Return how forward and backward times of a micro-batch go together, and how unlike micro-batches of a rank are."""
+    """Return how forward and backward times of micro-batches go together, and how unlike those of a rank are."""
     forward = np.array([is_forward(program.names[index]) for index in program.name])
     backward = np.array([is_backward(program.names[index]) for index in program.name])
     ups: list[Floats] = []

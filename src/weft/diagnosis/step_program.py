@@ -1,4 +1,4 @@
-"""The program of a step: which operations every rank runs in what order, and who waits for whom, found from times alone.
+"""The program of a step: which operations every rank runs in what order, and who waits for whom, found from times.
 
 What an operation waits for is not in a trace of times, but it can be read off many steps of the same program: of two
 operations of a rank, the later waits for the earlier if it begins after the other's end in (nearly) every step; ranks
@@ -12,11 +12,13 @@ import heapq
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from weft.diagnosis.operations import Floats, Ints, OperationClass, Operations, operation_class
+
+_Key: TypeAlias = tuple[str | int | bool, ...]
 
 _LEAST_PRESENT = 0.9
 """An operation belongs to the program if it is there in this share of the steps."""
@@ -26,7 +28,9 @@ _CLOCK_S = 20e-6
 _CLOCK_SHARE = 5e-5
 """Ends and starts that are this near to each other count as one: clocks and tracers are no better."""
 _TOGETHER_SHARE, _TOGETHER_OF_START = 1e-3, 0.02
-"""Ranks leave a collective together if their ends spread by less than this share of a step, or of their starts' spread."""
+"""Ranks leave a collective together if their ends spread by less than this share of a step or of their starts."""
+_WAYS = ("all", "replica", "stage", "ends")
+"""How the ranks of a collective may be grouped, the coarsest first."""
 _WINDOW = 512
 """Operations of a rank before another that are looked at; what came before those is waited for through them."""
 
@@ -89,7 +93,7 @@ class StepProgram:
 
     def replay_ends(self, durations: Floats) -> Floats:
         """Return when each place ends in a replay with these durations, from the beginning of the step."""
-        # Places lie in the last axis of what is asked and in the first while it is worked out: rows are then contiguous.
+        # Places lie in the last axis of what is asked, and in the first while it is worked out: rows are contiguous.
         asked = np.ascontiguousarray(np.moveaxis(durations, -1, 0))
         ends = np.zeros_like(asked)
         for group in self.joined:
@@ -104,29 +108,43 @@ class StepProgram:
 
 def step_program(operations: Operations) -> StepProgram | None:
     """Return the program of the steps of a job; none where no two ranks or steps have operations in common."""
-    table, steps, left_out = _places(operations)
-    if table is None or not len(steps):
+    found = _places(operations)
+    if found is None:
         return None
-    place_rank, place_name, occurrence, start, end, replica, stage = table
-    begin = start.min(axis=1, keepdims=True)
-    start, end = start - begin, end - begin
+    start, end = found.start_s, found.end_s
     step_s = float(np.median(end.max(axis=1)))
-    order = np.argsort(np.median(start, axis=0) + 1e-12 * np.arange(len(place_rank)), kind="stable")
-    before: list[tuple[int, ...]] = [()] * len(place_rank)
-    for rank in np.unique(place_rank):
-        mine = order[place_rank[order] == rank]
+    order = np.argsort(np.median(start, axis=0), kind="stable")
+    before: list[tuple[int, ...]] = [()] * len(found.rank)
+    for rank in np.unique(found.rank):
+        mine = order[found.rank[order] == rank]
         for place, earlier in _waits(mine, start, end, max(_CLOCK_S, _CLOCK_SHARE * step_s)):
             before[place] = earlier
-    groups = _Groups(operations.names, place_name, occurrence, replica, stage, start, end, step_s)
-    joined = _replay_order(groups.found(), before, np.median(start, axis=0))
+    joined = _replay_order(_GroupFinder(found, operations.names, step_s).found(), before, np.median(start, axis=0))
     return StepProgram(
-        place_rank, replica, stage, place_name, occurrence, steps, start, end, operations.names, tuple(before),
-        joined, left_out,
+        found.rank, found.replica, found.stage, found.name, found.occurrence, found.steps, start, end,
+        operations.names, tuple(before), joined, found.left_out,
     )  # fmt: skip
 
 
-def _places(operations: Operations) -> tuple[tuple[NDArray[np.generic], ...] | None, Ints, int]:
+@dataclass(frozen=True)
+class _Places:
+    """The places of a program, and when each step was there."""
+
+    rank: Ints
+    replica: Ints
+    stage: Ints
+    name: Ints
+    occurrence: Ints
+    steps: Ints
+    start_s: Floats
+    end_s: Floats
+    left_out: int
+
+
+def _places(operations: Operations) -> _Places | None:
     """Return the places with their times as rows of steps; steps whose program differs are left out and counted."""
+    if not len(operations):
+        return None
     own = operations
     order = np.lexsort((own.start_s, own.step, own.name, own.rank))
     rank, name, step = own.rank[order], own.name[order], own.step[order]
@@ -140,20 +158,20 @@ def _places(operations: Operations) -> tuple[tuple[NDArray[np.generic], ...] | N
     present = np.zeros((len(steps), len(places)), dtype=bool)
     present[row, place] = True
     kept = present.mean(axis=0) >= _LEAST_PRESENT
-    if not kept.any():
-        return None, steps[:0], len(steps)
     whole = present[:, kept].all(axis=1)
+    if not kept.any() or not whole.any():
+        return None
     start, end = np.full(present.shape, np.nan), np.full(present.shape, np.nan)
     start[row, place] = own.start_s[order]
     end[row, place] = own.start_s[order] + own.duration_s[order]
     replica, stage = np.zeros(len(places), dtype=np.int64), np.zeros(len(places), dtype=np.int64)
     replica[place], stage[place] = own.replica[order], own.stage[order]
-    places = places[kept]
-    columns = (
-        places[:, 0], places[:, 1], places[:, 2], start[whole][:, kept], end[whole][:, kept], replica[kept],
-        stage[kept],
+    places, start, end = places[kept], start[whole][:, kept], end[whole][:, kept]
+    begin = start.min(axis=1, keepdims=True)
+    return _Places(
+        places[:, 0], replica[kept], stage[kept], places[:, 1], places[:, 2], steps[whole], start - begin, end - begin,
+        int((~whole).sum()),
     )  # fmt: skip
-    return columns, steps[whole], int((~whole).sum())
 
 
 def _waits(mine: Ints, start: Floats, end: Floats, clock_s: float) -> Iterator[tuple[int, tuple[int, ...]]]:
@@ -172,66 +190,62 @@ def _waits(mine: Ints, start: Floats, end: Floats, clock_s: float) -> Iterator[t
         yield int(place), tuple(int(one) for one in candidates[needed])
 
 
-class _Groups:
+class _GroupFinder:
     """Finds which places end together."""
 
-    def __init__(
-        self, names: Sequence[str], name: Ints, occurrence: Ints, replica: Ints, stage: Ints, start: Floats,
-        end: Floats, step_s: float,
-    ) -> None:  # fmt: skip
-        self.names, self.name, self.occurrence = names, name, occurrence
-        self.replica, self.stage, self.start, self.end, self.step_s = replica, stage, start, end, step_s
+    def __init__(self, places: _Places, names: Sequence[str], step_s: float) -> None:
+        self.places, self.names, self.step_s = places, names, step_s
 
     def found(self) -> list[list[int]]:
         """Return groups of places, each place in exactly one."""
-        by_key: dict[tuple[object, ...], list[int]] = defaultdict(list)
+        by_key: dict[_Key, list[int]] = defaultdict(list)
         for index, text in enumerate(self.names):
-            places = np.flatnonzero(self.name == index)
+            members = [int(place) for place in np.flatnonzero(self.places.name == index)]
             kind = operation_class(text)
-            if kind == "send-receive":
-                for place in places:
-                    by_key[self._pair(int(place), text)].append(int(place))
-            elif kind == "collective":
-                key_of = self._partition(places)
-                for place in places:
-                    by_key[index, self.occurrence[place], *key_of(int(place))].append(int(place))
+            if kind == "collective":
+                way = self._partition(members)
+                for place in members:
+                    by_key[("together", index, *self._key(place, way))].append(place)
             else:
-                for place in places:
-                    by_key["alone", int(place)].append(int(place))
+                for place in members:
+                    key = self._pair(place, text) if kind == "send-receive" else ("alone", place)
+                    by_key[key].append(place)
         return list(by_key.values())
 
-    def _pair(self, place: int, text: str) -> tuple[object, ...]:
+    def _pair(self, place: int, text: str) -> _Key:
         """Return what a send and its receive have in common: the direction, the sender's stage, and their order."""
-        stages = int(self.stage.max()) + 1
+        own = self.places
         lowered = text.lower()
         towards = -1 if "backward" in lowered or "grad" in lowered else 1
         receives = "recv" in lowered or "receive" in lowered
         if not receives and "send" not in lowered:
             return "alone", place
-        sender = (int(self.stage[place]) - towards * receives) % stages
-        return "pair", towards, int(self.replica[place]), sender, int(self.occurrence[place])
+        sender = (int(own.stage[place]) - towards * receives) % (int(own.stage.max()) + 1)
+        return "pair", towards, int(own.replica[place]), sender, int(own.occurrence[place])
 
-    def _partition(self, places: Ints):  # noqa: ANN202 - a function of a place
-        """Return the coarsest way to group the ranks of a collective in which they leave together."""
-        last = int(self.stage.max())
-        ways = (
-            lambda place: (),
-            lambda place: ("replica", int(self.replica[place])),
-            lambda place: ("stage", int(self.stage[place])),
-            lambda place: ("ends", int(self.replica[place]), self.stage[place] in {0, last}),
-        )
-        for way in ways:
-            if self._leave_together(places, way):
-                return way
-        return lambda place: ("alone", place)
+    def _partition(self, members: list[int]) -> str:
+        """Return the coarsest way to group the ranks of a collective in which they leave it together."""
+        return next((way for way in _WAYS if self._leave_together(members, way)), "alone")
 
-    def _leave_together(self, places: Ints, way) -> bool:  # noqa: ANN001 - the same
-        groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
-        for place in places:
-            groups[int(self.occurrence[place]), *way(int(place))].append(int(place))
+    def _key(self, place: int, way: str) -> _Key:
+        own = self.places
+        occurrence, replica, stage = (int(column[place]) for column in (own.occurrence, own.replica, own.stage))
+        if way == "all":
+            return (occurrence,)
+        if way == "replica":
+            return occurrence, replica
+        if way == "stage":
+            return occurrence, stage
+        # The first and the last stage of a replica share the embedding.
+        return (occurrence, replica, stage in {0, int(own.stage.max())}) if way == "ends" else (occurrence, place)
+
+    def _leave_together(self, members: list[int], way: str) -> bool:
+        groups: dict[_Key, list[int]] = defaultdict(list)
+        for place in members:
+            groups[self._key(place, way)].append(place)
         several = [group for group in groups.values() if len(group) > 1]
         for group in several:
-            ends, starts = self.end[:, group], self.start[:, group]
+            ends, starts = self.places.end_s[:, group], self.places.start_s[:, group]
             spread = np.median(ends.max(axis=1) - ends.min(axis=1))
             entered = np.median(starts.max(axis=1) - starts.min(axis=1))
             if spread > max(_TOGETHER_SHARE * self.step_s, _TOGETHER_OF_START * entered):
@@ -244,7 +258,9 @@ def _replay_order(
 ) -> tuple[tuple[int, ...], ...]:
     """Return the groups so that what is waited for comes first; a circle, which no program has, is cut at its start."""
     group_of = {place: number for number, group in enumerate(groups) for place in group}
-    waits = [{group_of[one] for place in group for one in before[place]} - {number} for number, group in enumerate(groups)]
+    waits = [
+        {group_of[one] for place in group for one in before[place]} - {number} for number, group in enumerate(groups)
+    ]
     followers: dict[int, list[int]] = defaultdict(list)
     for number, needed in enumerate(waits):
         for one in needed:

@@ -1,0 +1,120 @@
+"""`weft doctor`: reads anybody's files of a training and says what is slow, stuck or wrong, and who is to blame."""
+
+import json as json_format
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from weft.cli.output import JsonFlag, print_json, print_table, progress, say, writing, written_to
+from weft.core.errors import FailedError, UsageError
+from weft.core.provenance import provenance
+from weft.doctor.examination import Examination, Expectation, examine_evidence
+from weft.doctor.gather import gather
+
+_LISTED_FILES = 12
+
+
+def doctor(
+    *paths: Annotated[
+        str, Parameter(help="Files, folders or patterns: traces, logs, dumps, tables; also packed by gzip.")
+    ],
+    job: Annotated[str | None, Parameter(help="Job that ran, to compare with what is expected; needs --site.")] = None,
+    site: Annotated[str | None, Parameter(help="Site that it ran on; needs --job.")] = None,
+    page: Annotated[
+        Path | None,
+        Parameter(name="--html", help="Write the answer as a page to FILE."),
+        written_to("--html", ".html", ".htm"),
+    ] = None,
+    perfetto: Annotated[
+        Path | None,
+        Parameter(help="Write a typical step with the verdict marked to FILE, for Perfetto."),
+        written_to("--perfetto", ".json"),
+    ] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Find out whether a training is as fast as it should be, and if not, who is to blame.
+
+    Reads profiler traces, tables of operations, flight recorder dumps, NCCL RAS reports and logs, nccl-tests, MLPerf,
+    torchtitan, Megatron-LM and NeMo logs, device counters and runs of weft. Example: weft doctor traces/ log.txt.gz
+    """
+    if not paths:
+        raise UsageError("name at least one file, folder or pattern, as in weft doctor traces/")
+    if (job is None) != (site is None):
+        raise UsageError("--job and --site go together: both say what to expect")
+    expected = None if job is None or site is None else expectation(job, site)
+    with progress() as watch:
+        evidence = gather(paths, watch)
+    found = examine_evidence(evidence, expected)
+    if not any(source.reader for source in evidence.sources):
+        reasons = "\n".join(f"  {one.path} {one.found}" for one in evidence.sources[:_LISTED_FILES])
+        raise UsageError(f"none of {len(evidence.sources)} files could be read\n{reasons}")
+    if page is not None:
+        from weft.doctor.page import page_of
+
+        _write(page, page_of(found))
+    if perfetto is not None:
+        from weft.doctor.trace_file import trace_of
+
+        _write(perfetto, json_format.dumps(trace_of(found)))
+    if json:
+        asked = {"paths": list(paths), "job": job, "site": site}
+        print_json({**found.as_json(), "provenance": provenance(asked).as_json()})
+        return
+    _print(found)
+    for written in (page, perfetto):
+        if written is not None:
+            say(f"written: {written}")
+
+
+def expectation(job: str, site: str) -> Expectation:
+    """Return what the planner expects of a step of a job on a site."""
+    from weft import api
+
+    report = api.plan(job, site)
+    chosen = report.chosen
+    times = chosen.times
+    phases = tuple(
+        (key.removesuffix("_s"), float(getattr(times, key)[0]))
+        for key in ("compute_s", "recompute_s", "tensor_s", "context_s", "expert_s", "pipeline_s", "bubble_s", "data_s",
+                    "optimizer_s", "straggler_s")
+    )  # fmt: skip
+    step_s = float(chosen.step_s[0])
+    gpus = int(chosen.plans.ranks[0])
+    peak = chosen.peak_flops
+    return Expectation(
+        step_s, float(report.work.tokens), float(chosen.mfu[0]) * step_s * gpus * peak, gpus, peak,
+        f"{report.job.name} on {report.site.name}", tuple(phase for phase in phases if phase[1] > 0),
+    )  # fmt: skip
+
+
+def _write(target: Path, text: str) -> None:
+    with writing(target) as part:
+        try:
+            part.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise FailedError(f"{target} cannot be written: {error.strerror}") from None
+
+
+def _print(found: Examination) -> None:
+    """Print the verdict first, then why, then what was read."""
+    from weft.doctor.page import label, shown
+
+    say(found.verdict())
+    findings = found.findings()
+    for number, one in enumerate(findings, 1):
+        share = f", {one.cost_share:.1%} of GPU time" if one.cost_share else ""
+        say(f"\n{number}. {one.verdict}: {one.subject or one.cause} (confidence {one.confidence:.0%}{share})")
+        if number > 1 or one.sentence != found.verdict():
+            say(f"   {one.sentence}")
+        for line in one.evidence:
+            say(f"   - {line}")
+    for name, section in found.sections.items():
+        if section.figures:
+            rows = [(label(key), shown(value)) for key, value in section.figures.items()]
+            say("")
+            print_table(name, ("figure", "value"), rows)
+    sources = found.evidence.sources
+    rows = [(Path(one.path).name, one.reader or "not read", one.found) for one in sources[:_LISTED_FILES]]
+    more = f", the first {_LISTED_FILES}" if len(sources) > _LISTED_FILES else ""
+    print_table(f"{len(sources)} files{more}", ("file", "kind", "found"), rows, words=(0, 1, 2))

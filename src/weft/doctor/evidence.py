@@ -1,0 +1,63 @@
+"""What readers find in files, in the forms that diagnosis takes. Data only."""
+
+from dataclasses import dataclass, field
+
+from weft.diagnosis.collective_calls import CollectiveCall
+from weft.diagnosis.finding import Finding
+from weft.diagnosis.operations import Operations
+from weft.diagnosis.step_series import StepSeries
+from weft.diagnosis.timeline import TimelineShares
+
+
+@dataclass(frozen=True)
+class Bandwidth:
+    """What a collective reached in a benchmark."""
+
+    operation: str
+    size_bytes: int
+    ranks: int | None
+    time_us: float
+    algorithm_gb_s: float
+    bus_gb_s: float
+
+
+@dataclass(frozen=True)
+class DeviceSample:
+    """What a device counter was over the time of a log."""
+
+    device: str
+    field: str
+    unit: str
+    mean: float
+    low: float
+    high: float
+    samples: int
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One file that was looked at."""
+
+    path: str
+    reader: str
+    """Name of the reader, empty where none knows the file."""
+    found: str
+    """What was found, or why it could not be read."""
+
+
+@dataclass
+class Evidence:
+    """Everything that was read."""
+
+    sources: list[SourceFile] = field(default_factory=list)
+    operations: list[Operations] = field(default_factory=list)
+    timelines: list[TimelineShares] = field(default_factory=list)
+    calls: list[CollectiveCall] = field(default_factory=list)
+    members: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    heard: set[int] = field(default_factory=set)
+    """Ranks of which there is a record of calls."""
+    series: list[StepSeries] = field(default_factory=list)
+    bandwidths: list[Bandwidth] = field(default_factory=list)
+    samples: list[DeviceSample] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    """What a file says by itself: an error that it names, a link that it shows to be slow."""

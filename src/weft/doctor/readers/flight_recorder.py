@@ -1,0 +1,113 @@
+"""Dumps of torch's flight recorder: the collectives that each rank entered last, as JSON or as a pickle.
+
+A pickle may hold anything; here it is read as plain values alone, and refused if it names a class or a function.
+"""
+
+import ast
+import json
+import pickle
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from typing_extensions import override
+
+from weft.diagnosis.collective_calls import CollectiveCall
+from weft.doctor.evidence import Evidence
+from weft.doctor.readers.base import FileToRead, UnreadableError
+
+_MOST_BYTES = 512 * 2**20
+_PICKLE = b"\x80"
+
+
+class _PlainValues(pickle.Unpickler):
+    """Takes numbers, texts, lists and mappings; whatever names code is refused before it is looked up."""
+
+    @override
+    def find_class(self, module_name: str, global_name: str) -> NoReturn:
+        raise UnreadableError(f"it names {module_name}.{global_name}; a dump has plain values only")
+
+    @override
+    def persistent_load(self, _pid: Any) -> NoReturn:
+        raise UnreadableError("it refers to something outside of it; a dump has plain values only")
+
+
+class FlightRecorderReader:
+    """Reads one rank's dump."""
+
+    name = "flight recorder"
+
+    def recognises(self, file: FileToRead) -> bool:
+        """Return whether it has a recorder's words in it."""
+        begins = file.head.startswith(_PICKLE) or file.head.lstrip().startswith(b"{")
+        words = (b"pg_config", b"pg_status", b"collective_seq_id", b"profiling_name")
+        return begins and sum(word in file.head for word in words) >= 2  # noqa: PLR2004 - one alone may be chance
+
+    def read(self, file: FileToRead, evidence: Evidence) -> str:
+        """Read the calls of one rank."""
+        rank = file.rank
+        if rank is None:
+            raise UnreadableError(f"{file.path} does not say whose dump it is; let its name end in the rank, as dump_3")
+        document = _document(file)
+        entries = document.get("entries", [])
+        if not isinstance(entries, list):
+            raise UnreadableError(f"{file.path} has no list of entries")
+        evidence.heard.add(rank)
+        _members(document, evidence)
+        count = 0
+        for entry in entries:
+            if isinstance(entry, Mapping) and not entry.get("is_p2p"):
+                evidence.calls.append(_call(rank, entry))
+                count += 1
+        return f"rank {rank}: {count:,} collectives"
+
+
+def _document(file: FileToRead) -> Mapping[str, Any]:
+    with file.open() as stream:
+        data = stream.read(_MOST_BYTES + 1)
+        if len(data) > _MOST_BYTES:
+            raise UnreadableError(f"{file.path} is larger than {_MOST_BYTES >> 20} MiB; that is no dump of a recorder")
+    try:
+        if data.startswith(_PICKLE):
+            import io
+
+            document = _PlainValues(io.BytesIO(data)).load()
+        else:
+            document = json.loads(data)
+    except UnreadableError as error:
+        raise UnreadableError(f"{file.path} is refused: {error}") from None
+    except (ValueError, KeyError, IndexError, TypeError, EOFError, AttributeError, MemoryError, pickle.UnpicklingError):
+        raise UnreadableError(f"{file.path} is damaged: it is no dump of a flight recorder") from None
+    except RecursionError:
+        raise UnreadableError(f"{file.path} is nested too deeply") from None
+    if not isinstance(document, Mapping):
+        raise UnreadableError(f"{file.path} is no dump of a flight recorder")
+    return document
+
+
+def _members(document: Mapping[str, Any], evidence: Evidence) -> None:
+    configured = document.get("pg_config")
+    if not isinstance(configured, Mapping):
+        return
+    for key, group in configured.items():
+        if not isinstance(group, Mapping):
+            continue
+        try:
+            ranks = ast.literal_eval(str(group.get("ranks", "[]")))
+            # gloo's default group has no name in the configuration and number 0 in the entries.
+            evidence.members[str(group.get("name") or key or "0")] = tuple(int(rank) for rank in ranks)
+        except (ValueError, SyntaxError, TypeError):
+            continue
+
+
+def _call(rank: int, entry: Mapping[str, Any]) -> CollectiveCall:
+    group = entry.get("process_group") or (str(entry.get("pg_id", "")), "")
+    name = str(group[0] if isinstance(group, (list, tuple)) and group else group)
+    sizes: list[list[Any]] = list(entry.get("input_sizes") or [])
+    dtypes: list[Any] = list(entry.get("input_dtypes") or [])
+    return CollectiveCall(
+        rank, name or "0", int(entry.get("collective_seq_id") or entry.get("seq_id") or 0),
+        str(entry.get("profiling_name", "a collective")),
+        tuple(tuple(int(one) for one in size) for size in sizes),
+        tuple(str(one) for one in dtypes), entry.get("state") == "completed",
+        int(entry.get("time_created_ns") or 0),
+    )  # fmt: skip

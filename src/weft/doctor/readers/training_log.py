@@ -1,0 +1,233 @@
+"""Logs of trainings by their steps: MLPerf's `:::MLLOG`, torchtitan, Megatron-LM, NeMo, and weft's own run folders."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from weft.core.errors import WeftError
+from weft.diagnosis.step_series import StepSeries
+from weft.doctor.evidence import Evidence
+from weft.doctor.readers.base import FileToRead, UnreadableError
+
+_NUMBER = r"([-+]?(?:\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?|nan|inf))"
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_TITAN = re.compile(rf"step:\s*(\d+)\s+loss:\s*{_NUMBER}")
+_MEGATRON = re.compile(r"iteration\s+(\d+)/\s*\d+")
+_NEMO = re.compile(r"train_step_timing in s['\"]?\s*[:=]\s*([0-9.]+)")
+_MLLOG = ":::MLLOG"
+
+
+def _figure(text: str, name: str) -> float | None:
+    found = re.search(rf"{name}\s*[:=]\s*{_NUMBER}", text)
+    return float(found.group(1).replace(",", "")) if found else None
+
+
+class MlperfReader:
+    """Reads MLPerf training logs."""
+
+    name = "MLPerf log"
+
+    def recognises(self, file: FileToRead) -> bool:
+        """Return whether it has its lines."""
+        return _MLLOG in file.text_head
+
+    def read(self, file: FileToRead, evidence: Evidence) -> str:
+        """Read step times, cold start, batch and the hardware's size."""
+        steps: list[int] = []
+        seconds: list[float] = []
+        losses: list[float] = []
+        about: dict[str, Any] = {}
+        times: dict[str, int] = {}
+        ranks = 0
+        for entry in _mllog(file):
+            key, value = str(entry.get("key", "")), entry.get("value")
+            metadata = entry.get("metadata") or {}
+            if key == "tracked_stats" and isinstance(value, Mapping) and "train_step_time" in value:
+                steps.append(int(metadata.get("step", len(steps))))
+                seconds.append(float(value["train_step_time"]))
+                losses.append(float(value.get("reduced_train_loss", "nan")))
+            elif key in {"init_start", "init_stop", "run_start", "run_stop"}:
+                ranks += key == "init_start"
+                times.setdefault(key, int(entry.get("time_ms", 0)))
+                times[f"last {key}"] = int(entry.get("time_ms", 0))
+            elif value is not None:
+                about[key] = value
+        if not steps:
+            raise UnreadableError(f"{file.path} has no step times (tracked_stats.train_step_time) in its MLLOG lines")
+        cold = (
+            (times["init_stop"] - times["init_start"]) / 1000 if {"init_start", "init_stop"} <= times.keys() else None
+        )
+        gpus = _gpus(str(about.get("submission_platform", "")), ranks)
+        tokens = _tokens(about)
+        known = losses if all(loss == loss for loss in losses) else []  # noqa: PLR0124 - not a number is unlike itself
+        evidence.series.append(StepSeries(
+            steps, seconds, known, tokens, gpus, None, cold, str(about.get("submission_benchmark", file.name))
+        ))  # fmt: skip
+        return f"{about.get('submission_benchmark', 'a training')}, {len(steps)} step times" + (
+            f", {gpus} GPUs" if gpus else ""
+        )
+
+
+def _mllog(file: FileToRead) -> Iterator[dict[str, Any]]:
+    for line in file.lines():
+        at = line.find(_MLLOG)
+        if at < 0:
+            continue
+        try:
+            entry = json.loads(line[at + len(_MLLOG) :])
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(entry, dict):
+            yield entry
+
+
+def _gpus(platform: str, ranks: int) -> int | None:
+    """Return the number of GPUs that a platform names, as in 1xXE9680Lx8B200-SXM, else of processes that began."""
+    nodes = re.match(r"(\d+)x", platform)
+    each = re.search(r"x(\d+)[A-Z]*\d*", platform[nodes.end() :] if nodes else platform)
+    if nodes and each:
+        return int(nodes.group(1)) * int(each.group(1))
+    return ranks or None
+
+
+def _tokens(about: Mapping[str, Any]) -> float | None:
+    batch, length = about.get("global_batch_size"), about.get("max_sequence_length")
+    return float(batch) * float(length) if batch and length else None
+
+
+class TrainingLogReader:
+    """Reads the lines that torchtitan, Megatron-LM and NeMo print for every step."""
+
+    name = "training log"
+
+    def recognises(self, file: FileToRead) -> bool:
+        """Return whether it has lines of one of them."""
+        head = _COLOURS.sub("", file.text_head)
+        return (file.is_text and any(pattern.search(head) for pattern in (_TITAN, _MEGATRON, _NEMO))) or (
+            file.is_text and self._later(file)
+        )
+
+    def _later(self, file: FileToRead) -> bool:
+        """Return whether such lines come after a long beginning."""
+        if not re.search(r"megatron|torchtitan|nemo", file.text_head, re.IGNORECASE):
+            return False
+        return any(any(pattern.search(line) for pattern in (_TITAN, _MEGATRON, _NEMO)) for line in file.lines())
+
+    def read(self, file: FileToRead, evidence: Evidence) -> str:
+        """Read step, time and loss of each line."""
+        steps: list[int] = []
+        seconds: list[float] = []
+        losses: list[float] = []
+        tokens: float | None = None
+        gpus: int | None = None
+        kind = "a training"
+        last_time: tuple[int, float] | None = None
+        for raw in file.lines():
+            line = _COLOURS.sub("", raw)
+            # NeMo's lines speak of an iteration too, so that its own word is looked for first.
+            if (timing := _NEMO.search(line)) is not None:
+                kind, took = "NeMo", float(timing.group(1))
+                at = re.search(r"(?:iteration|global_step|step)['\"]?\s*[:=]?\s*(\d+)", line)
+                step = int(at.group(1)) if at else len(steps)
+                loss = _figure(line, "reduced_train_loss")
+            elif (found := _MEGATRON.search(line)) is not None:
+                kind, step = "Megatron-LM", int(found.group(1))
+                took = _figure(line, r"elapsed time per iteration \(ms\)")
+                took = None if took is None else took / 1000
+                loss = _figure(line, "lm loss") or _figure(line, "loss")
+            elif (found := _TITAN.search(line)) is not None:
+                kind, step, loss = "torchtitan", int(found.group(1)), float(found.group(2).replace(",", ""))
+                took, last_time = _titan_seconds(line, step, last_time)
+            else:
+                gpus = gpus or _world(line)
+                continue
+            if took is None or took <= 0:
+                continue
+            steps.append(step)
+            seconds.append(took)
+            losses.append(float("nan") if loss is None else loss)
+        if not steps:
+            raise UnreadableError(f"{file.path} names steps but no time of a step")
+        known = losses if all(loss == loss for loss in losses) else []  # noqa: PLR0124 - the same
+        evidence.series.append(StepSeries(steps, seconds, known, tokens, gpus, None, None, kind))
+        return f"{kind}, {len(steps)} step times"
+
+
+def _titan_seconds(
+    line: str, step: int, last: tuple[int, float] | None
+) -> tuple[float | None, tuple[int, float] | None]:
+    """Return seconds of a step from the clock at the line's beginning: torchtitan prints rates, not times."""
+    stamp = re.search(r"(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d+))?", line)
+    if stamp is None:
+        return None, last
+    import datetime
+
+    year, month, day, hour, minute, second = (int(part) for part in stamp.groups()[:6])
+    fraction = float(f"0.{stamp.group(7)}") if stamp.group(7) else 0.0
+    try:
+        now = datetime.datetime(year, month, day, hour, minute, second, tzinfo=datetime.UTC).timestamp() + fraction
+    except ValueError:
+        return None, last
+    if last is None or step <= last[0]:
+        return None, (step, now)
+    return (now - last[1]) / (step - last[0]), (step, now)
+
+
+def _world(line: str) -> int | None:
+    found = re.search(r"world[_ ]size['\"]?\s*[:=]?\s*(\d+)", line, re.IGNORECASE)
+    return int(found.group(1)) if found else None
+
+
+class RunFolderReader:
+    """Reads the metrics of weft's own run folders; name the folder or its `metrics.jsonl`."""
+
+    name = "weft run"
+
+    def recognises(self, file: FileToRead) -> bool:
+        """Return whether it is a run's metrics."""
+        return file.name == "metrics.jsonl" and b'"loss_bits"' in file.head
+
+    def read(self, file: FileToRead, evidence: Evidence) -> str:
+        """Read steps and losses, and what the supervisor wrote about incidents."""
+        steps: list[int] = []
+        seconds: list[float] = []
+        losses: list[float] = []
+        tokens: float | None = None
+        for line in file.lines():
+            try:
+                entry = json.loads(line)
+                spent = float(sum(entry["seconds"].values()))
+                steps.append(int(entry["step"]))
+                seconds.append(spent)
+                losses.append(float("nan") if entry["loss"] is None else float(entry["loss"]))
+                tokens = float(entry["tokens"])
+            except (ValueError, KeyError, TypeError, AttributeError):
+                continue  # The last line of a run that was killed may be half written.
+        if not steps:
+            raise UnreadableError(f"{file.path} has no steps")
+        incidents = _incidents(file, evidence)
+        evidence.series.append(StepSeries(steps, seconds, losses, tokens, None, None, None, file.path.parent.name))
+        return f"{len(steps)} steps" + (f", {incidents} incidents" if incidents else "")
+
+
+def _incidents(file: FileToRead, evidence: Evidence) -> int:
+    from weft.diagnosis.finding import Finding
+    from weft.training.run_dir import RunRecord
+
+    try:
+        incidents = RunRecord(file.path.parent).incidents()
+    except (WeftError, OSError):
+        return 0
+    for incident in incidents:
+        words = {key: value for key, value in incident.items() if isinstance(value, str | int | float)}
+        said = (
+            incident.get("text") or incident.get("what") or ", ".join(f"{key} {value}" for key, value in words.items())
+        )
+        rank = incident.get("rank")
+        ranks = (int(rank),) if isinstance(rank, int) else ()
+        evidence.findings.append(Finding(
+            "note", "incident", f"rank {rank}" if ranks else "", f"The supervisor wrote: {said}"[:300], (), 1.0, None,
+            None, "", None, ranks,
+        ))  # fmt: skip
+    return len(incidents)
