@@ -30,8 +30,8 @@ def trace(rank: int, compute_us: float) -> dict[str, Any]:
 def recorder(count: int, operation: str = "nccl:all_reduce") -> dict[str, Any]:
     entries = [
         {"process_group": ["0", "default_pg"], "collective_seq_id": number, "profiling_name": operation,
-         "is_p2p": False, "input_sizes": [[8]], "input_dtypes": ["Float"], "state": "completed" if number < count else "started",
-         "time_created_ns": number, "pg_id": 0}
+         "is_p2p": False, "input_sizes": [[8]], "input_dtypes": ["Float"],
+         "state": "completed" if number < count else "started", "time_created_ns": number, "pg_id": 0}
         for number in range(1, count + 1)
     ]  # fmt: skip
     config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2]"}}
