@@ -112,17 +112,11 @@ def test_a_replay_takes_what_was_measured_if_nobody_is_late() -> None:
 def test_a_step_with_another_program_is_left_out() -> None:
     rows = timed_job(TimedJob(2, 2, 2, 4, 12))
     kept = ~((rows.step == 5) & (rows.rank == 1) & (np.array(rows.names)[rows.name] == "forward-compute"))
-    columns = (
-        rows.rank,
-        rows.replica,
-        rows.stage,
-        rows.step,
-        rows.name,
-        rows.start_s,
-        rows.duration_s,
-        rows.micro_batch,
-    )
-    program = step_program(Operations(*(column[kept] for column in columns), rows.names))
+    cut = Operations(
+        rows.rank[kept], rows.replica[kept], rows.stage[kept], rows.step[kept], rows.name[kept], rows.start_s[kept],
+        rows.duration_s[kept], rows.micro_batch[kept], rows.names,
+    )  # fmt: skip
+    program = step_program(cut)
     assert program is not None
     assert program.left_out == 1
     assert 5 not in program.steps
