@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributed.checkpoint import FileSystemReader
 
+from weft.core.pickle_opcodes import StrangePickleError
 from weft.training.checkpoint.dcp import RankGroup, ShardError, read, write
-from weft.training.checkpoint.dcp_metadata import StrangeMetadataError, read_metadata
+from weft.training.checkpoint.dcp_metadata import read_metadata
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool)
 
@@ -118,5 +119,5 @@ def test_damage_is_named_or_harmless(seed: int, tmp_path_factory: pytest.TempPat
         content[die.randrange(len(content))] = die.randrange(256)
     file.write_bytes(content[: die.choice((len(content), die.randrange(len(content))))])
     # Some damage is still a description; nothing but this error may come of the rest.
-    with suppress(StrangeMetadataError):
+    with suppress(StrangePickleError):
         read_metadata(file)

@@ -5,30 +5,16 @@ A pickle may hold anything; here it is read as plain values alone, and refused i
 
 import ast
 import json
-import pickle
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any
 
-from typing_extensions import override
-
+from weft.core.pickle_opcodes import StrangePickleError, plain_values
 from weft.diagnosis.collective_calls import CollectiveCall
 from weft.doctor.evidence import Evidence
 from weft.doctor.readers.base import FileToRead, UnreadableError
 
 _MOST_BYTES = 512 * 2**20
 _PICKLE = b"\x80"
-
-
-class _PlainValues(pickle.Unpickler):
-    """Takes numbers, texts, lists and mappings; whatever names code is refused before it is looked up."""
-
-    @override
-    def find_class(self, module_name: str, global_name: str) -> NoReturn:
-        raise UnreadableError(f"it names {module_name}.{global_name}; a dump has plain values only")
-
-    @override
-    def persistent_load(self, _pid: Any) -> NoReturn:
-        raise UnreadableError("it refers to something outside of it; a dump has plain values only")
 
 
 class FlightRecorderReader:
@@ -67,18 +53,11 @@ def _document(file: FileToRead) -> Mapping[str, Any]:
         if len(data) > _MOST_BYTES:
             raise UnreadableError(f"{file.path} is larger than {_MOST_BYTES >> 20} MiB; that is no dump of a recorder")
     try:
-        if data.startswith(_PICKLE):
-            import io
-
-            document = _PlainValues(io.BytesIO(data)).load()
-        else:
-            document = json.loads(data)
-    except UnreadableError as error:
+        document = plain_values(data, "a dump") if data.startswith(_PICKLE) else json.loads(data)
+    except StrangePickleError as error:
         raise UnreadableError(f"{file.path} is refused: {error}") from None
-    except (ValueError, KeyError, IndexError, TypeError, EOFError, AttributeError, MemoryError, pickle.UnpicklingError):
+    except (ValueError, RecursionError):
         raise UnreadableError(f"{file.path} is damaged: it is no dump of a flight recorder") from None
-    except RecursionError:
-        raise UnreadableError(f"{file.path} is nested too deeply") from None
     if not isinstance(document, Mapping):
         raise UnreadableError(f"{file.path} is no dump of a flight recorder")
     return document

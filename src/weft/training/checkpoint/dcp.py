@@ -22,8 +22,9 @@ from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.stateful import Stateful
 from typing_extensions import override
 
+from weft.core.pickle_opcodes import StrangePickleError
 from weft.training.checkpoint import tensor_digests
-from weft.training.checkpoint.dcp_metadata import StrangeMetadataError, read_metadata
+from weft.training.checkpoint.dcp_metadata import read_metadata
 from weft.training.checkpoint.manifest import FileEntry, TensorEntry, file_entry
 
 _METADATA = ".metadata"
@@ -206,7 +207,7 @@ def read(folder: Path, state: dict[str, Any]) -> None:
     # Not `reader.read_metadata`, which unpickles: whoever wrote the folder would run code here.
     try:
         metadata = read_metadata(folder / _METADATA)
-    except StrangeMetadataError as error:
+    except StrangePickleError as error:
         raise ShardError(f"{folder / _METADATA} is not read: {error}") from None
     planner.set_up_planner(target, metadata, is_coordinator=True)
     reader.set_up_storage_reader(metadata, is_coordinator=True)
