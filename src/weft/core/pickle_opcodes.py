@@ -52,7 +52,7 @@ def plain_values(content: bytes, kind: str) -> Any:
 
 def _plain(found: Any, made: dict[int, Any], depth: int) -> Any:
     """Return `found` with its mappings as dictionaries; what it holds twice is made once."""
-    if not isinstance(found, Pairs | list | tuple):
+    if not isinstance(found, (Pairs, list, tuple)):
         return found
     if depth == 0:
         raise StrangePickleError(f"it is nested more than {_DEEPEST} deep, or holds itself")
