@@ -13,7 +13,7 @@ from typing import get_args
 import numpy as np
 
 from weft.diagnosis.accusation import accuse
-from weft.diagnosis.finding import Finding
+from weft.diagnosis.finding import DiagnosisFinding
 from weft.diagnosis.step_program import step_program
 from weft.testing.timed_jobs import PlantedCause, TimedJob, timed_job
 
@@ -41,7 +41,7 @@ def drawn(number: int, seed: int) -> TimedJob:
     )  # fmt: skip
 
 
-def is_right(job: TimedJob, found: list[Finding]) -> bool:
+def is_right(job: TimedJob, found: list[DiagnosisFinding]) -> bool:
     """Return whether the first finding names the planted cause and its culprit, or nobody where there is none."""
     if job.cause == "none":
         return not found

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.diagnosis.collective_calls import CollectiveCall, find_hangs
+from weft.diagnosis.collective_calls import EnteredCollective, find_hangs
 
 
-def calls(group: str, last: dict[int, int], operation: str = "all_reduce") -> list[CollectiveCall]:
+def calls(group: str, last: dict[int, int], operation: str = "all_reduce") -> list[EnteredCollective]:
     return [
-        CollectiveCall(rank, group, number, operation, ((8,),))
+        EnteredCollective(rank, group, number, operation, ((8,),))
         for rank, count in last.items()
         for number in range(1, count + 1)
     ]
@@ -44,14 +44,14 @@ def test_who_waits_itself_is_not_blamed() -> None:
 
 
 def test_another_operation_under_the_same_number_is_a_mismatch_and_no_hang() -> None:
-    said = [*calls("g", {0: 3, 1: 3, 2: 2}), CollectiveCall(2, "g", 3, "broadcast", ((8,),))]
+    said = [*calls("g", {0: 3, 1: 3, 2: 2}), EnteredCollective(2, "g", 3, "broadcast", ((8,),))]
     found = find_hangs(said, {"g": (0, 1, 2)}, [0, 1, 2]).findings
     assert [(one.cause, one.ranks) for one in found] == [("collective-mismatch", (2,))]
 
 
 @pytest.mark.parametrize(("operation", "wrong"), [("all_reduce", 1), ("all_to_all", 0)])
 def test_other_sizes_are_wrong_where_they_have_to_agree(operation: str, wrong: int) -> None:
-    said = [CollectiveCall(rank, "g", 1, operation, ((8 + (rank == 1),),)) for rank in range(3)]
+    said = [EnteredCollective(rank, "g", 1, operation, ((8 + (rank == 1),),)) for rank in range(3)]
     assert len(find_hangs(said, {"g": (0, 1, 2)}, [0, 1, 2]).findings) == wrong
 
 
@@ -63,5 +63,5 @@ def test_groups_entered_in_different_orders_are_a_circle() -> None:
 
 
 def test_ranks_that_have_left_a_collective_do_not_wait_for_those_behind() -> None:
-    said = [CollectiveCall(0, "g", 1, "broadcast", done=True), CollectiveCall(0, "g", 2, "broadcast", done=True)]
-    assert find_hangs([*said, CollectiveCall(1, "g", 1, "broadcast", done=True)], {"g": (0, 1)}, [0, 1]).healthy
+    said = [EnteredCollective(0, "g", 1, "broadcast", done=True), EnteredCollective(0, "g", 2, "broadcast", done=True)]
+    assert find_hangs([*said, EnteredCollective(1, "g", 1, "broadcast", done=True)], {"g": (0, 1)}, [0, 1]).healthy

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from weft.core.errors import UsageError
-from weft.doctor.evidence import Evidence
 from weft.doctor.examination import examine_evidence
 from weft.doctor.gather import find_files, gather
+from weft.doctor.readers.evidence import Evidence
 from weft.testing.timed_jobs import TimedJob, timed_job
 
 pl = pytest.importorskip("polars")

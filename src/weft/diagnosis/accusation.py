@@ -9,7 +9,7 @@ from statistics import median
 
 import numpy as np
 
-from weft.diagnosis.finding import Diagnosis, Finding, Persistence
+from weft.diagnosis.finding import Diagnosis, DiagnosisFinding, Persistence
 from weft.diagnosis.operations import Floats
 from weft.diagnosis.slowdown import Mask, SlowdownReport, Suspect, slowdown_report
 from weft.diagnosis.step_program import StepProgram
@@ -62,7 +62,7 @@ def _is_slow(mean: float, by_step: Floats) -> bool:
     return mean >= LEAST_SLOWDOWN or float(np.percentile(by_step, 90)) >= _SLOW_STEP
 
 
-def _slow(program: StepProgram, report: SlowdownReport) -> Finding | None:
+def _slow(program: StepProgram, report: SlowdownReport) -> DiagnosisFinding | None:
     """Return who or what makes operations take longer than they have to; None where that is noise."""
     peers = slowdown_report(program, beside_peers=True)
     uneven = report.sequence_correlation >= _LEAST_CORRELATION and report.micro_batch_spread >= _LEAST_SPREAD
@@ -79,7 +79,7 @@ def _slow(program: StepProgram, report: SlowdownReport) -> Finding | None:
     if uneven:
         return _uneven(report)
     operation = report.suspects["operation"][0]
-    return Finding(
+    return DiagnosisFinding(
         "slow", "slow-operation", str(operation),
         f"{operation} takes longer on some ranks or in some steps than in the middle, and no rank, stage or link"
         f" explains it: the steps take {report.slowdown:.2f} x what they could.",
@@ -142,7 +142,7 @@ def _ranks_of(program: StepProgram, suspect: Suspect) -> tuple[int, ...]:
     return tuple(int(word) for word in words if word.isdecimal())
 
 
-def _blame(program: StepProgram, report: SlowdownReport, suspect: Suspect) -> Finding:
+def _blame(program: StepProgram, report: SlowdownReport, suspect: Suspect) -> DiagnosisFinding:
     ranks = _ranks_of(program, suspect)
     subject, why = str(suspect), ""
     cause = {"rank": "slow-rank", "ranks": "slow-rank", "stage": "slow-stage", "link": "slow-link"}[suspect.kind]
@@ -157,7 +157,7 @@ def _blame(program: StepProgram, report: SlowdownReport, suspect: Suspect) -> Fi
         last, first = int(program.stage.max()), int(program.stage.min())
         if len(ranks) == 1:
             subject = f"{subject} (rank {ranks[0]})"
-            why = " One rank holds this stage, so that a slow device and a heavy stage cannot be told apart here."
+            why = " One rank holds this stage, so that a slow device and a heavy stage look the same here."
         elif suspect.key in {first, last}:
             layer = "the loss layer" if suspect.key == last else "the embedding"
             why = f" All its ranks are alike, so it is the work: it has {layer}; give it fewer layers."
@@ -170,7 +170,7 @@ def _blame(program: StepProgram, report: SlowdownReport, suspect: Suspect) -> Fi
         evidence.append(f"its own computing takes {ratio:.2f} x that of its peers, the middle of the steps")
     evidence.append(pattern.sentence)
     saved = suspect.share * (1 - report.ideal_s / report.replayed_s)
-    return Finding(
+    return DiagnosisFinding(
         "slow", cause, subject,
         f"{subject[:1].upper()}{subject[1:]} slows every step: {report.slowdown:.3f} x the ideal step,"
         f" {_of_it(suspect)} of it by this.{why}",
@@ -199,8 +199,8 @@ def _pattern(program: StepProgram, suspect: Suspect) -> _Pattern:
     return _Pattern("intermittent", None, f"it is slow in {share:.0%} of the steps")
 
 
-def _uneven(report: SlowdownReport) -> Finding:
-    return Finding(
+def _uneven(report: SlowdownReport) -> DiagnosisFinding:
+    return DiagnosisFinding(
         "slow", "uneven-sequences", "the batch",
         f"Micro-batches are unlike each other, and the steps wait for the longest: {report.slowdown:.2f} x the ideal"
         " step. No rank is slower than its peers; balance micro-batches by their work (sequence lengths).",
@@ -212,7 +212,7 @@ def _uneven(report: SlowdownReport) -> Finding:
     )  # fmt: skip
 
 
-def _gap_finding(program: StepProgram, report: SlowdownReport) -> Finding | None:
+def _gap_finding(program: StepProgram, report: SlowdownReport) -> DiagnosisFinding | None:
     """Return who begins late though it has nothing to wait for: an input that stalls, a host that launches slowly."""
     if report.launch_slowdown < LEAST_SLOWDOWN or "gap" not in report.suspects:
         return None
@@ -227,7 +227,7 @@ def _gap_finding(program: StepProgram, report: SlowdownReport) -> Finding | None
         others = np.unique(program.rank)
         usual = median(float(gaps[:, program.rank == rank].sum(axis=1).mean()) for rank in others)
         own = float(gaps[:, mine].sum(axis=1).mean())
-        return Finding(
+        return DiagnosisFinding(
             "slow", "input-stall", str(worst),
             f"{str(worst).capitalize()} begins late though nothing keeps it, most before {before}: it waits for its"
             f" input or its host. Steps take {report.launch_slowdown:.3f} x what they would.",
@@ -239,7 +239,7 @@ def _gap_finding(program: StepProgram, report: SlowdownReport) -> Finding | None
     names = {int(index) for index in program.name}
     by_name = {index: float(gaps[:, program.name == index].sum(axis=1).mean()) for index in names}
     before = program.names[max(by_name, key=lambda index: by_name[index])]
-    return Finding(
+    return DiagnosisFinding(
         "slow", "launch-gaps", "all ranks",
         f"Ranks begin late though nothing keeps them, most before {before}, and no rank stands out: the input or slow"
         f" launches. Steps take {report.launch_slowdown:.3f} x what they would.",

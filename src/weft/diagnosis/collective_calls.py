@@ -2,20 +2,20 @@
 
 Ranks count the collectives of each process group. The rank with the lowest count of a group is the one that the others
 wait for; where it waits itself, in another group, those are to blame that it waits for in turn. Ranks that call another
-operation, or the same with other sizes, under one number are told apart from those that are late. Pure.
+operation, or the same with other sizes, under one number are distinguished from those that are late. Pure.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from weft.diagnosis.finding import Diagnosis, Finding
+from weft.diagnosis.finding import Diagnosis, DiagnosisFinding
 
 _LISTED = 8
 
 
 @dataclass(frozen=True)
-class CollectiveCall:
+class EnteredCollective:
     """One collective that one rank entered."""
 
     rank: int
@@ -49,10 +49,10 @@ class _Stand:
 
 
 def find_hangs(
-    calls: Iterable[CollectiveCall], members: Mapping[str, Sequence[int]], heard: Sequence[int]
+    calls: Iterable[EnteredCollective], members: Mapping[str, Sequence[int]], heard: Sequence[int]
 ) -> Diagnosis:
     """Return who holds a job up; `members` are the ranks of each group, `heard` those that said anything at all."""
-    by_group: dict[str, dict[int, dict[int, CollectiveCall]]] = defaultdict(lambda: defaultdict(dict))
+    by_group: dict[str, dict[int, dict[int, EnteredCollective]]] = defaultdict(lambda: defaultdict(dict))
     for call in calls:
         by_group[call.group][call.rank][call.sequence] = call
     found = Diagnosis(figures={"groups": len(by_group), "ranks_heard": len(heard)})
@@ -70,7 +70,7 @@ def find_hangs(
     return found
 
 
-def _stand(group: str, members: tuple[int, ...], ranks: Mapping[int, Mapping[int, CollectiveCall]]) -> _Stand | None:
+def _stand(group: str, members: tuple[int, ...], ranks: Mapping[int, Mapping[int, EnteredCollective]]) -> _Stand | None:
     last = {rank: max(ranks.get(rank, {0: None})) for rank in members}
     highest = max(last.values())
     lowest = min(last.values())
@@ -112,7 +112,7 @@ def _roots(stands: Sequence[_Stand]) -> list[tuple[tuple[int, ...], _Stand]]:
     return once
 
 
-def _stuck(blamed: tuple[int, ...], stand: _Stand, stands: Sequence[_Stand], heard: set[int]) -> Finding:
+def _stuck(blamed: tuple[int, ...], stand: _Stand, stands: Sequence[_Stand], heard: set[int]) -> DiagnosisFinding:
     waits = sorted({rank for one in stands for rank in one.waiting} - set(blamed))
     silent = [rank for rank in blamed if rank not in heard]
     circle = any(rank in one.waiting for rank in blamed for one in stands)
@@ -128,7 +128,7 @@ def _stuck(blamed: tuple[int, ...], stand: _Stand, stands: Sequence[_Stand], hea
         evidence.append(f"{listed(silent)} left no record at all: ended, or stuck before it could write one")
     if circle:
         evidence.append("every rank waits for another: groups were entered in different orders")
-    return Finding(
+    return DiagnosisFinding(
         "stuck", "hang", listed(blamed),
         f"{listed(blamed).capitalize()} never entered {stand.operation} number {stand.sequence} of group"
         f" {stand.group}; {listed(waits)} {'waits' if len(waits) == 1 else 'wait'} for it.",
@@ -136,7 +136,7 @@ def _stuck(blamed: tuple[int, ...], stand: _Stand, stands: Sequence[_Stand], hea
     )  # fmt: skip
 
 
-def _mismatches(group: str, ranks: Mapping[int, Mapping[int, CollectiveCall]]) -> list[Finding]:
+def _mismatches(group: str, ranks: Mapping[int, Mapping[int, EnteredCollective]]) -> list[DiagnosisFinding]:
     """Return the first number under which ranks of a group called different things."""
     numbers = sorted({number for calls in ranks.values() for number in calls})
     for number in numbers:
@@ -149,7 +149,7 @@ def _mismatches(group: str, ranks: Mapping[int, Mapping[int, CollectiveCall]]) -
             usual = max(forms, key=lambda form: len(forms[form]))
             odd = tuple(rank for form, own in forms.items() if form != usual for rank in own)
             form = next(form for form in forms if form != usual)
-            return [Finding(
+            return [DiagnosisFinding(
                 "wrong", "collective-mismatch", listed(odd),
                 f"{listed(odd).capitalize()} called {_form(form)} as number {number} of group {group}, the others"
                 f" {_form(usual)}.",

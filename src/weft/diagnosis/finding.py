@@ -10,7 +10,7 @@ _ORDER: dict[Verdict, int] = {"stuck": 0, "wrong": 1, "slow": 2, "below expectat
 
 
 @dataclass(frozen=True)
-class Finding:
+class DiagnosisFinding:
     """One thing that is not as it should be, or that is worth knowing."""
 
     verdict: Verdict
@@ -45,11 +45,11 @@ class Finding:
 class Diagnosis:
     """Everything that was found."""
 
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[DiagnosisFinding] = field(default_factory=list)
     figures: dict[str, float | int | str] = field(default_factory=dict)
     """Figures worth printing beside the findings: step time, jitter, shares."""
 
-    def sorted(self) -> list[Finding]:
+    def sorted(self) -> list[DiagnosisFinding]:
         """Return the findings, worst first: stuck before wrong before slow, then by what they cost."""
         return sorted(self.findings, key=lambda one: (_ORDER[one.verdict], -(one.cost_share or 0.0), -one.confidence))
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from weft.diagnosis.finding import Diagnosis, Finding
+from weft.diagnosis.finding import Diagnosis, DiagnosisFinding
 
 _LEAST = 8
 _CHANGE = 1.03
@@ -59,7 +59,7 @@ def examine(series: StepSeries) -> Diagnosis:
     return found
 
 
-def _change(series: StepSeries, seconds: np.ndarray, skipped: int) -> list[Finding]:
+def _change(series: StepSeries, seconds: np.ndarray, skipped: int) -> list[DiagnosisFinding]:
     """Return the step from which on all steps are slower, if there is one (the split that leaves least deviation)."""
     if len(seconds) < 2 * _LEAST:
         return []
@@ -76,14 +76,14 @@ def _change(series: StepSeries, seconds: np.ndarray, skipped: int) -> list[Findi
         return []
     step = int(series.step[where + skipped])
     share = (len(seconds) - where) * (1 - before / after) / len(seconds)
-    return [Finding(
+    return [DiagnosisFinding(
         "slow", "slower-since", "the run", f"Steps take {after:.4g} s since step {step}, {before:.4g} s before.",
         (f"{len(seconds) - where} steps after it, {where} before; {best:.0f} deviations apart",),
         min(1.0, best / (2 * _SPIKE_SCORE)), after / before, share, "since", step,
     )]  # fmt: skip
 
 
-def _slow_steps(seconds: np.ndarray, typical: float) -> list[Finding]:
+def _slow_steps(seconds: np.ndarray, typical: float) -> list[DiagnosisFinding]:
     slow = seconds > _SLOW_STEP * typical
     if not slow.any():
         return []
@@ -92,23 +92,23 @@ def _slow_steps(seconds: np.ndarray, typical: float) -> list[Finding]:
     gaps = np.diff(places)
     regular = len(gaps) >= 2 and gaps.min() == gaps.max()  # noqa: PLR2004 - a period needs two gaps
     rhythm = f", every {gaps[0]} logged steps: evaluation, a checkpoint or a collector" if regular else ""
-    return [Finding(
+    return [DiagnosisFinding(
         "note", "slow-steps", "", f"{int(slow.sum())} of {len(seconds)} steps take more than {_SLOW_STEP} x the usual"
         f" {typical:.4g} s{rhythm}.", (f"{extra:.4g} s in all",), 0.9, None, extra / float(seconds.sum()),
         "intermittent",
     )]  # fmt: skip
 
 
-def _losses(series: StepSeries) -> list[Finding]:
+def _losses(series: StepSeries) -> list[DiagnosisFinding]:
     losses = np.array(series.loss, dtype=np.float64)
     bad = np.flatnonzero(~np.isfinite(losses))
     if len(bad):
         step = int(series.step[int(bad[0])])
-        return [Finding(
+        return [DiagnosisFinding(
             "wrong", "loss-not-finite", "the run", f"The loss is not a number from step {step} on.", (), 1.0, None, 1.0,
             "since", step,
         )]  # fmt: skip
-    found: list[Finding] = []
+    found: list[DiagnosisFinding] = []
     for place in range(_LOSS_WINDOW, len(losses)):
         window = losses[place - _LOSS_WINDOW : place]
         trend = np.polyval(np.polyfit(np.arange(_LOSS_WINDOW), window, 1), _LOSS_WINDOW)
@@ -118,7 +118,7 @@ def _losses(series: StepSeries) -> list[Finding]:
         jump = float(losses[place] - trend)
         if jump > _SPIKE_SCORE * max(noise, 1e-6) and jump > 0.1 * abs(float(trend)):
             step = int(series.step[place])
-            found.append(Finding(
+            found.append(DiagnosisFinding(
                 "wrong", "loss-spike", "the run", f"The loss jumps to {losses[place]:.4g} in step {step}.",
                 (f"{jump:.3g} above its trend, {jump / max(noise, 1e-6):.0f} x its noise",), 0.8, None, None, "", step,
             ))  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from weft.diagnosis.finding import Diagnosis, Finding
+from weft.diagnosis.finding import Diagnosis, DiagnosisFinding
 from weft.diagnosis.operations import Floats
 
 KernelClass = Literal["compute", "communication", "copy"]
@@ -92,47 +92,49 @@ def _length(intervals: Floats) -> float:
 
 def examine_timelines(found: Sequence[TimelineShares]) -> Diagnosis:
     """Return the shares of a job's ranks in the mean, and what is large among them."""
-    told = [one for one in found if one.span_s > 0]
-    if not told:
+    spanned = [one for one in found if one.span_s > 0]
+    if not spanned:
         return Diagnosis()
     names = ("compute", "overlapped_communication", "exposed_communication", "copy", "idle")
-    mean = {name: float(np.mean([getattr(one, name) for one in told])) for name in names}
-    result = Diagnosis(figures={"ranks": len(told), "span_s": float(np.mean([one.span_s for one in told])), **mean})
+    mean = {name: float(np.mean([getattr(one, name) for one in spanned])) for name in names}
+    result = Diagnosis(
+        figures={"ranks": len(spanned), "span_s": float(np.mean([one.span_s for one in spanned])), **mean}
+    )
     total = mean["exposed_communication"] + mean["overlapped_communication"]
     if mean["exposed_communication"] > _MUCH_EXPOSED:
         hidden = mean["overlapped_communication"] / total
-        result.findings.append(Finding(
+        result.findings.append(DiagnosisFinding(
             "slow", "exposed-communication", "communication",
             f"{mean['exposed_communication']:.0%} of the time is exposed communication; {hidden:.0%} of all"
             " communication is hidden behind computing.",
             (), 0.9, 1 / (1 - mean["exposed_communication"]), mean["exposed_communication"], "property of the work",
         ))  # fmt: skip
     if mean["idle"] > _MUCH_IDLE:
-        result.findings.append(Finding(
+        result.findings.append(DiagnosisFinding(
             "slow", "idle-device", "the host",
             f"The devices idle {mean['idle']:.0%} of the time: kernels are launched too slowly, or the input or another"
             " rank is waited for without a kernel.",
             (), 0.8, 1 / (1 - mean["idle"]), mean["idle"], "property of the work",
         ))  # fmt: skip
-    result.findings += _odd_ranks(told)
+    result.findings += _odd_ranks(spanned)
     return result
 
 
-def _odd_ranks(told: Sequence[TimelineShares]) -> list[Finding]:
+def _odd_ranks(spanned: Sequence[TimelineShares]) -> list[DiagnosisFinding]:
     """Return the rank that computes longest while the others wait for it in communication."""
-    if len(told) < 3:  # noqa: PLR2004 - of two it cannot be said which is odd
+    if len(spanned) < 3:  # noqa: PLR2004 - of two it cannot be said which is odd
         return []
-    busy = np.array([one.compute * one.span_s for one in told])
+    busy = np.array([one.compute * one.span_s for one in spanned])
     worst = int(busy.argmax())
     others = np.delete(busy, worst)
     spread = float(np.percentile(others, 90) - np.percentile(others, 10)) + 0.01 * float(np.median(others))
     ratio = float(busy[worst] / np.median(others))
     if ratio < 1.05 or busy[worst] - others.max() < spread:  # noqa: PLR2004 - what is less is noise
         return []
-    rank = told[worst].rank
-    return [Finding(
+    rank = spanned[worst].rank
+    return [DiagnosisFinding(
         "slow", "slow-rank", f"rank {rank}",
         f"Rank {rank} computes {ratio:.2f} x as long as the others, which wait for it in their collectives.",
-        (f"its exposed communication is {told[worst].exposed_communication:.1%} of its time",),
+        (f"its exposed communication is {spanned[worst].exposed_communication:.1%} of its time",),
         0.8, ratio, 1 - 1 / ratio, "persistent", None, (rank,),
     )]  # fmt: skip

@@ -7,12 +7,12 @@ import numpy as np
 
 from weft.diagnosis.accusation import accuse
 from weft.diagnosis.collective_calls import find_hangs
-from weft.diagnosis.finding import Diagnosis, Finding
+from weft.diagnosis.finding import Diagnosis, DiagnosisFinding
 from weft.diagnosis.operations import Operations
 from weft.diagnosis.step_program import StepProgram, step_program
 from weft.diagnosis.step_series import examine
 from weft.diagnosis.timeline import examine_timelines
-from weft.doctor.evidence import Evidence
+from weft.doctor.readers.evidence import Evidence
 
 _SLOWER_THAN_EXPECTED = 1.05
 
@@ -42,7 +42,7 @@ class Examination:
     programs: list[StepProgram] = field(default_factory=list)
     """Programs of steps that were replayed, for pictures."""
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[DiagnosisFinding]:
         """Return all findings, worst first."""
         whole = Diagnosis()
         for section in self.sections.values():
@@ -137,7 +137,7 @@ def _compare(section: Diagnosis, expected: Expectation) -> None:
     }  # fmt: skip
     ratio = step_s / expected.step_s
     if ratio > _SLOWER_THAN_EXPECTED:
-        section.findings.append(Finding(
+        section.findings.append(DiagnosisFinding(
             "below expectation", "slower-than-expected", "the run",
             f"A step takes {step_s:.4g} s, {ratio:.2f} x the {expected.step_s:.4g} s that {expected.description} should"
             " take.", tuple(f"expected {name}: {seconds:.4g} s" for name, seconds in expected.phases), 0.7, ratio,

@@ -7,9 +7,9 @@ from typing import cast
 
 from weft.core import plugins
 from weft.core.errors import UsageError
-from weft.doctor.evidence import Evidence, SourceFile
 from weft.doctor.readers.base import FileToRead, Reader, UnreadableError
 from weft.doctor.readers.device_counters import DeviceCounterReader
+from weft.doctor.readers.evidence import Evidence, SourceFile
 from weft.doctor.readers.flight_recorder import FlightRecorderReader
 from weft.doctor.readers.kineto import KinetoReader
 from weft.doctor.readers.nccl_ras import NcclRasReader
@@ -33,7 +33,7 @@ def readers() -> list[Reader]:
 
 
 def gather(paths: Sequence[str | Path], watch: Callable[[str, int, int], None] | None = None) -> Evidence:
-    """Read all files below `paths`; a file that cannot be read is told of and the rest is still read."""
+    """Read all files below `paths`; a file that cannot be read is named and the rest is still read."""
     files = list(find_files(paths))
     known = readers()
     evidence = Evidence()

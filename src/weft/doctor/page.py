@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from weft.core.quantity import significant
-from weft.diagnosis.finding import Finding
+from weft.diagnosis.finding import DiagnosisFinding
 from weft.diagnosis.operations import Floats
 from weft.diagnosis.step_program import StepProgram
 from weft.doctor.examination import Examination
@@ -69,7 +69,7 @@ def shown(value: float | str) -> str:
     return f"{value:,.0f}" if float(value).is_integer() and abs(value) >= 1 else significant(value)
 
 
-def _finding(one: Finding) -> str:
+def _finding(one: DiagnosisFinding) -> str:
     act = "" if one.verdict == "note" else " act"
     evidence = "".join(f"<li>{html.escape(line)}" for line in one.evidence)
     cost = "" if not one.cost_share else f", costs {one.cost_share:.1%} of all GPU time"

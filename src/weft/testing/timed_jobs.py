@@ -35,7 +35,7 @@ class TimedJob:
 
 
 @dataclass
-class _Row:
+class _TimedRow:
     rank: int
     name: str
     start: float
@@ -53,7 +53,7 @@ class _Step:
     lengths: np.ndarray
     free: np.ndarray
     arrived: dict[tuple[str, int, int], float] = field(default_factory=dict)
-    rows: list[_Row] = field(default_factory=list)
+    rows: list[_TimedRow] = field(default_factory=list)
 
     def noisy(self, seconds: float) -> float:
         return seconds * float(np.exp(self.chance.normal(0, self.job.noise)))
@@ -61,7 +61,7 @@ class _Step:
     def local(self, rank: int, name: str, seconds: float, micro_batch: int = -1) -> None:
         begin = self.free[rank]
         self.free[rank] = begin + seconds
-        self.rows.append(_Row(rank, name, begin, self.free[rank], micro_batch))
+        self.rows.append(_TimedRow(rank, name, begin, self.free[rank], micro_batch))
 
     def transfer(self, sender: int, receiver: int, direction: str, number: int) -> None:
         """Send without blocking; the receive is written where it is waited for."""
@@ -70,7 +70,7 @@ class _Step:
             took += 0.1 * self.job.factor
         begin = self.free[sender]
         self.arrived[direction, receiver, number] = begin + took
-        self.rows.append(_Row(sender, f"{direction}-send", begin, begin + took, -1))
+        self.rows.append(_TimedRow(sender, f"{direction}-send", begin, begin + took, -1))
 
     def receive(self, rank: int, direction: str, number: int) -> bool:
         """Wait for what was sent; whether it has been sent already."""
@@ -78,13 +78,13 @@ class _Step:
             return False
         begin = self.free[rank]
         self.free[rank] = max(begin, self.arrived[direction, rank, number])
-        self.rows.append(_Row(rank, f"{direction}-recv", begin, self.free[rank], -1))
+        self.rows.append(_TimedRow(rank, f"{direction}-recv", begin, self.free[rank], -1))
         return True
 
     def collective(self, name: str, ranks: list[int], seconds: float) -> None:
         end = max(self.free[rank] for rank in ranks) + self.noisy(seconds)
         for rank in ranks:
-            self.rows.append(_Row(rank, name, self.free[rank], end + float(self.chance.uniform(0, 1e-5)), -1))
+            self.rows.append(_TimedRow(rank, name, self.free[rank], end + float(self.chance.uniform(0, 1e-5)), -1))
             self.free[rank] = end
 
     def compute(self, rank: int, direction: str, micro_batch: int) -> None:
@@ -101,7 +101,7 @@ class _Step:
 def timed_job(job: TimedJob) -> Operations:
     """Return the operations of a job's steps."""
     chance = np.random.default_rng(job.seed)
-    rows: list[tuple[int, _Row]] = []
+    rows: list[tuple[int, _TimedRow]] = []
     since = int(chance.integers(job.steps // 3, max(job.steps // 3 + 1, 2 * job.steps // 3)))
     now_and_then = set(chance.permutation(job.steps)[: max(2, job.steps // 2)].tolist())
     for step in range(job.steps):
@@ -121,7 +121,7 @@ def timed_job(job: TimedJob) -> Operations:
     )  # fmt: skip
 
 
-def _one_step(job: TimedJob, chance: np.random.Generator, *, slow: bool) -> list[_Row]:
+def _one_step(job: TimedJob, chance: np.random.Generator, *, slow: bool) -> list[_TimedRow]:
     lengths = np.ones((job.replicas, job.micro_batches))
     if job.cause == "uneven-sequences":
         lengths = np.exp(chance.normal(0, 0.4 * (job.factor - 1), lengths.shape))

@@ -1,8 +1,8 @@
 """A reader for `weft doctor`: a text file with the seconds of one step in each line, headed by `# step times`."""
 
 from weft.diagnosis.step_series import StepSeries
-from weft.doctor.evidence import Evidence
 from weft.doctor.readers.base import FileToRead
+from weft.doctor.readers.evidence import Evidence
 
 
 class PlainTimesReader:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
 from weft.core.errors import UsageError
-from weft.doctor.evidence import Evidence
+from weft.doctor.readers.evidence import Evidence
 
 _HEAD_BYTES = 64 * 2**10
 _LONGEST_LINE = 2**20

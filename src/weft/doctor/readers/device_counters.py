@@ -5,9 +5,9 @@ from collections import defaultdict
 
 import numpy as np
 
-from weft.diagnosis.finding import Finding
-from weft.doctor.evidence import DeviceSample, Evidence
+from weft.diagnosis.finding import DiagnosisFinding
 from weft.doctor.readers.base import FileToRead, UnreadableError
+from weft.doctor.readers.evidence import DeviceSample, Evidence
 
 _UNIT = re.compile(r"^(.*?)\s*\[(.*)\]$")
 _VALUE = re.compile(r"^\s*([-+]?\d+(?:\.\d+)?)\s*([%A-Za-z/]*)\s*$")
@@ -81,12 +81,12 @@ def _dcgm_rows(file: FileToRead):  # noqa: ANN202 - the same
                     yield f"GPU {found.group(1)}", name, "", float(value.group(1))
 
 
-def _odd_devices(found: list[DeviceSample]) -> list[Finding]:
-    findings: list[Finding] = []
+def _odd_devices(found: list[DeviceSample]) -> list[DiagnosisFinding]:
+    findings: list[DiagnosisFinding] = []
     for one in found:
         counter = any(word.lower() in one.field.lower() for word in _WORST_COUNTERS)
         if counter and one.high > 0 and one.field != "corrected":
-            findings.append(Finding(
+            findings.append(DiagnosisFinding(
                 "wrong", "device-errors", one.device, f"{one.device} counts {one.high:g} of {one.field}.", (), 0.9
             ))  # fmt: skip
     for field in sorted(
@@ -95,7 +95,7 @@ def _odd_devices(found: list[DeviceSample]) -> list[Finding]:
         own = [one for one in found if one.field == field]
         usual = float(np.median([one.mean for one in own]))
         findings += [
-            Finding(
+            DiagnosisFinding(
                 "slow", "slow-clock", one.device,
                 f"{one.device} runs at {one.mean:.0f} {one.unit} in the mean, the others at {usual:.0f}: heat, power or"
                 " a limit holds it back.", (), 0.85, usual / one.mean if one.mean else None,

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from weft.core.pickle_opcodes import StrangePickleError, plain_values
-from weft.diagnosis.collective_calls import CollectiveCall
-from weft.doctor.evidence import Evidence
+from weft.diagnosis.collective_calls import EnteredCollective
 from weft.doctor.readers.base import FileToRead, UnreadableError
+from weft.doctor.readers.evidence import Evidence
 
 _MOST_BYTES = 512 * 2**20
 _PICKLE = b"\x80"
@@ -78,12 +78,12 @@ def _members(document: Mapping[str, Any], evidence: Evidence) -> None:
             continue
 
 
-def _call(rank: int, entry: Mapping[str, Any]) -> CollectiveCall:
+def _call(rank: int, entry: Mapping[str, Any]) -> EnteredCollective:
     group = entry.get("process_group") or (str(entry.get("pg_id", "")), "")
     name = str(group[0] if isinstance(group, (list, tuple)) and group else group)
     sizes: list[list[Any]] = list(entry.get("input_sizes") or [])
     dtypes: list[Any] = list(entry.get("input_dtypes") or [])
-    return CollectiveCall(
+    return EnteredCollective(
         rank, name or "0", int(entry.get("collective_seq_id") or entry.get("seq_id") or 0),
         str(entry.get("profiling_name", "a collective")),
         tuple(tuple(int(one) for one in size) for size in sizes),

@@ -7,8 +7,8 @@ import numpy as np
 
 from weft.core.errors import UsageError
 from weft.diagnosis.timeline import KernelClass, Kernels, kernel_class, shares
-from weft.doctor.evidence import Evidence
 from weft.doctor.readers.base import FileToRead, UnreadableError
+from weft.doctor.readers.evidence import Evidence
 
 _ON_DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"})
 _US = 1e-6

@@ -4,10 +4,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from weft.diagnosis.collective_calls import CollectiveCall, listed
-from weft.diagnosis.finding import Finding
-from weft.doctor.evidence import Evidence
+from weft.diagnosis.collective_calls import EnteredCollective, listed
+from weft.diagnosis.finding import DiagnosisFinding
 from weft.doctor.readers.base import FileToRead, UnreadableError
+from weft.doctor.readers.evidence import Evidence
 
 _MOST_BYTES = 512 * 2**20
 
@@ -45,11 +45,11 @@ def _communicator(communicator: Mapping[str, Any], evidence: Evidence) -> None:
         evidence.heard.add(number)
         for operation, count in rank.get("collective_counts", {}).items():
             if count:
-                evidence.calls.append(CollectiveCall(number, f"{name} {operation}", int(count), str(operation)))
+                evidence.calls.append(EnteredCollective(number, f"{name} {operation}", int(count), str(operation)))
         status = rank.get("status", {})
         troubles = [key for key in ("async_error", "abort_flag") if status.get(key)]
         if troubles:
-            evidence.findings.append(Finding(
+            evidence.findings.append(DiagnosisFinding(
                 "wrong", "communicator-error", f"rank {number}",
                 f"Rank {number} on {rank.get('host', '?')} reports {' and '.join(troubles)} in communicator {name}.",
                 (), 0.95, None, None, "", None, (number,),
@@ -61,7 +61,7 @@ def _communicator(communicator: Mapping[str, Any], evidence: Evidence) -> None:
     if missing:
         dead = [rank for rank in communicator["missing_ranks"] if rank.get("considered_dead")]
         hosts = sorted({str(rank.get("host", "?")) for rank in communicator["missing_ranks"]})
-        evidence.findings.append(Finding(
+        evidence.findings.append(DiagnosisFinding(
             "stuck", "lost-rank", listed(missing),
             f"{listed(missing).capitalize()} of communicator {name} {'is' if len(missing) == 1 else 'are'} gone"
             f" ({', '.join(hosts)}).",

@@ -5,10 +5,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from weft.diagnosis.collective_calls import CollectiveCall
-from weft.diagnosis.finding import Finding
-from weft.doctor.evidence import Bandwidth, Evidence
+from weft.diagnosis.collective_calls import EnteredCollective
+from weft.diagnosis.finding import DiagnosisFinding
 from weft.doctor.readers.base import FileToRead
+from weft.doctor.readers.evidence import Bandwidth, Evidence
 
 _Owner: TypeAlias = tuple[str, str, str]
 """Host, process and communicator, as a log names them."""
@@ -85,20 +85,20 @@ class _Said:
             if owner in self.rank_of:
                 rank, communicator = self.rank_of[owner]
                 evidence.heard.add(rank)
-                evidence.calls.append(CollectiveCall(rank, communicator, number, operation, ((size,),)))
+                evidence.calls.append(EnteredCollective(rank, communicator, number, operation, ((size,),)))
                 evidence.members[communicator] = tuple(range(self.world[communicator]))
 
 
 def _add_warnings(said: _Said, evidence: Evidence) -> None:
     for text, count in said.warnings.most_common(5):
-        evidence.findings.append(Finding(
+        evidence.findings.append(DiagnosisFinding(
             "wrong", "nccl-warning", said.where[text], f"NCCL warns on {said.where[text]}: {text}"[:300],
             (f"{count} times",) if count > 1 else (), 0.7,
         ))  # fmt: skip
     sockets = sum(count for name, count in said.transports.items() if name.upper().startswith("NET/SOCKET"))
     fabric = sum(count for name, count in said.transports.items() if name.upper().startswith("NET/"))
     if sockets and sockets == fabric:
-        evidence.findings.append(Finding(
+        evidence.findings.append(DiagnosisFinding(
             "slow", "tcp-instead-of-rdma", "the network",
             "NCCL sends over TCP sockets (NET/Socket): no RDMA device or plugin was found; check its NICs, drivers and"
             " NCCL_NET.", (f"{sockets} channels via NET/Socket",), 0.9,
@@ -139,7 +139,7 @@ class NcclTestsReader:
                 continue
         evidence.bandwidths += rows
         if wrong:
-            evidence.findings.append(Finding(
+            evidence.findings.append(DiagnosisFinding(
                 "wrong", "wrong-results", operation,
                 f"{operation} returned {wrong:,} wrong elements: a device, a link or a memory corrupts data.", (), 0.95,
             ))  # fmt: skip
@@ -150,12 +150,12 @@ class NcclTestsReader:
         )
 
 
-def _dips(rows: list[Bandwidth]) -> list[Finding]:
+def _dips(rows: list[Bandwidth]) -> list[DiagnosisFinding]:
     """Return a size at which more bytes get less bandwidth than fewer did: a change of algorithm that does not pay."""
     best = 0.0
     for row in sorted(rows, key=lambda one: one.size_bytes):
         if best > 0 and row.bus_gb_s < _FAR_BELOW * best:
-            return [Finding(
+            return [DiagnosisFinding(
                 "slow", "bandwidth-dip", row.operation,
                 f"{row.operation} of {row.size_bytes:,} bytes reaches {row.bus_gb_s:.4g} GB/s, a smaller one"
                 f" {best:.4g}.",

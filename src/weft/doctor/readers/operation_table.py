@@ -8,8 +8,8 @@ import numpy as np
 
 from weft.core.errors import UsageError
 from weft.diagnosis.operations import Operations, job_dimensions
-from weft.doctor.evidence import Evidence
 from weft.doctor.readers.base import FileToRead, UnreadableError
+from weft.doctor.readers.evidence import Evidence
 
 if TYPE_CHECKING:
     import polars as pl

@@ -7,8 +7,8 @@ from typing import Any
 
 from weft.core.errors import WeftError
 from weft.diagnosis.step_series import StepSeries
-from weft.doctor.evidence import Evidence
 from weft.doctor.readers.base import FileToRead, UnreadableError
+from weft.doctor.readers.evidence import Evidence
 
 _NUMBER = r"([-+]?(?:\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?|nan|inf))"
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -212,7 +212,7 @@ class RunFolderReader:
 
 
 def _incidents(file: FileToRead, evidence: Evidence) -> int:
-    from weft.diagnosis.finding import Finding
+    from weft.diagnosis.finding import DiagnosisFinding
     from weft.training.run_dir import RunRecord
 
     try:
@@ -226,7 +226,7 @@ def _incidents(file: FileToRead, evidence: Evidence) -> int:
         )
         rank = incident.get("rank")
         ranks = (int(rank),) if isinstance(rank, int) else ()
-        evidence.findings.append(Finding(
+        evidence.findings.append(DiagnosisFinding(
             "note", "incident", f"rank {rank}" if ranks else "", f"The supervisor wrote: {said}"[:300], (), 1.0, None,
             None, "", None, ranks,
         ))  # fmt: skip

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from weft.diagnosis.collective_calls import CollectiveCall
-from weft.diagnosis.finding import Finding
+from weft.diagnosis.collective_calls import EnteredCollective
+from weft.diagnosis.finding import DiagnosisFinding
 from weft.diagnosis.operations import Operations
 from weft.diagnosis.step_series import StepSeries
 from weft.diagnosis.timeline import TimelineShares
@@ -52,12 +52,12 @@ class Evidence:
     sources: list[SourceFile] = field(default_factory=list)
     operations: list[Operations] = field(default_factory=list)
     timelines: list[TimelineShares] = field(default_factory=list)
-    calls: list[CollectiveCall] = field(default_factory=list)
+    calls: list[EnteredCollective] = field(default_factory=list)
     members: dict[str, tuple[int, ...]] = field(default_factory=dict)
     heard: set[int] = field(default_factory=set)
     """Ranks of which there is a record of calls."""
     series: list[StepSeries] = field(default_factory=list)
     bandwidths: list[Bandwidth] = field(default_factory=list)
     samples: list[DeviceSample] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[DiagnosisFinding] = field(default_factory=list)
     """What a file says by itself: an error that it names, a link that it shows to be slow."""
