@@ -1,5 +1,6 @@
 """The cluster's HTTP interface: closed without its token, and nothing that is sent to it makes it fail."""
 
+import errno
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -13,14 +14,18 @@ from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import ignored_auth, positive_data_acceptance
 from starlette.testclient import TestClient
 from tests.engines.local.conftest import drive, new_home
+from tests.engines.local.disk_faults import DiskFaults
 
 from weft.engines.local.engine import LocalEngine
 from weft.engines.local.home import Home
+from weft.engines.local.supervised_loop import EngineLoop
+from weft.web import cluster
 from weft.web.cluster import OPERATIONS, ClusterInterface
 from weft.web.openapi import Operation, described
 
 EXAMPLES = 15
 TOKEN = "t" * 64
+BYTES = {"content-type": "application/octet-stream"}
 AUTHORISED = {"authorization": f"Bearer {TOKEN}"}
 CHANGING = [one for one in OPERATIONS if one.method != "GET"]
 CLOSED = [one for one in OPERATIONS if not one.open]
@@ -31,7 +36,9 @@ class Site:
 
     def __init__(self, home: Home) -> None:
         self.home, self.engine = home, LocalEngine(home)
-        self.app = ClusterInterface(self.engine, home, TOKEN, lambda: None).application()
+        (home.folder / "token").write_text(TOKEN)
+        self.loop = EngineLoop(self.engine, home)
+        self.app = ClusterInterface(self.engine, self.loop, home, lambda: None).application()
         self.client = TestClient(self.app, raise_server_exceptions=False)
 
     def call(self, method: str, path: str, **more: Any) -> Any:
@@ -170,3 +177,44 @@ def test_whatever_follows_the_document_is_answered_as_the_document_says(site: Si
             assert mode is GenerationMode.NEGATIVE
     assert max(seen) < 500, seen
     assert sum(seen.values()) > 5 * len(OPERATIONS), seen
+
+
+@pytest.mark.parametrize(("number", "status"), [(errno.ENOSPC, 507), (errno.EIO, 503)])
+def test_what_cannot_be_stored_is_refused_and_nothing_of_it_is_there(
+    site: Site, monkeypatch: pytest.MonkeyPatch, number: int, status: int
+):
+    with monkeypatch.context() as patch:
+        faults = DiskFaults(patch, number)
+        site.engine.reopen()
+        before = site.engine.memory.store.counts()
+        faults.full = True
+        answer = site.call("POST", "/v1/jobs", json={"command": ["true"], "key": "key-that-fails"})
+        assert (answer.status_code, "nothing was done" in answer.json()["error"]) == (status, True)
+        assert site.call("GET", "/v1/health").json()["state"] == "stumbling"
+        assert site.call("POST", "/v1/snapshots", content=b"x", headers=BYTES).status_code == status
+        assert site.engine.memory.store.counts() == before
+        faults.full = False
+        answer = site.call("POST", "/v1/jobs", json={"command": ["true"], "key": "key-that-fails"})
+        assert answer.status_code == 200
+        site.loop.turn()
+        assert site.call("GET", "/v1/health").json()["state"] == "ok"
+    site.engine.reopen()
+    assert sum(site.engine.memory.store.counts().values()) == sum(before.values()) + 1
+
+
+def test_health_is_part_of_the_status(site: Site):
+    site.loop.turn()
+    health = site.call("GET", "/v1/status").json()["health"]
+    assert health["state"] == "ok"
+    assert health.keys() >= {"turned_s_ago", "stumbles", "last_error", "disk_free_bytes", "disk_total_bytes"}
+
+
+def test_uploads_and_large_requests_have_a_bound_together(site: Site, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cluster, "_MOST_READING_BYTES", 10)
+    answer = site.call("POST", "/v1/jobs", json={"command": ["true"] * 10})
+    assert (answer.status_code, "too many" in answer.json()["error"]) == (503, True)
+    monkeypatch.setattr(cluster, "_MOST_UPLOADS", 0)
+    assert site.call("POST", "/v1/snapshots", content=b"x", headers=BYTES).status_code == 503
+    monkeypatch.undo()
+    # What was refused holds no room.
+    assert site.call("POST", "/v1/jobs", json={"command": ["true"] * 10}).status_code == 200

@@ -7,7 +7,10 @@ by the same specs as files; what is wrong is answered with one sentence and stat
 import asyncio
 import hmac
 import json
-from collections.abc import Awaitable, Callable, Mapping
+import sqlite3
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import cache
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -23,6 +26,7 @@ from weft.core.specfile import validate
 from weft.engines.local import archive
 from weft.engines.local.engine import LocalEngine, NotThereError
 from weft.engines.local.home import Home
+from weft.engines.local.supervised_loop import EngineLoop, disk_trouble
 from weft.engines.local.views import array_view, job_detail, job_view, node_view, status_view, why_view
 from weft.specs.submission import SubmissionSpec
 from weft.web.openapi import Operation, Parameter, described
@@ -33,6 +37,8 @@ LARGEST_BODY_BYTES = 4 * 2**20
 LOG_BYTES = 2**18
 LONGEST_WAIT_S = 20.0
 NEWEST = 1000
+_MOST_READING_BYTES = 64 * 2**20
+_MOST_UPLOADS = 4
 _LOOK_S = 0.1
 _JSON, _BYTES = "application/json", "application/octet-stream"
 
@@ -58,6 +64,10 @@ class ReasonSpec(Spec):
 
 OPERATIONS = (
     Operation("GET", "/openapi.json", "document", "Describe this interface.", _OBJECT, open=True),
+    Operation(
+        "GET", "/v1/health", "health", "Say whether jobs go on: loop, last error, disk, connections.",
+        {"type": "object", "required": ["state", "turned_s_ago"]},
+    ),
     Operation("GET", "/v1/status", "status", "Show the cluster: nodes, teams, jobs by state, what happened.", _OBJECT),
     Operation(
         "GET", "/v1/jobs", "jobs", "List jobs, newest first.", _JOBS,
@@ -96,12 +106,23 @@ OPERATIONS = (
 """Every route, in the order of the document."""
 
 
+@cache
+def _document() -> dict[str, Any]:
+    """Return the document, made once: anybody may ask for it, as often as they like."""
+    return described(OPERATIONS)
+
+
 class ClusterInterface:
     """Answers requests about one engine."""
 
-    def __init__(self, engine: LocalEngine, home: Home, token: str, nudge: Callable[[], None]) -> None:
-        """Answer for `engine`; `nudge` is called when there is something new to decide."""
-        self._engine, self._home, self._token, self._nudge = engine, home, token, nudge
+    def __init__(
+        self, engine: LocalEngine, loop: EngineLoop, home: Home, nudge: Callable[[], None],
+        connections: Callable[[], Mapping[str, int]] = dict,
+    ) -> None:  # fmt: skip
+        """Answer for `engine`, which `loop` turns; `nudge` is called when there is something new to decide."""
+        self._engine, self._loop, self._home, self._nudge = engine, loop, home, nudge
+        self._token, self._connections = home.token(), connections
+        self._reading, self._uploads = 0, 0
 
     def application(self) -> Starlette:
         """Return the application."""
@@ -127,8 +148,20 @@ class ClusterInterface:
                 return _refusal(400, str(error))
             except WeftError as error:
                 return _refusal(400, str(error))
+            except (OSError, sqlite3.Error) as error:
+                return self._unstored(error)
 
         return guarded
+
+    def _unstored(self, error: OSError | sqlite3.Error) -> Response:
+        """Refuse what could not be written down; the loop goes back to what is."""
+        trouble = disk_trouble(error)
+        if trouble is None:
+            raise error
+        self._loop.stumble(error)
+        self._nudge()
+        status = 507 if "full" in trouble else 503
+        return _refusal(status, f"{trouble}: nothing was done; try again when there is room")
 
     def _known(self, request: Request) -> bool:
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
@@ -137,12 +170,16 @@ class ClusterInterface:
     async def document(self, request: Request) -> Any:
         """Describe this interface."""
         del request
-        return described(OPERATIONS)
+        return _document()
+
+    async def health(self, request: Request) -> Any:
+        """Say whether jobs go on: when the loop last came round, what went wrong last, the disk, connections."""
+        del request
+        return {**self._loop.health(), **self._connections()}
 
     async def status(self, request: Request) -> Any:
         """Show the cluster."""
-        del request
-        return status_view(self._engine)
+        return {**status_view(self._engine), "health": await self.health(request)}
 
     async def jobs(self, request: Request) -> Any:
         """List jobs."""
@@ -155,14 +192,16 @@ class ClusterInterface:
 
     async def submit(self, request: Request) -> Any:
         """Submit a job or an array."""
-        submission = validate(await _table(request), SubmissionSpec, "the submission")
+        submission = validate(await self._table(request), SubmissionSpec, "the submission")
         found = self._engine.submit(submission)
         self._nudge()
         return {"jobs": [job_view(entry, self._engine.cluster.pool.nodes) for entry in found]}
 
     async def check(self, request: Request) -> Any:
         """Say whether a submission would be taken."""
-        return {"jobs": len(self._engine.admitted(validate(await _table(request), SubmissionSpec, "the submission")))}
+        return {
+            "jobs": len(self._engine.admitted(validate(await self._table(request), SubmissionSpec, "the submission")))
+        }
 
     async def job(self, request: Request) -> Any:
         """Show one job."""
@@ -221,33 +260,59 @@ class ClusterInterface:
         return await self._drain(request, back=True)
 
     async def _drain(self, request: Request, *, back: bool) -> Any:
-        given = validate(await _table(request), ReasonSpec, "the request")
+        given = validate(await self._table(request), ReasonSpec, "the request")
         node = self._engine.drain(request.path_params["node"], back=back, by=given.by, reason=given.reason)
         self._nudge()
         return node_view(self._engine.cluster, node)
 
     async def keep(self, request: Request) -> Any:
         """Take in a working folder."""
-        packed = await _body(request, _BYTES, archive.MOST_BYTES + archive.MOST_FILES * 2048)
-        return {"snapshot": await asyncio.to_thread(archive.keep, self._home.snapshots, packed)}
+        _typed(request, _BYTES)
+        if self._uploads >= _MOST_UPLOADS:
+            raise HTTPException(503, f"{_MOST_UPLOADS} working folders are being uploaded; try again in a moment")
+        self._uploads += 1
+        try:
+            # Onto the disk as it comes: a hundred of these are no matter of memory.
+            with tempfile.TemporaryFile(dir=self._home.snapshots) as packed:
+                async for part in _parts(request, archive.MOST_PACKED_BYTES):
+                    packed.write(part)
+                return {"snapshot": await asyncio.to_thread(archive.keep, self._home.snapshots, packed)}
+        finally:
+            self._uploads -= 1
+
+    async def _table(self, request: Request) -> Mapping[str, Any]:
+        """Return a request's body as a JSON object."""
+        _typed(request, _JSON)
+        found = bytearray()
+        try:
+            async for part in _parts(request, LARGEST_BODY_BYTES):
+                found += part
+                self._reading += len(part)
+                if self._reading > _MOST_READING_BYTES:
+                    raise HTTPException(503, "too many large requests at once; try again in a moment")
+            return document_of(bytes(found))
+        finally:
+            self._reading -= len(found)
 
 
-async def _body(request: Request, content_type: str, most: int) -> bytes:
-    """Return a request's body, read up to a limit."""
+def _typed(request: Request, content_type: str) -> None:
     given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if given != content_type:
         raise HTTPException(415, f"the body is {given or 'of no type'}; send {content_type}")
-    found = bytearray()
+
+
+async def _parts(request: Request, most: int) -> AsyncIterator[bytes]:
+    """Yield a request's body in parts, up to a limit."""
+    total = 0
     async for part in request.stream():
-        found += part
-        if len(found) > most:
+        total += len(part)
+        if total > most:
             raise HTTPException(413, f"the body is larger than {most:,} bytes")
-    return bytes(found)
+        yield part
 
 
-async def _table(request: Request) -> Mapping[str, Any]:
-    """Return a request's body as a JSON object."""
-    text = await _body(request, _JSON, LARGEST_BODY_BYTES)
+def document_of(text: bytes) -> dict[str, Any]:
+    """Return the JSON object in a request's body."""
     try:
         found = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:

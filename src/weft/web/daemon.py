@@ -1,7 +1,8 @@
 """The daemon of a local cluster: one process, one loop, the engine and its HTTP interface.
 
 Started by `weft cluster up`; holds a lock on the cluster's folder for as long as it lives, so there is never a second
-one. It may be killed at any moment: the next one goes on.
+one. It may be killed at any moment: the next one goes on. The command line comes in by a socket in that folder, which
+others cannot reach; `--host` and `--port` are for programs.
 """
 
 import argparse
@@ -18,15 +19,17 @@ from pathlib import Path
 import uvicorn
 
 from weft.core.errors import FailedError, WeftError
+from weft.engines.local import daemon_log
 from weft.engines.local.atomic_files import write_document
 from weft.engines.local.engine import LocalEngine
 from weft.engines.local.home import Home
 from weft.engines.local.processes import Identity
+from weft.engines.local.supervised_loop import EngineLoop
 from weft.web.cluster import ClusterInterface
+from weft.web.connection_guard import MOST_HEADER_BYTES, Lobbies, raise_file_limit
 
 _log = logging.getLogger("weft.cluster")
-_BUSY_S, _IDLE_S, _TROUBLE_S = 0.1, 0.5, 1.0
-_BACKLOG = 128
+_BACKLOG = 1024
 _GRACE_S = 2
 
 
@@ -44,42 +47,39 @@ def held(home: Home) -> Iterator[None]:
         os.close(handle)
 
 
-async def _work(engine: LocalEngine, news: asyncio.Event) -> None:
-    """Run the engine; what goes wrong in it is logged and tried again, because jobs depend on it."""
+async def _work(loop: EngineLoop, news: asyncio.Event) -> None:
+    """Run the engine for ever."""
     while True:
-        pause_s = _BUSY_S if any(entry.job.holds for entry in engine.entries) else _IDLE_S
-        try:
-            while engine.tick():
-                await asyncio.sleep(0)
-        except Exception:  # noqa: BLE001 - logged with its trace; jobs depend on this loop
-            _log.exception("the engine has stumbled; it goes on from what is written down")
-            engine.reopen()
-            pause_s = _TROUBLE_S
+        while not (pause_s := loop.turn()):
+            await asyncio.sleep(0)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(news.wait(), pause_s)
         news.clear()
 
 
-async def _serve(home: Home, host: str, port: int) -> None:
+async def _serve(home: Home, host: str, port: int, lobbies: Lobbies) -> None:
     engine = LocalEngine(home)
-    news = asyncio.Event()
-    interface = ClusterInterface(engine, home, home.token(), news.set)
+    loop, news = EngineLoop(engine, home), asyncio.Event()
+    interface = ClusterInterface(engine, loop, home, news.set, lobbies.health)
     config = uvicorn.Config(
-        interface.application(), log_level="warning", lifespan="off", access_log=False, server_header=False,
-        timeout_graceful_shutdown=_GRACE_S,
+        interface.application(), log_config=None, log_level="warning", lifespan="off", access_log=False,
+        server_header=False, timeout_graceful_shutdown=_GRACE_S, http=lobbies.protocol(), ws="none", backlog=_BACKLOG,
+        h11_max_incomplete_event_size=MOST_HEADER_BYTES,
     )  # fmt: skip
     listener = socket.create_server((host, port), backlog=_BACKLOG)
+    own = home.listen(_BACKLOG)
     myself = Identity.of(os.getpid())
     assert myself is not None, "a process that runs has an identity"
     write_document(home.address, {"host": host, "port": listener.getsockname()[1], "process": myself.as_plain()})
-    work = asyncio.create_task(_work(engine, news))
+    tasks = [asyncio.create_task(_work(loop, news)), asyncio.create_task(lobbies.sweep())]
     try:
-        await uvicorn.Server(config).serve(sockets=[listener])
+        await uvicorn.Server(config).serve(sockets=[listener, own])
     finally:
-        work.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await work
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         engine.close()
+        home.lane.unlink(missing_ok=True)
         home.address.unlink(missing_ok=True)
 
 
@@ -90,11 +90,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
     given = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     home = Home(given.home)
+    daemon_log.write_to(home.log)
+    lobbies = Lobbies(raise_file_limit())
     try:
         with held(home):
-            asyncio.run(_serve(home, given.host, given.port))
+            asyncio.run(_serve(home, given.host, given.port, lobbies))
     except (WeftError, OSError) as error:
         _log.error("%s", error)
         return 1

@@ -93,7 +93,7 @@ def _described(operation: Operation) -> dict[str, Any]:
 
 
 def _statuses(operation: Operation) -> list[int]:
-    always = [] if operation.open else [401]
+    always = [] if operation.open else [401, 503, 507]
     asked = [400] if operation.parameters or operation.body or operation.archive else []
     sized = [413, 415] if operation.body or operation.archive else []
     return sorted({*always, *asked, *sized, *operation.refusals})
@@ -102,6 +102,7 @@ def _statuses(operation: Operation) -> list[int]:
 _WORDS = {
     400: "The request was wrong; nothing was done.", 401: "The token is missing or wrong.",
     404: "There is no such job or node.", 409: "Not in this state.", 413: "Too large.", 415: "Another content type.",
+    503: "Too busy, or the disk fails; nothing was done.", 507: "The disk is full; nothing was done.",
 }  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Working folders: what git ignores stays out, the same files give the same bytes, and there is a limit."""
 
 import subprocess
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def names(snapshots: Path, packed: bytes) -> set[str]:
-    kept = snapshots / archive.keep(snapshots, packed)
+    kept = snapshots / archive.keep(snapshots, BytesIO(packed))
     return {str(path.relative_to(kept)) for path in kept.rglob("*") if path.is_file()}
 
 
@@ -41,11 +42,11 @@ def test_without_git_everything_but_what_builds_leave_behind_goes_along(folder: 
 def test_the_same_files_are_kept_once(folder: Path, tmp_path: Path):
     snapshots = tmp_path / "snapshots"
     snapshots.mkdir()
-    first = archive.keep(snapshots, archive.pack(folder))
+    first = archive.keep(snapshots, BytesIO(archive.pack(folder)))
     (folder / "a.py").touch()
-    assert archive.keep(snapshots, archive.pack(folder)) == first
+    assert archive.keep(snapshots, BytesIO(archive.pack(folder))) == first
     (folder / "a.py").write_text("print(2)\n")
-    assert archive.keep(snapshots, archive.pack(folder)) != first
+    assert archive.keep(snapshots, BytesIO(archive.pack(folder))) != first
     assert len(list(snapshots.iterdir())) == 2
 
 
@@ -58,7 +59,7 @@ def test_a_folder_that_is_too_large_is_refused_by_name(folder: Path, monkeypatch
 @pytest.mark.parametrize("packed", [b"", b"no archive", b"\0" * 10_000])
 def test_what_is_no_archive_leaves_nothing_behind(packed: bytes, tmp_path: Path):
     try:
-        archive.keep(tmp_path, packed)
+        archive.keep(tmp_path, BytesIO(packed))
     except UsageError:
         assert list(tmp_path.iterdir()) == []
     else:

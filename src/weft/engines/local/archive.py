@@ -12,13 +12,19 @@ import shutil
 import stat
 import subprocess
 import tarfile
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from weft.core.errors import UsageError
+from weft.engines.local.atomic_files import is_passing
 
 MOST_BYTES = 64 * 2**20
 MOST_FILES = 10_000
+MOST_PACKED_BYTES = MOST_BYTES + MOST_FILES * 2048
+_FOLDER, _READ_BYTES = 0o755, 2**20
+_DEEPEST, _LONGEST_NAME = 64, 1024
 _LEFT_OUT = frozenset({
     ".git", ".hg", ".svn", ".venv", "venv", "__pycache__", "node_modules", ".mypy_cache", ".pytest_cache",
     ".ruff_cache", ".hypothesis", "runs",
@@ -55,33 +61,52 @@ def pack(folder: Path) -> bytes:
     return buffer.getvalue()
 
 
-def keep(snapshots: Path, packed: bytes) -> str:
-    """Unpack an archive below `snapshots`, once, and return its digest."""
-    digest = hashlib.sha256(packed).hexdigest()
+def keep(snapshots: Path, packed: BinaryIO) -> str:
+    """Unpack an archive below `snapshots`, once, and return its digest; several threads may do so at once."""
+    packed.seek(0)
+    whole = hashlib.sha256()
+    while part := packed.read(_READ_BYTES):
+        whole.update(part)
+    digest = whole.hexdigest()
     target = snapshots / digest
     if target.exists():
         return digest
-    part = snapshots / f".{digest}.{os.getpid()}.part"
-    part.mkdir()
+    place = Path(tempfile.mkdtemp(prefix=f".{digest}.", suffix=".part", dir=snapshots))
+    place.chmod(_FOLDER)
     try:
-        with tarfile.open(fileobj=io.BytesIO(packed), mode="r:") as archive:
+        packed.seek(0)
+        with tarfile.open(fileobj=packed, mode="r:") as archive:
             _check(archive)
-            archive.extractall(part, filter="data")
+            archive.extractall(place, filter="data")
         with contextlib.suppress(FileExistsError):
-            part.rename(target)
-    except (tarfile.TarError, OSError, ValueError, EOFError) as error:
-        raise UsageError(f"the working folder is no usable tar archive: {error}") from None
+            place.rename(target)
+    except OSError as error:
+        if is_passing(error):
+            raise
+        raise _unusable(error) from None
+    except (tarfile.TarError, ValueError, EOFError, LookupError, OverflowError, RecursionError, MemoryError) as error:
+        raise _unusable(error) from None
     finally:
-        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(place, ignore_errors=True)
     return digest
 
 
+def _unusable(error: Exception) -> UsageError:
+    text = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return UsageError(f"the working folder is no usable tar archive: {text[:200]}")
+
+
 def _check(archive: tarfile.TarFile) -> None:
+    """Raise where an archive holds what no working folder does, before anything of it is on the disk."""
     total = 0
     for count, member in enumerate(archive, start=1):
-        total += member.size
+        total += max(0, member.size)
         if total > MOST_BYTES or count > MOST_FILES:
             raise UsageError(f"a working folder holds at most {MOST_BYTES >> 20} MiB in {MOST_FILES:,} files")
+        if member.name.count("/") > _DEEPEST or len(member.name) > _LONGEST_NAME:
+            raise UsageError(f"{member.name[:40]!r}... lies more than {_DEEPEST} folders deep; leave it out")
+        if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
+            raise UsageError(f"{member.name[:200]!r} is no file, folder or link; others are not taken along")
 
 
 def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -66,7 +66,10 @@ class Attempts:
         self._pulse("begun")
 
     def resume(self, entry: StoredJob) -> None:
-        """Go on with an attempt that an earlier engine recorded: start it if nobody has claimed it."""
+        """Go on with an attempt that an earlier engine recorded, or this one: start it if nobody is about to run it."""
+        child = self._children.get((entry.job.id, entry.attempt))
+        if child is not None and child.poll() is None:
+            return
         if self._claimed(entry) is None and not (self._folder(entry) / runner.EXIT).exists():
             self.begin(entry)
 

@@ -71,10 +71,16 @@ class LocalEngine:
 
     def reopen(self) -> None:
         """Believe the database alone: at the start, and after a stumble between a decision and its writing."""
-        self._entries = {entry.job.id: entry for entry in self.memory.store.open()}
-        self._record(self.memory.snapshot([entry.job for entry in self._entries.values()]))
-        self._dirty = True
+        self.memory.store.reopen()
+        self.reread()
+        self._record(self._recorder.cluster.snapshot())
         self._recover()
+
+    def reread(self) -> None:
+        """Hold in memory what is written down, and nothing else; reads only, so it works on a full disk."""
+        self._entries = {entry.job.id: entry for entry in self.memory.store.open()}
+        self._recorder = DecisionRecorder(self.memory.snapshot([entry.job for entry in self._entries.values()]))
+        self._dirty = True
 
     def _record(self, snapshot: Snapshot) -> None:
         """Decide on `snapshot` from now on, and begin a log of what is decided."""

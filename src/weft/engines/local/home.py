@@ -1,13 +1,19 @@
 """Where an engine keeps what it knows: one folder, closed to others."""
 
+import contextlib
+import os
 import secrets
+import socket
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from weft.core.errors import FailedError, UsageError
 from weft.engines.local.atomic_files import read_document, write_whole
 
-_CLOSED = 0o700
+_CLOSED, _PRIVATE = 0o700, 0o600
+_LOOK_S = 0.01
 _TOKEN_BYTES = 32
 
 
@@ -31,6 +37,51 @@ class Home:
     def address(self) -> Path:
         """Return the file that says where a running engine listens."""
         return self.folder / "engine.json"
+
+    @property
+    def lane(self) -> Path:
+        """Return the socket by which only the folder's owner reaches a running engine."""
+        return self.folder / "engine.sock"
+
+    def listen(self, backlog: int) -> socket.socket:
+        """Listen on that socket, in the place of an engine that has ended."""
+        self.lane.unlink(missing_ok=True)
+        found = socket.socket(socket.AF_UNIX)
+        with self._short_name() as name:
+            found.bind(name)
+        self.lane.chmod(_PRIVATE)
+        found.listen(backlog)
+        return found
+
+    def connect(self, patience_s: float) -> socket.socket:
+        """Return a connection to a running engine by that socket; raises `OSError` where there is none."""
+        found = socket.socket(socket.AF_UNIX)
+        found.settimeout(patience_s)
+        deadline = time.monotonic() + patience_s
+        try:
+            with self._short_name() as name:
+                while True:
+                    try:
+                        found.connect(name)
+                    except BlockingIOError:
+                        # So many are waiting there that the kernel takes no more: unlike TCP, it says so at once.
+                        if time.monotonic() > deadline:
+                            raise
+                        time.sleep(_LOOK_S)
+                    else:
+                        return found
+        except OSError:
+            found.close()
+            raise
+
+    @contextlib.contextmanager
+    def _short_name(self) -> Iterator[str]:
+        """Give the socket's name by way of an open folder: the kernel takes no more than 107 bytes of a path."""
+        handle = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            yield f"/proc/self/fd/{handle}/{self.lane.name}"
+        finally:
+            os.close(handle)
 
     @property
     def log(self) -> Path:

@@ -7,24 +7,28 @@ succeeded may simply start again. SIGTERM asks the job to end, SIGUSR1 ends it. 
 
 import contextlib
 import ctypes
+import errno
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from weft.cluster.records.exit_status import BY_SIGNAL, NOT_FOUND, NOT_STARTED
-from weft.engines.local.atomic_files import claim, read_document, write_document
+from weft.engines.local.atomic_files import PASSING, claim, is_passing, patiently, read_document, write_document
 from weft.engines.local.processes import Identity
 
 ORDER, CLAIM, CHILDREN, EXIT = "order.json", "claim.json", "children.json", "exit.json"
 _DEATH_SIGNAL = 1
 _LEAST_GRACE_S = 0.1
+_PIPE_BYTES = 65_536
+_LOOK_S, _LINGER_S = 0.05, 1.0
 _LIBC = ctypes.CDLL(None)
 
 
@@ -35,6 +39,7 @@ class Runner:
         """Prepare to carry out `order` in `folder`."""
         self._folder, self._order = folder, order
         self._children: dict[int, int] = {}
+        self._outputs: list[OutputLog] = []
         self._asked, self._killed = False, False
         self._status: int | None = None
         self._rank: int | None = None
@@ -51,7 +56,7 @@ class Runner:
         """Run the job to its end and write down how it was."""
         begun = time.time_ns() // 1_000_000
         try:
-            work = self._work()
+            work = patiently(self._work)
             for rank, command in enumerate(self._order["commands"]):
                 if self._status is None and not self._asked:
                     self._start(rank, command, work)
@@ -59,44 +64,51 @@ class Runner:
                 # A signal may have come between a child's start and its being known.
                 self._signal(signal.SIGKILL if self._killed else signal.SIGTERM)
                 self._later()
-            self._note()
+            patiently(self._note)
+            for output in self._outputs:
+                output.start()
             self._wait()
         except OSError as error:
             self._say(0, f"weft: the job could not be started: {error}")
             self._status = NOT_STARTED
             self._kill()
+        for output in self._outputs:
+            output.finish()
         status = self._status
         if status is None:
             status = BY_SIGNAL + signal.SIGTERM if self._asked else 0
-        write_document(
-            self._folder / EXIT,
-            {"status": status, "rank": self._rank, "asked": self._asked, "begun_ms": begun,
-             "ended_ms": time.time_ns() // 1_000_000},
-        )  # fmt: skip
+        exit_record = {"status": status, "rank": self._rank, "asked": self._asked, "begun_ms": begun,
+                       "ended_ms": time.time_ns() // 1_000_000}  # fmt: skip
+        # Without this word the job would be taken for lost, however well it went: a full disk is waited out.
+        patiently(lambda: write_document(self._folder / EXIT, exit_record))
 
     def _work(self) -> Path:
         """Return the job's working folder; the first attempt makes it, from the snapshot where there is one."""
         work = Path(self._order["work"])
         if not work.exists():
             part = work.with_name(f".{work.name}.{os.getpid()}.part")
+            shutil.rmtree(part, ignore_errors=True)
             if self._order.get("snapshot"):
-                shutil.copytree(self._order["snapshot"], part, symlinks=True)
+                _copied(self._order["snapshot"], part)
             else:
                 part.mkdir(parents=True)
             part.rename(work)
         return work
 
     def _start(self, rank: int, command: Mapping[str, Any], work: Path) -> None:
-        with (self._folder / f"log-{rank}").open("ab") as log:
-            try:
-                child = subprocess.Popen(  # noqa: S603 - running what was submitted is the purpose
-                    command["argv"], cwd=work, env=command["environment"], stdin=subprocess.DEVNULL, stdout=log,
-                    stderr=subprocess.STDOUT, process_group=0, preexec_fn=_die_with_parent,  # noqa: PLW1509 - one thread
-                )  # fmt: skip
-            except (OSError, ValueError, subprocess.SubprocessError) as error:
-                self._say(rank, f"weft: {command['argv'][0]} could not be started: {error}")
-                self._fail(rank, NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_STARTED)
-                return
+        output = OutputLog(self._folder / f"log-{rank}")
+        try:
+            child = subprocess.Popen(  # noqa: S603 - running what was submitted is the purpose
+                command["argv"], cwd=work, env=command["environment"], stdin=subprocess.DEVNULL, stdout=output.end,
+                stderr=subprocess.STDOUT, process_group=0, preexec_fn=_die_with_parent,  # noqa: PLW1509 - one thread
+            )  # fmt: skip
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            self._say(rank, f"weft: {command['argv'][0]} could not be started: {error}")
+            self._fail(rank, NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_STARTED)
+            return
+        finally:
+            output.close_end()
+        self._outputs.append(output)
         # Fetched by number below: the object must not fetch it by itself.
         child.returncode = 0
         self._children[child.pid] = rank
@@ -147,8 +159,67 @@ class Runner:
                 os.killpg(pid, number)
 
     def _say(self, rank: int, text: str) -> None:
-        with (self._folder / f"log-{rank}").open("a", encoding="utf-8") as log:
+        # A message is not worth what waits for it.
+        with contextlib.suppress(OSError), (self._folder / f"log-{rank}").open("a", encoding="utf-8") as log:
             log.write(text + "\n")
+
+
+class OutputLog:
+    """What the processes of a rank print, written to its log; a full disk makes them wait instead of fail."""
+
+    def __init__(self, log: Path) -> None:
+        """Make a pipe whose other end, `end`, a child is given."""
+        self._file = patiently(lambda: os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644))
+        self._source, self.end = os.pipe()
+        self._thread = threading.Thread(target=self._pump, daemon=True)
+        self._waits = False
+        """Whether the disk is what the output waits for."""
+
+    def close_end(self) -> None:
+        """Let go of the child's end, so that the pipe ends with the child."""
+        os.close(self.end)
+
+    def start(self) -> None:
+        """Write from now on; no process may be started after this, because a fork knows one thread."""
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Write what is left; a process that has left the job's group and holds the pipe open is not waited for."""
+        if self._thread.ident is None:
+            self._thread.start()
+        left_s = _LINGER_S
+        while self._thread.is_alive() and left_s > 0:
+            self._thread.join(_LOOK_S)
+            if not self._waits:
+                left_s -= _LOOK_S
+
+    def _pump(self) -> None:
+        while found := os.read(self._source, _PIPE_BYTES):
+            with contextlib.suppress(OSError):
+                self._write(found)
+
+    def _write(self, found: bytes) -> None:
+        """Write to the log; what can never be written, such as more than a limit of the system allows, is dropped."""
+        while found:
+            try:
+                # Part of it may fit.
+                found = found[os.write(self._file, found) :]
+                self._waits = False
+            except OSError as error:
+                self._waits = is_passing(error)
+                if not self._waits:
+                    raise
+                time.sleep(_LOOK_S)
+
+
+def _copied(snapshot: str, part: Path) -> None:
+    """Copy a working folder; raises the operating system's own error, which `copytree` hides in a list of texts."""
+    try:
+        shutil.copytree(snapshot, part, symlinks=True)
+    except shutil.Error as error:
+        text = str(error.args[0][0][2])
+        number = next((number for number in sorted(PASSING) if f"[Errno {number}]" in text), errno.EINVAL)
+        raise OSError(number, f"its working folder could not be copied: {text}") from None
 
 
 def _die_with_parent() -> None:
@@ -158,13 +229,14 @@ def _die_with_parent() -> None:
 
 def main(folder: Path) -> int:
     """Run the attempt in `folder`, unless somebody else does."""
-    order = read_document(folder / ORDER)
+    order = patiently(lambda: read_document(folder / ORDER))
     myself = Identity.of(os.getpid())
     if order is None or myself is None:
         return 2
     runner = Runner(folder, order)
     runner.listen()
-    if not claim(folder / CLAIM, json.dumps(myself.as_plain()) + "\n"):
+    word = json.dumps(myself.as_plain()) + "\n"
+    if not patiently(lambda: claim(folder / CLAIM, word)):
         return 0
     runner.run()
     return 0

@@ -96,10 +96,16 @@ class DecisionLog:
     def begin(self, opening: str, now_ms: int) -> None:
         """Begin a file; the oldest ones go when there are many."""
         self._folder.mkdir(exist_ok=True)
-        for old in sorted(self._folder.glob("*.jsonl"))[: -_LOGS_KEPT + 1]:
+        path = self._folder / f"{now_ms:015d}.jsonl"
+        try:
+            path.write_text(opening + "\n", encoding="utf-8")
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
+        self._path = path
+        # Only now: a log that could not be begun must not cost an old one.
+        for old in sorted(self._folder.glob("*.jsonl"))[:-_LOGS_KEPT]:
             old.unlink(missing_ok=True)
-        self._path = self._folder / f"{now_ms:015d}.jsonl"
-        self._path.write_text(opening + "\n", encoding="utf-8")
 
     def append(self, line: str) -> bool:
         """Write a pass down; returns whether the file has become so long that another is to begin."""

@@ -5,6 +5,7 @@ acts on it. What is stored are the records of `cluster`, as plain values.
 """
 
 import contextlib
+import errno
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping
@@ -19,6 +20,10 @@ from weft.core.errors import FailedError
 from weft.engines.local.launches import Launch
 
 _VERSION = 1
+_TABLES = {"jobs", "nodes", "facts", "events"}
+_NUMBERS = {sqlite3.SQLITE_FULL: errno.ENOSPC, sqlite3.SQLITE_IOERR: errno.EIO, sqlite3.SQLITE_CANTOPEN: errno.EIO,
+            sqlite3.SQLITE_READONLY: errno.EROFS, sqlite3.SQLITE_BUSY: errno.EAGAIN}  # fmt: skip
+"""SQLite's errors that are the disk's, as the operating system names them."""
 _SCHEMA = """
 create table jobs (
     number integer primary key autoincrement, id text not null unique, key text, array_id text not null,
@@ -36,6 +41,16 @@ create table events (
 create index events_by_job on events (job);
 """
 _EVENTS_KEPT = 100_000
+
+
+def is_about_the_disk(error: sqlite3.Error) -> bool:
+    """Return whether it is the disk that failed, and not the database that is wrong."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _NUMBERS
+
+
+def disk_error_number(error: sqlite3.Error) -> int:
+    """Return the operating system's number of an error of the disk."""
+    return _NUMBERS[error.sqlite_errorcode & 0xFF]
 
 
 @dataclass
@@ -82,17 +97,50 @@ class JobStore:
     def __init__(self, path: Path) -> None:
         """Open it, and make it where it does not exist."""
         # The HTTP server calls from the thread that runs the engine's loop; there is one at a time.
-        self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        self._db.execute("pragma journal_mode = wal")
-        self._db.execute("pragma synchronous = full")
-        version = self._db.execute("pragma user_version").fetchone()[0]
-        if version == 0:
-            with self.transaction():
-                for statement in _SCHEMA.strip().split(";\n"):
-                    self._db.execute(statement)
-                self._db.execute(f"pragma user_version = {_VERSION}")
+        self._path = path
+        self._db = self._opened()
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._path.exists() and not self._path.is_file():
+            raise FailedError(f"{self._path} is no file; a cluster's state is a database in it")
+        found = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+        try:
+            self._check(found)
+        except sqlite3.DatabaseError as error:
+            found.close()
+            if is_about_the_disk(error):
+                raise OSError(disk_error_number(error), str(error)) from None
+            raise FailedError(
+                f"{self._path} is no state of a cluster ({error}); move it away, or name another --home"
+            ) from None
+        except BaseException:
+            found.close()
+            raise
+        return found
+
+    def _check(self, found: sqlite3.Connection) -> None:
+        """Make the tables of a new database, or see that those of an old one are ours."""
+        found.execute("pragma journal_mode = wal")
+        # Every commit is on the disk before anybody is told of it.
+        found.execute("pragma synchronous = full")
+        version = found.execute("pragma user_version").fetchone()[0]
+        tables = {name for (name,) in found.execute("select name from sqlite_master where type = 'table'")}
+        if version == 0 and not tables:
+            found.execute("begin immediate")
+            for statement in _SCHEMA.strip().split(";\n"):
+                found.execute(statement)
+            found.execute(f"pragma user_version = {_VERSION}")
+            found.execute("commit")
+        elif not tables >= _TABLES:
+            raise FailedError(f"{self._path} is another program's database; move it away, or name another --home")
         elif version != _VERSION:
-            raise FailedError(f"{path} was written by another version of weft; finish its jobs with that one")
+            raise FailedError(f"{self._path} was written by another version of weft; finish its jobs with that one")
+
+    def reopen(self) -> None:
+        """Open the database anew: after an error of the disk nothing that is held in memory is believed."""
+        with contextlib.suppress(sqlite3.Error):
+            self._db.close()
+        self._db = self._opened()
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
@@ -103,10 +151,12 @@ class JobStore:
         self._db.execute("begin immediate")
         try:
             yield
+            self._db.execute("commit")
         except BaseException:
-            self._db.execute("rollback")
+            # SQLite may have given up the transaction by itself; one that stayed open would swallow all that follow.
+            with contextlib.suppress(sqlite3.Error):
+                self._db.execute("rollback")
             raise
-        self._db.execute("commit")
 
     def close(self) -> None:
         """Close the database."""
