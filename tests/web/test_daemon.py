@@ -128,7 +128,6 @@ def test_five_seconds_of_full_disk_lose_no_job_and_fail_none(start: Callable[[Pa
         assert {job["id"] for job in jobs} == set(taken)
         assert all(job["attempt"] == 1 for job in jobs)
         assert json.loads(weft("cluster", "status", "--home", str(home.folder), "--json").stdout)["health"]["stumbles"]
-        LocalClient(home).process().signal(signal.SIGTERM)
-        time.sleep(1)
+        assert weft("cluster", "down", "--home", str(home.folder)).returncode == 0
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)

@@ -142,7 +142,7 @@ class GuardedProtocol(H11Protocol):
         self._lobby.note(self)
 
     def drop(self) -> None:
-        """End it without a word: who is dropped was not listening."""
+        """End it at once: who is dropped was not listening."""
         self.dropped = True
         self.transport.abort()
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from typing_extensions import override
 
 CODES = {errno.ENOSPC: "SQLITE_FULL", errno.EIO: "SQLITE_IOERR"}
 
@@ -18,6 +19,7 @@ class FailingConnection(sqlite3.Connection):
 
     faults: "DiskFaults"
 
+    @override
     def execute(self, *arguments: Any) -> Any:
         statement = str(arguments[0]).strip().split()[0].lower()
         if statement not in ("select", "rollback", "pragma"):

@@ -1,12 +1,12 @@
 """The process around a job waits for a full disk instead of failing the job, and loses nothing that it printed."""
 
 import errno
-import json
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,6 +41,12 @@ def order(folder: Path, *commands: str, **more: object) -> Path:
     return folder / "attempt"
 
 
+def said(file: Path) -> dict[str, Any]:
+    found = read_document(file)
+    assert found is not None
+    return found
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 def test_a_disk_that_fails_for_a_while_fails_no_job(tmp_path: Path, number: int):
     (tmp_path / "snapshot" / "inner").mkdir(parents=True)
@@ -49,10 +55,10 @@ def test_a_disk_that_fails_for_a_while_fails_no_job(tmp_path: Path, number: int)
     began = time.monotonic()
     subprocess.run([sys.executable, "-c", FAILS_AT_FIRST, str(attempt), "0.7", str(number)], check=True)
     assert time.monotonic() - began > 0.7
-    assert json.loads((attempt / runner.EXIT).read_text())["status"] == 0
+    assert said(attempt / runner.EXIT)["status"] == 0
     assert (attempt / "log-0").read_text() == "as submitted" + "".join(f"{each}\n" for each in range(1, 20001))
     assert (attempt / "log-1").read_text() == "two\n"
-    assert len(read_document(attempt / runner.CHILDREN)["children"]) == 2
+    assert len(said(attempt / runner.CHILDREN)["children"]) == 2
     assert not list(attempt.rglob("*.part"))
 
 
@@ -61,13 +67,13 @@ def test_a_process_that_stays_behind_does_not_hold_the_job(tmp_path: Path):
     began = time.monotonic()
     subprocess.run([sys.executable, "-m", runner.__name__, str(attempt)], check=True)
     assert time.monotonic() - began < 10
-    assert read_document(attempt / runner.EXIT)["status"] == 0
+    assert said(attempt / runner.EXIT)["status"] == 0
 
 
 def test_what_can_never_be_written_is_dropped_and_the_job_goes_on(tmp_path: Path):
     attempt = order(tmp_path, "head -c 200000 /dev/zero; echo end >&2; exit 3")
     subprocess.run(["sh", "-c", f"ulimit -f 100; exec {sys.executable} -m {runner.__name__} {attempt}"], check=True)
-    assert read_document(attempt / runner.EXIT)["status"] == 3
+    assert said(attempt / runner.EXIT)["status"] == 3
 
 
 def test_a_claim_that_is_tried_again_is_still_ours(tmp_path: Path):

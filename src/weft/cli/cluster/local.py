@@ -137,6 +137,10 @@ def status(*, home: HomeOption = None, json: JsonFlag = False) -> None:
     say(f"jobs: {counts}")
     for alarm in document["alarms"]:
         say(f"alarm: {alarm}")
+    health = document.get("health", {})
+    if health.get("state", "ok") != "ok":
+        error = health["last_error"] or {"text": "it does not say why"}
+        say(f"alarm: the engine is {health['state']}: {error['text']}")
 
 
 def _most(team: Mapping[str, Any]) -> str:
