@@ -7,7 +7,7 @@ place for it.
 import csv
 import io
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,9 +55,16 @@ class TraceJob:
         )  # fmt: skip
 
 
+def _rows(text: str, name: str) -> Iterator[list[str]]:
+    try:
+        yield from csv.reader(io.StringIO(text))
+    except csv.Error as error:
+        raise UsageError(f"{name} is no table: {error}") from None
+
+
 def read(text: str, name: str) -> list[TraceJob]:
     """Return the lines of a trace in order of submission; every mistake is named with its line."""
-    rows = csv.reader(io.StringIO(text))
+    rows = _rows(text, name)
     header = next(rows, None)
     if header is None or not any(header):
         raise UsageError(f"{name} is empty; a trace begins with {','.join(COLUMNS)}")

@@ -16,6 +16,7 @@ from weft.core.errors import WeftError
 from weft.core.version import VERSION
 
 INTERRUPTED = 130
+_LONGEST_LINE, _MOST_LINES = 1_000, 200
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 app = App(
@@ -103,6 +104,10 @@ def main(arguments: list[str] | None = None) -> int:
         # The reader (`| head`) has gone: not a failure of ours, and nothing more may be written to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
+        if error.filename is not None:
+            # A file that was named, or one in a folder that was: the world's state, not a mistake of this program.
+            errors.print(f"[bold red]error:[/] {_escaped(str(error.filename))}: {error.strerror}")
+            return 2
         if error.errno not in _NO_ROOM:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -124,4 +129,8 @@ def _in_words(error: CycloptsError) -> str:
 
 
 def _escaped(text: str) -> str:
-    return text.replace("[", r"\[")
+    lines = text.splitlines() or [""]
+    # A message may quote a file, and a file may hold a line of a million characters.
+    shown = [line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]} ..." for line in lines[:_MOST_LINES]]
+    more = [f"... and {len(lines) - _MOST_LINES:,} lines more"] if len(lines) > _MOST_LINES else []
+    return "\n".join([*shown, *more]).replace("[", r"\[")

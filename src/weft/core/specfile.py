@@ -6,9 +6,9 @@ take a table from a file of another format, the caller gives a `Pointer` that sa
 """
 
 import difflib
+import errno
 import os
 import re
-import tomllib
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from weft.core.errors import Mistake, SpecError, UsageError
+from weft.core.input_files import read_text, toml_of
 from weft.core.spec import Spec
 from weft.core.toml import value_of
 
@@ -26,6 +27,7 @@ SpecT = TypeVar("SpecT", bound=Spec)
 
 _LONGEST_CHAIN = 8
 _LARGEST_FILE_BYTES = 4 * 2**20
+_MOST_MISTAKES = 20
 _SHOWN_CHARACTERS = 60
 
 
@@ -92,7 +94,11 @@ def validate(table: Mapping[str, Any], model: type[SpecT], chain: "list[_Source]
     try:
         return model.model_validate(dict(table))
     except ValidationError as error:
-        raise SpecError([_mistake(line, model, sources) for line in _chosen(error.errors())]) from None
+        lines = _chosen(error.errors(include_url=False, include_context=True))
+        mistakes = [_mistake(line, model, sources) for line in lines[:_MOST_MISTAKES]]
+        if len(lines) > _MOST_MISTAKES:
+            mistakes.append(Mistake(sources[0].shown, "", f"and {len(lines) - _MOST_MISTAKES:,} more mistakes"))
+        raise SpecError(mistakes) from None
 
 
 def with_values(spec: SpecT, values: Mapping[str, str], shown: str) -> SpecT:
@@ -141,20 +147,20 @@ def _read_chain(reference: str, library: Library, pointer: Pointer | None) -> li
 
 def _read(path: Path, shown: str, kind: str) -> _Source:
     try:
-        if path.is_dir():
-            raise UsageError(f"{shown} is a folder; name a {kind} file in TOML")
-        if path.stat().st_size > _LARGEST_FILE_BYTES:
-            raise UsageError(f"{shown} is larger than {_LARGEST_FILE_BYTES >> 20} MiB; that is not a {kind} file")
-        text = path.read_bytes().decode()
-        return _Source(shown, text, tomllib.loads(text))
+        text = read_text(path, _LARGEST_FILE_BYTES)
+        return _Source(shown, text, toml_of(text))
+    except IsADirectoryError:
+        raise UsageError(f"{shown} is a folder; name a {kind} file in TOML") from None
     except FileNotFoundError:
         raise UsageError(f"there is no {kind} file {shown}") from None
     except OSError as error:
-        raise UsageError(f"{shown} cannot be read: {error.strerror}") from None
+        if error.errno == errno.EFBIG:
+            raise UsageError(f"{shown}: {error.strerror}; that is not a {kind} file") from None
+        raise UsageError(f"{shown} cannot be read: {error.strerror}; name a {kind} file in TOML") from None
     except UnicodeDecodeError as error:
         raise UsageError(f"{shown} is not text (byte {error.start} is not UTF-8); a {kind} file is TOML") from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise UsageError(f"{shown} is not TOML: {str(error) or 'nested too deeply'}") from None
+    except ValueError as error:
+        raise UsageError(f"{shown} is not TOML that weft reads: {error}") from None
 
 
 def _follow(source: _Source, folder: Path, pointer: Pointer | None) -> _Source:

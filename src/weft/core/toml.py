@@ -1,10 +1,11 @@
 """Writes plain values as TOML, rewrites a file without losing its comments, and reads single values."""
 
-import tomllib
 from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 import tomlkit
+
+from weft.core.input_files import toml_of
 
 
 def written(table: Mapping[str, Any]) -> str:
@@ -34,6 +35,6 @@ def _replace(document: MutableMapping[str, Any], table: Mapping[str, Any]) -> No
 def value_of(text: str) -> Any:
     """Return `text` read as a TOML value, or as it stands where it is none: words on a command line need no quotes."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        return toml_of(f"value = {text}")["value"]
+    except ValueError:
         return text

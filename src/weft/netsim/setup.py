@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from weft.core.errors import UsageError
+from weft.core.input_files import read_bytes, read_text
 from weft.core.seeds import Seed
 from weft.core.units import PICOSECONDS_PER_SECOND
 from weft.fabric.graph.shape import shape_of
@@ -89,7 +90,7 @@ def set_up_traces(scenario: ScenarioSpec, site: SiteSpec, prefix: Path, seed: in
         if len(traces) >= site.fabric.gpus:
             raise UsageError(f"{file} is the trace of one rank more than {site.name} has GPUs; name a larger site")
         try:
-            traces.append(read_trace(file.read_bytes(), file.name))
+            traces.append(read_trace(read_bytes(file), file.name))
         except OSError as error:
             raise UsageError(f"{file} cannot be read: {error.strerror}; name Chakra traces") from None
     if len(traces) < _FEWEST_RANKS:
@@ -103,9 +104,10 @@ def set_up_traces(scenario: ScenarioSpec, site: SiteSpec, prefix: Path, seed: in
 
 def _text(file: Path) -> str:
     try:
-        return file.read_text()
+        return read_text(file)
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file} cannot be read: {error}; name a text file of htsim") from None
+        reason = error.strerror if isinstance(error, OSError) else error.reason
+        raise UsageError(f"{file} cannot be read: {reason}; name a text file of htsim") from None
 
 
 def _root(scenario: ScenarioSpec, seed: int | None) -> Seed:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.errors import UsageError
+from weft.core.input_files import json_of, read_bytes
 from weft.core.processors import processors
 from weft.core.seeds import Seed
 from weft.fabric.graph.topology import build
@@ -118,7 +119,19 @@ def rows_of(
         done += 1
         if watch is not None:
             watch(done, len(points))
-    return [json.loads(_row_file(folder, point).read_text()) for point in points]
+    return [_kept_row(_row_file(folder, point)) for point in points]
+
+
+def _kept_row(file: Path) -> dict[str, Any]:
+    """Return a row that was kept; one that is damaged is named, so that it can be removed and run again."""
+    try:
+        found = json_of(read_bytes(file))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise UsageError(f"{file} is no row of a sweep ({reason}); remove it, and it is run again") from None
+    if not isinstance(found, dict):
+        raise UsageError(f"{file} is no row of a sweep; remove it, and it is run again")
+    return found
 
 
 def _run_all(reference: str, points: list[Point], workers: int) -> Iterator[tuple[Point, dict[str, Any]]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.errors import UsageError
+from weft.core.input_files import json_of, read_bytes
 from weft.specs.job import ModelSpec
 
 DENSE = ("llama", "mistral", "qwen2", "qwen3")
@@ -51,6 +52,8 @@ _MUST_BE: dict[str, tuple[Any, ...]] = {
     "decoder_sparse_step": (1,),
 }
 
+_LARGEST_FILE_BYTES = 4 * 2**20
+
 
 def read_model(path: Path) -> dict[str, Any]:
     """Return what the config.json at `path` says as the `[model]` table of a job file."""
@@ -60,12 +63,12 @@ def read_model(path: Path) -> dict[str, Any]:
 def read_config(path: Path) -> dict[str, Any]:
     """Return what the config.json at `path` says, unchecked."""
     try:
-        config = json.loads(path.read_bytes())
+        config = json_of(read_bytes(path, _LARGEST_FILE_BYTES))
     except FileNotFoundError:
         raise UsageError(f"there is no file {path}; a config.json is wanted") from None
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UsageError(f"{path} is not JSON: {error}") from None
     if not isinstance(config, dict):
         raise UsageError(f"{path} is not a model config: it holds a {type(config).__name__}, not an object")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from weft.core.errors import FailedError, UsageError
+from weft.core.input_files import json_of, read_bytes
 from weft.core.provenance import digest, provenance
 from weft.core.toml import written
 from weft.specs import JobSpec
@@ -258,7 +259,7 @@ class RunRecord:
     def _document(self, name: str) -> dict[str, Any] | None:
         path = self.folder / name
         try:
-            return json.loads(path.read_bytes())
+            return json_of(read_bytes(path))
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
@@ -331,10 +332,10 @@ def _lines(path: Path) -> Sequence[tuple[dict[str, Any], int]]:
     found: list[tuple[dict[str, Any], int]] = []
     end = 0
     try:
-        for raw in path.read_bytes().splitlines(keepends=True):
+        for raw in read_bytes(path).splitlines(keepends=True):
             if not raw.endswith(b"\n"):
                 break
-            line = json.loads(raw)
+            line = json_of(raw)
             if not isinstance(line, dict):
                 break
             end += len(raw)

@@ -106,6 +106,7 @@ def test_a_file_that_cannot_be_read_just_now_is_not_taken_for_missing(tmp_path: 
     def failing(*_: object, **__: object) -> str:
         raise OSError(errno.EIO, "the disk of the test")
 
-    monkeypatch.setattr(Path, "read_text", failing)
+    monkeypatch.setattr(os, "read", failing)
+    (tmp_path / "none").write_text("{}")
     with pytest.raises(OSError, match="the disk of the test"):
         read_document(tmp_path / "none")

@@ -31,6 +31,7 @@ from weft.cluster.records.job import Team
 from weft.cluster.records.node import Node
 from weft.cluster.records.snapshot import Snapshot
 from weft.core.errors import UsageError
+from weft.core.input_files import read_text
 from weft.core.provenance import digest, provenance
 from weft.core.seeds import Seed
 from weft.specs import load_site
@@ -142,11 +143,12 @@ def _pool(spec: SiteSpec, nodes: int | None) -> tuple[Node, ...]:
 
 def _text(trace: Path) -> str:
     try:
-        return trace.read_text()
+        return read_text(trace)
     except FileNotFoundError:
         raise UsageError(f"there is no file {trace}; `weft cluster generate {trace}` makes one") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{trace} cannot be read as a trace: {error}") from None
+        reason = error.strerror if isinstance(error, OSError) else error.reason
+        raise UsageError(f"{trace} cannot be read as a trace: {reason}") from None
 
 
 def _teams(lines: list[TraceJob], pool: tuple[Node, ...], quota: str | None) -> tuple[Team, ...]:

@@ -9,6 +9,7 @@ from cyclopts import Parameter
 
 from weft.cli.output import JsonFlag, SiteArgument, console, print_json, print_table, say
 from weft.core.errors import FailedError, UsageError
+from weft.core.input_files import read_text
 from weft.core.provenance import provenance
 from weft.fabric import linux
 from weft.fabric.addressing import srv6
@@ -85,7 +86,7 @@ def import_network(
     """Read any network from an edge list and report its hosts, switches by tier, links, planes and oddities."""
     rule = HostRule.parse(hosts)
     try:
-        text = file.read_text()
+        text = read_text(file)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise UsageError(f"{file} cannot be read: {reason}") from None

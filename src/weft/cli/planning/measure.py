@@ -12,6 +12,7 @@ from cyclopts import Parameter
 from weft.cli.output import JsonFlag, counting, print_json, print_table, say, warn, writing, written_to
 from weft.core import quantity
 from weft.core.errors import UsageError
+from weft.core.input_files import read_text
 from weft.core.processors import processors
 from weft.core.provenance import provenance
 from weft.core.toml import rewritten, written
@@ -100,7 +101,7 @@ def _text(site: SiteSpec, file: Path) -> str:
     """Return the file to write: a site that was there before is measured anew and keeps its comments."""
     if file.is_file():
         with contextlib.suppress(ValueError):
-            return rewritten(file.read_text(encoding="utf-8"), site.as_written()) + "\n"
+            return rewritten(read_text(file), site.as_written()) + "\n"
     return f"# Measured by `weft site measure`.\n{written(site.as_written())}\n"
 
 

@@ -8,6 +8,7 @@ from cyclopts import App, Parameter
 
 from weft.cli.output import JsonFlag, PlotFile, print_json, print_table, save_picture, say, scaled
 from weft.core.errors import UsageError
+from weft.core.input_files import read_text
 from weft.core.provenance import provenance
 from weft.core.quantity import significant
 from weft.core.seeds import Seed
@@ -95,17 +96,23 @@ def fitted(path: Path, law: Form = "hoffmann", delta: float = scaling.DELTA, see
 
 def read_points(path: Path) -> Points:
     """Return the points in a CSV file; names the line of the first mistake."""
-    import numpy as np
-
     try:
-        if path.stat().st_size > _LARGEST_FILE_BYTES:
-            raise UsageError(f"{path} is larger than {_LARGEST_FILE_BYTES >> 20} MiB; that is not a table of runs")
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_text(path, _LARGEST_FILE_BYTES, "utf-8-sig")
     except FileNotFoundError:
         raise UsageError(f"there is no file {path}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read as a table: {error}") from None
-    rows = csv.DictReader(text.splitlines())
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read as a table of runs: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} cannot be read as a table of runs: {error.reason}") from None
+    try:
+        return _points(csv.DictReader(text.splitlines()), path)
+    except csv.Error as error:
+        raise UsageError(f"{path} cannot be read as a table of runs: {error}") from None
+
+
+def _points(rows: "csv.DictReader[str]", path: Path) -> Points:
+    import numpy as np
+
     names = [name.strip() for name in rows.fieldnames or ()]
     missing = [name for name in _COLUMNS if name not in names]
     if missing:
@@ -127,7 +134,7 @@ def _number(path: Path, line: int, name: str, text: str | None) -> float:
 
 
 def _document(document: dict[str, Any], points: Path, delta: float, seed: int) -> dict[str, Any]:
-    asked = {"points": points.read_text(encoding="utf-8-sig"), "delta": delta}
+    asked = {"points": read_text(points, _LARGEST_FILE_BYTES, "utf-8-sig"), "delta": delta}
     asked["law"] = document.get("fit", document)["law"]
     return {**document, "provenance": provenance(asked, seed).as_json()}
 

@@ -1,12 +1,12 @@
 """What others have seen: trainings of their ranks, the fabric's prober of links. Their reports are files."""
 
-import json
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from weft.cluster.records.node import Severity
 from weft.core.errors import UsageError
+from weft.core.input_files import json_of, read_bytes
 from weft.engines.health.checks import CheckSetting, Finding, HealthReport
 from weft.training.run_dir import records
 
@@ -43,7 +43,7 @@ def prober(setting: CheckSetting) -> HealthReport:
     if setting.survey is None:
         return HealthReport("prober", (), note="no survey of the fabric was given")
     try:
-        survey = json.loads(setting.survey.read_text(encoding="utf-8"))
+        survey = json_of(read_bytes(setting.survey))
         links = [(str(one["link"]), str(one["health"]), float(one["loss"] or 0)) for one in survey["links"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from weft.core.input_files import json_of, read_bytes
+
 Value = TypeVar("Value")
 
 _PRIVATE = 0o600
@@ -72,12 +74,12 @@ def read_document(path: Path) -> dict[str, Any] | None:
     A file that cannot be read just now is not taken for one that is not there: that raises.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json_of(read_bytes(path))
     except OSError as error:
         if is_passing(error):
             raise
         return None
-    except (ValueError, RecursionError):
+    except ValueError:
         return None
     return found if isinstance(found, dict) else None
 

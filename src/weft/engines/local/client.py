@@ -52,7 +52,10 @@ class LocalClient:
     def process(self) -> Identity | None:
         """Return the engine's process, where it runs."""
         known = read_document(self._home.address)
-        found = None if known is None else Identity.from_plain(known["process"])
+        try:
+            found = None if known is None else Identity.from_plain(known["process"])
+        except (LookupError, TypeError, ValueError):
+            raise FailedError(f"{self._home.address} does not name an engine's process; remove it") from None
         return found if found is not None and found.alive() else None
 
     def get(self, *path: str, **query: Any) -> Any:

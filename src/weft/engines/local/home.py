@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from weft.core.errors import FailedError, UsageError
+from weft.core.input_files import read_text
 from weft.engines.local.atomic_files import read_document, write_whole
 
 _CLOSED, _PRIVATE = 0o700, 0o600
 _LOOK_S = 0.01
-_TOKEN_BYTES = 32
+_TOKEN_BYTES, _LARGEST_TOKEN_BYTES = 32, 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +124,24 @@ class Home:
         path = self.folder / "token"
         if not path.exists():
             write_whole(path, secrets.token_hex(_TOKEN_BYTES) + "\n")
-        return path.read_text(encoding="ascii").strip()
+        return self._read_token(path)
 
     def known_token(self) -> str | None:
         """Return the secret, where there is one already."""
         path = self.folder / "token"
-        return path.read_text(encoding="ascii").strip() if path.is_file() else None
+        return self._read_token(path) if path.exists() else None
+
+    def _read_token(self, path: Path) -> str:
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            token = read_text(path, _LARGEST_TOKEN_BYTES, "ascii").strip()
+            if token.isalnum():
+                return token
+        raise FailedError(f"{path} is no token; remove it and start the cluster again")
 
     def where(self) -> tuple[str, int] | None:
         """Return host and port of the engine that was last started here."""
         known = read_document(self.address)
-        return None if known is None else (str(known["host"]), int(known["port"]))
+        try:
+            return None if known is None else (str(known["host"]), int(known["port"]))
+        except (LookupError, TypeError, ValueError):
+            raise FailedError(f"{self.address} does not say where an engine listens; remove it") from None

@@ -16,7 +16,7 @@ from typing import Any
 from weft.cluster.records.encoding import as_plain, from_plain
 from weft.cluster.records.job import ENDED, Job, JobState
 from weft.cluster.records.node import Node
-from weft.core.errors import FailedError
+from weft.core.errors import FailedError, UsageError
 from weft.engines.local.launches import Launch
 
 _VERSION = 1
@@ -102,7 +102,9 @@ class JobStore:
 
     def _opened(self) -> sqlite3.Connection:
         if self._path.exists() and not self._path.is_file():
-            raise FailedError(f"{self._path} is no file; a cluster's state is a database in it")
+            raise UsageError(
+                f"{self._path} is no file; a cluster's state is a database; move it away, or name another --home"
+            )
         found = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
         try:
             self._check(found)
@@ -110,7 +112,7 @@ class JobStore:
             found.close()
             if is_about_the_disk(error):
                 raise OSError(disk_error_number(error), str(error)) from None
-            raise FailedError(
+            raise UsageError(
                 f"{self._path} is no state of a cluster ({error}); move it away, or name another --home"
             ) from None
         except BaseException:
@@ -132,7 +134,7 @@ class JobStore:
             found.execute(f"pragma user_version = {_VERSION}")
             found.execute("commit")
         elif not tables >= _TABLES:
-            raise FailedError(f"{self._path} is another program's database; move it away, or name another --home")
+            raise UsageError(f"{self._path} is another program's database; move it away, or name another --home")
         elif version != _VERSION:
             raise FailedError(f"{self._path} was written by another version of weft; finish its jobs with that one")
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.core.errors import UsageError
+from weft.core.input_files import json_of, read_bytes
 from weft.netsim.kernel.kept_values import as_json, from_json
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ def load(world: "CompiledSimulator", folder: Path) -> None:
     from weft.netsim.kernel.compiled_simulator import SmallState
 
     try:
-        small = from_json(SmallState, json.loads((folder / _SMALL).read_text(encoding="utf-8")))
+        small = from_json(SmallState, json_of(read_bytes(folder / _SMALL)))
         world.make_like(small)
         for name, column in _columns(world).items():
             kept = np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)

@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from weft.core.input_files import json_of, read_bytes
+
 MANIFEST = "MANIFEST"
 _FORMAT = 1
 _NAME = re.compile(r"step-\d{8,}(?:\.\d+)?")
@@ -85,7 +87,16 @@ def decode(text: bytes) -> CheckpointManifest:
         raise ManifestError("the manifest is cut off")
     if hashlib.sha256(body).hexdigest().encode() + b"\n" != seal:
         raise ManifestError("the manifest is damaged: its own digest does not match")
-    document = json.loads(body)
+    try:
+        return _described(json_of(body))
+    except ManifestError:
+        raise
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        # Its digest fits, so nobody's disk did this: another program wrote it.
+        raise ManifestError(f"the manifest is none of ours ({type(error).__name__})") from None
+
+
+def _described(document: Any) -> CheckpointManifest:
     if document["format"] != _FORMAT:
         raise ManifestError(f"the manifest has format {document['format']}; this version reads format {_FORMAT}")
     return CheckpointManifest(
@@ -103,7 +114,7 @@ def decode(text: bytes) -> CheckpointManifest:
 def read(folder: Path) -> CheckpointManifest:
     """Return the manifest of the checkpoint in `folder`."""
     try:
-        return decode((folder / MANIFEST).read_bytes())
+        return decode(read_bytes(folder / MANIFEST))
     except FileNotFoundError:
         raise ManifestError("there is no manifest: it was never completed") from None
     except OSError as error:

@@ -7,7 +7,6 @@ and the others wait; a builder that dies leaves no half corpus behind.
 
 import fcntl
 import hashlib
-import json
 import os
 import shutil
 import tempfile
@@ -22,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.core.errors import FailedError, LimitReachedError, UsageError
+from weft.core.input_files import json_of, read_bytes
 from weft.specs.job import DataSpec
 from weft.training.data.corpus_files import Listing, list_corpus
 from weft.training.data.corpus_manifest import FORMAT, CorpusManifest, Source, load_manifest
@@ -192,7 +192,7 @@ def _integers_of(path: Path, data: DataSpec) -> str:
     if not beside.is_file():
         return data.integers
     try:
-        said = json.loads(beside.read_bytes())
+        said = json_of(read_bytes(beside))
     except ValueError as error:
         raise UsageError(f"{beside} is not JSON: {error}") from None
     integers = said.get("integers") if isinstance(said, dict) else None

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.errors import FailedError
+from weft.core.input_files import json_of, read_bytes
 
 FORMAT = 1
 """Version of what is kept; another one is another corpus."""
@@ -67,13 +68,13 @@ class CorpusManifest:
 def load_manifest(path: Path) -> CorpusManifest:
     """Return the manifest that was saved at `path`, or raise where it is not whole."""
     try:
-        table: dict[str, Any] = json.loads(path.read_bytes())
+        table: dict[str, Any] = json_of(read_bytes(path))
         claimed = table.pop("digest")
         table.pop("format")
         table["files"] = tuple(Source(**file) for file in table["files"])
         table["skipped"] = tuple(table["skipped"])
         manifest = CorpusManifest(**table)
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise FailedError(f"{path} is damaged ({error}); delete its folder and it is built again") from None
     if manifest.digest != claimed:
         raise FailedError(f"{path} does not match its own digest; delete its folder and it is built again")

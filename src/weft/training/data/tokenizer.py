@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from weft.core.errors import UsageError
+from weft.core.input_files import read_bytes
 
 Tokens = NDArray[np.unsignedinteger[Any]]
 
@@ -57,7 +58,7 @@ class FileTokenizer(Tokenizer):
                 'write tokenizer = "bytes", or give the corpus as token files'
             ) from None
         try:
-            content = path.read_bytes()
+            content = read_bytes(path)
             self._inner = tokenizers.Tokenizer.from_str(content.decode())
         except OSError as error:
             raise UsageError(f"the tokenizer {path} cannot be read: {error.strerror}") from None

@@ -1,6 +1,5 @@
 """`weft lab ping` and `weft lab bench`: MRC between hosts of a lab, live, and TCP on the same links beside it."""
 
-import json as from_json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from cyclopts import Parameter
 from weft.cli.output import JsonFlag, PlotFile, console, print_json, print_table, save_plot
 from weft.core import quantity
 from weft.core.errors import FailedError, UsageError
+from weft.core.input_files import json_of, read_bytes
 from weft.core.provenance import provenance
 from weft_lab.commands.lab_app import Name, records
 from weft_lab.measurements.bench import (
@@ -245,7 +245,7 @@ def _amount(dimension: quantity.Dimension, text: str, most: int, least: int = 1)
 
 def _read_denials(file: Path) -> dict[tuple[int, int], list[int]]:
     try:
-        rows = from_json.loads(file.read_text())["denied"]
+        rows = json_of(read_bytes(file))["denied"]
         return {(int(row["source"]), int(row["destination"])): [int(ev) for ev in row["evs"]] for row in rows}
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror}") from None

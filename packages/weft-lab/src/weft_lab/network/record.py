@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from weft.core.errors import FailedError, UsageError
+from weft.core.input_files import json_of, read_bytes
 from weft_lab.network.faults import Faults
 from weft_lab.network.machine import LabMachine, NamespaceKeeper
 from weft_lab.network.plan import LabSpec
@@ -72,7 +73,7 @@ class LabRecords:
         """Return what is written about a lab, or nothing."""
         path = self._path(name)
         try:
-            return LabRecord.from_json(json.loads(path.read_text()))
+            return LabRecord.from_json(json_of(read_bytes(path)))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError):

@@ -19,6 +19,7 @@ from typing import Any
 import yaml
 
 from weft.core.errors import UsageError
+from weft.core.input_files import read_text
 
 _IN_POD = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _PLUGIN_S = 60
@@ -85,7 +86,7 @@ class Access:
 
 def _read(path: Path, what: str) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_text(path, _LARGEST_FILE_BYTES)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise UsageError(f"{what} {path} cannot be read: {reason}") from None
@@ -132,6 +133,7 @@ def in_pod(environment: Mapping[str, str]) -> Access:
     )
 
 
+_LARGEST_FILE_BYTES = 4 * 2**20
 _LISTS = {"contexts": "context", "clusters": "cluster", "users": "user"}
 
 
@@ -141,6 +143,8 @@ def _merge(paths: list[Path]) -> dict[str, Any]:
     for path in paths:
         try:
             document = yaml.safe_load(_read(path, "the kubeconfig"))
+        except (RecursionError, ValueError):
+            raise UsageError(f"the kubeconfig {path} is not YAML that weft reads: too deep, or odd values") from None
         except yaml.YAMLError as error:
             where = getattr(error, "problem_mark", None)
             line = f" (line {where.line + 1})" if where is not None else ""
