@@ -7,6 +7,7 @@ acts on it. What is stored are the records of `cluster`, as plain values.
 import contextlib
 import errno
 import json
+import os
 import sqlite3
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -101,10 +102,8 @@ class JobStore:
         self._db = self._opened()
 
     def _opened(self) -> sqlite3.Connection:
-        if self._path.exists() and not self._path.is_file():
-            raise UsageError(
-                f"{self._path} is no file; a cluster's state is a database; move it away, or name another --home"
-            )
+        if os.path.lexists(self._path) and not self._path.is_file():
+            raise UsageError(f"{self._path} is no file, but a cluster's state is one; move it away")
         found = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
         try:
             self._check(found)
