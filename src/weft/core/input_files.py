@@ -1,8 +1,8 @@
 """Reads files that people name: plain files of a bounded size, and JSON and TOML whose shape is bounded too.
 
 A pipe that nobody writes to, a device without an end, numbers of thousands of digits and brackets a million deep are no
-input of ours, and whoever names one gets an answer at once. What is wrong is raised as `OSError` or `ValueError` with words
-for a sentence; what a file means is its reader's business. Standard library only.
+input of ours, and whoever names one gets an answer at once. What is wrong is raised as `OSError` or `ValueError` with
+words for a sentence; what a file means is its reader's business. Standard library only.
 """
 
 import errno
