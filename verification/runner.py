@@ -17,7 +17,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from verification import fabrics, mathematics, paths, rings, rivals, thresholds
+from verification import fabrics, mathematics, paths, rings, rivals, scale, thresholds
 from verification.findings import Experiment, Finding, use
 from weft.netsim.host import compiling
 
@@ -33,6 +33,8 @@ ALL: dict[str, Callable[[], Experiment]] = {
     "S16": fabrics.s16,
     "S18": fabrics.s18,
     "balance": fabrics.balance,
+    "scale": scale.scale,
+    "full-131k": scale.full,
     "threshold": thresholds.threshold,
     "collective": thresholds.collective,
     "htsim": fabrics.htsim,
@@ -51,7 +53,7 @@ RIVALS: dict[str, Callable[[], Experiment]] = {
 }
 """Run by name, or all of them as `rivals`; they have a page of their own."""
 KNOWN = ALL | RIVALS
-LONGEST_FIRST = ("S5", "S4", "S6", "balance", "S15", "S18", "S10", "S14")
+LONGEST_FIRST = ("full-131k", "scale", "S5", "S4", "S6", "balance", "S15", "S18", "S10", "S14")
 ENGINES = ("engine", "reference")
 PAGES = {Path("docs/verification.md"): ALL, Path("docs/rivals.md"): RIVALS}
 PICTURES = Path("docs/pictures")

@@ -48,7 +48,7 @@ PARAMS = np.dtype(
         *("payload", "overhead", "window", "slot_mask", "planes", "evs", "active", "min_active", "losses_to_retire"),
         *("most_skips", "trimming", "retire", "skip", "even", "paced", "same_plane", "shuffle", "remap_ps"),
         *("ev_probe_interval_ps", "ev_probe_timeout_ps", "probes_to_readmit"),
-        *("spread_ps", "spread_max_ps", "spread_decay_ps", "passed_packets", "probe_after_ps"),
+        *("infer", "spread_ps", "spread_max_ps", "spread_decay_ps", "passed_packets", "probe_after_ps"),
         *("timeout_ps", "linear_retries", "exponential_retries"),
         *("messages", "message_mask", "immediates", "ack_bytes", "ack_packet_bytes", "mpr"),
         *("congestion", "base_rtt_ps", "target_ps", "bdp", "window_max", "mtu", "prop_gain", "fair_gain", "fast_gain"),
@@ -72,8 +72,8 @@ SENDER = _in_lines(
         # sent; when anything was last heard and sent. Messages: oldest, next to send.
         *("reach", "local_up", "peer_up", "stalled_ps", "heard_ps", "active_ps", "msg_first", "msg_next"),
         # What `word` gives next. How often anything was sent; what was delivered; the newest transmission known to have
-        # arrived; the spread in force.
-        *("drawn", "sent", "delivered_bytes", "passed_ps", "passed_order", "spread_ps"),
+        # arrived; the spread in force, and the longest that a packet has lately waited in queues.
+        *("drawn", "sent", "delivered_bytes", "passed_ps", "passed_order", "spread_ps", "late_ps"),
         # Of what was sent lately, the share lost, over few and over many; for how long the last loss is remembered;
         # whether an EV was ever blamed. Timeouts in a row, probes without an answer, retries.
         *("loss_share", "background", "loss_left", "lossy", "backoff", "probe_misses", "retries"),

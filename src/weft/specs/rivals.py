@@ -7,7 +7,7 @@ from pydantic import Field
 from weft.core import quantity
 from weft.core.spec import Check, Duration, Quantity, Rate, Size, Spec
 from weft.core.units import BitsPerSecond, Bytes, Picoseconds
-from weft.specs.transport import CongestionSpec, LossSpec, MrcSpec, WindowSpec
+from weft.specs.transport import LossSpec, MrcSpec, UecCongestionSpec, WindowSpec
 
 MOST_QUEUE_PAIRS = 16
 """Queue pairs that RoCE may cut a flow over: `roce:16`."""
@@ -34,7 +34,7 @@ class UetSpec(Spec):
     """Bytes around a payload on the wire, as htsim counts them."""
     control: Size = Bytes(64)
     """Bytes of an acknowledgement on the wire."""
-    congestion: CongestionSpec = CongestionSpec()
+    congestion: UecCongestionSpec = UecCongestionSpec()
     """NSCC (section 4.4)."""
     loss: LossSpec = LossSpec()
     """Loss and timers."""
@@ -148,7 +148,7 @@ class RepsSpec(Spec):
     """Values kept that came back unmarked."""
     freeze: Duration = Picoseconds(10_000 * _US)
     """How long, after a loss that is no congestion, only values known to work are used."""
-    congestion: CongestionSpec = CongestionSpec()
+    congestion: UecCongestionSpec = UecCongestionSpec()
     """Congestion control: REPS leaves it open; NSCC here."""
     loss: LossSpec = LossSpec()
     """Loss and timers."""
@@ -166,7 +166,7 @@ class AdaptiveSpec(Spec):
 
     pfc: PfcSpec = PfcSpec()
     """Pauses."""
-    congestion: CongestionSpec = CongestionSpec(target_delay=1.0)
+    congestion: UecCongestionSpec = UecCongestionSpec(target_delay=1.0)
     """Congestion control at the sender: the vendor's own is not published; NSCC here."""
     loss: LossSpec = LossSpec.model_validate({"spread": "40 us", "spread_max": "160 us", "probe_after": "52 us"})
     """Loss and timers; nothing is dropped, so packets that a pause holds up are given four times as long."""

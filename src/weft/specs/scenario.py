@@ -179,7 +179,10 @@ class FaultSpec(Spec):
 
 
 class QueuesSpec(Spec):
-    """When switches mark, trim and drop, in bandwidth-delay products of one plane (UEC 1.0 section 3.6.17)."""
+    """When switches mark, trim and drop, in bandwidth-delay products of one plane (UEC 1.0 section 3.6.17).
+
+    A link of another rate than the NICs', or one that a fault slows, holds its own rate's share of that.
+    """
 
     ecn_low: Annotated[float, Field(ge=0)] = 0.2
     """Bytes behind a leaving packet from which it is marked at times."""
@@ -187,8 +190,9 @@ class QueuesSpec(Spec):
     """Bytes behind a leaving packet from which it is always marked."""
     trim: Annotated[float, Field(gt=0)] = 1.0
     """Bytes that a data queue holds; what comes on top is trimmed."""
-    trim_last_hop: Annotated[float, Field(gt=0)] = 1.5
-    """The same on the last hop to a NIC."""
+    trim_last_hop: Annotated[float, Field(gt=0)] | None = None
+    """The same on the last hop to a NIC. Without it 1.5, as UEC recommends, where the last hop does not mark (`mrc`),
+    and `trim` where it does (`uet`, `reps`), as in htsim."""
     control: Annotated[float, Field(gt=0)] = 1.0
     """Bytes that a control queue holds; what comes on top is dropped."""
     drop: Annotated[float, Field(gt=0)] = 2.0

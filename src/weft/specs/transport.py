@@ -31,6 +31,10 @@ class EvSpec(Spec):
     there, a loss is more often a full queue than a dead path. The more of all packets are lost, the more it takes: so
     many that chance alone brings them less than once in 1,024 times. 1 blames an EV at its first loss whatever happens
     on others, as is right where switches trim, and is done there (section 4.2). Ours."""
+    placed: bool = True
+    """Whether the paths of a plane are drawn by the places of both ends below their T0s, so that EVs load every uplink
+    of a T0 alike while all its NICs send, and half of them every downlink to it; otherwise each pair draws for itself
+    alone, as published (section 4.1). Nobody talks to anybody for it: a NIC's place is part of its address. Ours."""
     most_skips: Annotated[int, Field(ge=1, le=1024)] = 32
     """Most rounds for which an EV that is marked again and again is passed over after each packet that it carries. A
     mark skips it once (section 4.2); from the fourth in a row on each doubles the rounds, each unmarked packet takes
@@ -49,12 +53,17 @@ class EvSpec(Spec):
 class LossSpec(Spec):
     """How silence is distinguished from reordering."""
 
+    infer: bool = True
+    """Whether packets are presumed lost because later ones have arrived; without it the timer alone says so, as in
+    Ultra Ethernet's transport where switches trim."""
     spread: Duration = Picoseconds(10 * _US)
     """A packet is presumed lost once one that was sent this much later has been acknowledged: more than two paths
-    differ by while queues are balanced. Not published; ours: three quarters of a round trip, so that a dead path is
-    known after a round trip and a spread, "tens of microseconds" (section 4.3)."""
+    differ by while queues are balanced. The longest wait in queues that was lately seen comes on top. Not published;
+    ours: three quarters of a round trip, so that a dead path is known after a round trip and a spread, "tens of
+    microseconds" (section 4.3)."""
     spread_max: Duration = Picoseconds(40 * _US)
-    """Most to which the spread grows; it doubles, once in a round trip, when a presumed loss turns out to have arrived.
+    """Most to which the spread grows, waits included; it doubles, once in a round trip, when a presumed loss turns out
+    to have arrived.
     Ours: three hops of full queues, which hold a round trip each before they trim (section 4.4)."""
     spread_decay: Duration = Picoseconds(1000 * _US)
     """Time without such a mistake after which the spread halves again. Ours."""
@@ -97,12 +106,22 @@ class CongestionSpec(Spec):
     """UET's sender-based control, or a window that never moves, as a baseline."""
     base_rtt: Duration = Picoseconds(13 * _US)
     """Round trip through an empty fabric, longest path, with the hosts' own time (section 4.3)."""
-    max_window: Annotated[float, Field(gt=0, le=16)] = 1.5
-    """Largest and first window, in bandwidth-delay products (section 4.4)."""
+    max_window: Annotated[float, Field(gt=0, le=16)] = 1.25
+    """Largest and first window, in bandwidth-delay products. Ultra Ethernet has 1.5 (section 4.4); the interface sets
+    it, as `max_cwnd`. Ours: where marks are left to load balancing, what a window holds beyond one product stands in
+    queues until the message ends, and with a quarter the last packets of a full fabric are there sooner than with a
+    half."""
     target_delay: Annotated[float, Field(gt=0, le=16)] = 0.75
     """Queueing delay aimed at, in base round trips: 0.75 with trimming, 1.0 without (section 4.4)."""
     quick_adapt: bool = True
     """Whether the window jumps to what was delivered after trims or losses (section 4.4)."""
+
+
+class UecCongestionSpec(CongestionSpec):
+    """The congestion window as Ultra Ethernet has it."""
+
+    max_window: Annotated[float, Field(gt=0, le=16)] = 1.5
+    """Largest and first window, in bandwidth-delay products (section 4.4)."""
 
 
 def _floor_below_active(spec: Any) -> str | None:

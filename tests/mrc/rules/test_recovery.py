@@ -17,9 +17,11 @@ from weft.mrc.rules.recovery import (
     declare_lost,
     expire,
     infer_losses,
+    note_late,
     note_passed,
     relax_spread,
     seq_of,
+    spread_in_force,
     timeout_ps,
     was_not_lost,
 )
@@ -87,6 +89,42 @@ def test_a_packet_is_lost_where_it_was_passed_by_both_limits(time_off: int, orde
     infer_losses(sender, 0)
     lost = [int(packet["state"]) == LOST for packet in sender.packets[0][:2]]
     assert lost == [time_off >= 0 and order_off >= k for k in range(2)]
+
+
+@given(st.integers(0, 10**9), st.integers(-2, 2))
+def test_a_packet_may_be_as_late_as_queues_have_lately_made_others(waited_ps: int, off: int) -> None:
+    sender = sender_of()
+    send(sender, 2)
+    qp, params = sender.qp[0], sender.params[0]
+    note_late(qp, waited_ps)
+    allowed = min(int(qp["spread_ps"]) + waited_ps, int(params["spread_max_ps"]))
+    assert spread_in_force(params, qp) == allowed
+    qp["passed_ps"], qp["passed_order"] = allowed + off, 1000
+    infer_losses(sender, 0)
+    assert (sender.packets[0]["state"][:2] == LOST).all() == (off >= 0)
+
+
+@given(st.lists(st.integers(0, 10**9), min_size=1, max_size=40))
+def test_long_waits_are_remembered_for_a_while_and_then_forgotten(waits: list[int]) -> None:
+    qp = sender_of().qp[0]
+    for waited_ps in waits:
+        note_late(qp, waited_ps)
+        assert qp["late_ps"] >= waited_ps
+    assert qp["late_ps"] <= max(waits)
+    for _ in range(20_000):
+        note_late(qp, 0)
+    assert qp["late_ps"] <= 512
+
+
+def test_without_inference_silence_is_the_timers_business() -> None:
+    sender = sender_of()
+    sender.params[0]["infer"] = 0
+    send(sender, 2)
+    sender.qp[0]["passed_ps"], sender.qp[0]["passed_order"] = 10**12, 1000
+    infer_losses(sender, 0)
+    assert sender.qp[0]["silent"] == 0
+    expire(sender, 0, int(sender.params[0]["timeout_ps"]))
+    assert sender.qp[0]["silent"] == 2
 
 
 def test_a_packet_that_arrives_after_all_doubles_the_spread_once_in_a_round_trip() -> None:

@@ -206,7 +206,7 @@ def test_the_time_threshold_is_exact(later_ps: Any, lost: Any) -> None:
     sender.post(s, 0, 0, 0, 64 * 10, -1)
     sent(s, out, 1, now=0)
     sent(s, out, 5, now=later_ps)
-    on_sack(s, 0, reply(cack_psn=2**24 - 1, sack_offset=1, bitmap_low=0b111110, mpr=1), 40 * US)
+    on_sack(s, 0, reply(cack_psn=2**24 - 1, sack_offset=1, bitmap_low=0b111110, mpr=1), later_ps + 13 * US)
     assert s.qp[0]["silent"] == lost
 
 

@@ -14,7 +14,8 @@ RATE = 100 * 10**9
 
 
 def port(*, rate: int = RATE, low: int = 2 * FRAME, high: int = 4 * FRAME, data: int = 8 * FRAME, control: int = 1000):
-    return Port(0, rate, 0, QueueLimits(low, high, data, control), PortHop(stage=1, last_hop=False, header=166))
+    hop = PortHop(stage=1, last_hop=False, header=166, full=FRAME)
+    return Port(0, rate, 0, QueueLimits(low, high, data, control), hop)
 
 
 def packet(size: int = FRAME, *, control: int = 0, key: int = 0):
@@ -135,3 +136,15 @@ def test_faults_add_up_and_leave_nothing_behind():
     for change in changes:
         under.change(LinkFaultChange(9, change.fault, (0,), change.effect, begins=False), 0, SLOT_PS)
     assert (under.rate_bps, under.loss, under.loses_all) == (RATE, 0, False)
+
+
+@given(st.integers(1, 2**16 - 1), st.integers(FRAME, 10**7))
+def test_a_slowed_port_holds_as_long_as_before_and_never_less_than_a_frame(share: int, data: int):
+    under = port(data=data, control=data)
+    before = under.limits
+    under.change(LinkFaultChange(0, 1, (0,), "slow", begins=True, amount=share), 3, SLOT_PS)
+    assert under.limits.ecn_low == before.ecn_low * share // 2**16
+    assert under.limits.data == under.limits.control == max(FRAME, data * share // 2**16)
+    assert under.accept(packet(), True) == QUEUED, "a frame always fits"
+    under.change(LinkFaultChange(0, 1, (0,), "slow", begins=False, amount=share), 9, SLOT_PS)
+    assert under.limits == before

@@ -14,6 +14,7 @@ from weft.mrc.rules.recovery import (
     count_retry,
     declare_lost,
     infer_losses,
+    note_late,
     note_passed,
     relax_spread,
     unlink_in_flight,
@@ -133,6 +134,7 @@ def _acknowledge(sender: Sender, pair: int, seq: int, cause: int, now_ps: int) -
         unlink_in_flight(sender, pair, slot)
         if packet["tries"] == 1:
             note_passed(qp, packet["sent_ps"], packet["order"])
+            note_late(qp, now_ps - packet["sent_ps"] - params["base_rtt_ps"])
             ev_delivers(sender, pair, packet["ev"])
             # Marks are reported at once, by a SACK of their own: what several packets share says that they had none.
             if seq != cause:

@@ -6,6 +6,8 @@ to be sent again form another. The order of transmission and not the PSN is what
 - A packet is presumed lost when a transmission made at least a *spread* of time and `passed_packets` transmissions
   later is known to have arrived (an acknowledgement, a NACK, or the answer to a reliability probe). Paths may differ in
   delay by less than the spread without anything happening. A dead path is so known after a round trip and a spread.
+- The longest wait in queues that was lately seen on any path is added to the spread, up to the most it may be: where
+  queues stand, a packet may be as late as any other was, and nothing is wrong with its path.
 - If a packet that was presumed lost arrives after all (the echoed EV shows which transmission it was), its EV is
   cleared and the spread doubles, once in a round trip; it halves again after a quiet time.
 - The timer, 1.024 us x 2^t, is the last resort. It blames an EV only where something that was sent later has arrived:
@@ -37,6 +39,7 @@ LONGEST_TIMEOUT_PS = 1_024_000 << 24
 """The timeout of t = 24, the longest there is."""
 _INFINITE = 25
 _MOST_SHIFTS = 24
+_LATE_SHIFT = 9
 
 
 @rule
@@ -179,15 +182,31 @@ def note_passed(qp: SenderRow, sent_ps: int, order: int) -> None:
 
 
 @rule
+def note_late(qp: SenderRow, waited_ps: int) -> None:
+    """Note for how long a packet that arrived has waited in queues. Writes `late_ps`."""
+    # Forgotten over about as many packets as one or two round trips hold at line rate.
+    qp["late_ps"] = max(waited_ps, qp["late_ps"] - (qp["late_ps"] >> _LATE_SHIFT))
+
+
+@rule
+def spread_in_force(params: SettingsRow, qp: SenderRow) -> int:
+    """Return how much later something must have been sent: queues that stand make others late by as much again."""
+    return min(qp["spread_ps"] + qp["late_ps"], params["spread_max_ps"])
+
+
+@rule
 def infer_losses(sender: Sender, pair: int) -> None:
     """Presume lost whatever has been passed by far enough."""
     params = sender.params[0]
     qp = sender.qp[pair]
+    if params["infer"] == 0:
+        return
+    spread_ps = spread_in_force(params, qp)
     while qp["oldest"] >= 0 and qp["error"] == 0:
         slot = qp["oldest"]
         packet = sender.packets[pair, slot]
         # The list is in order of transmission, so the first that is not late ends the search.
-        late = qp["passed_ps"] - packet["sent_ps"] >= qp["spread_ps"]
+        late = qp["passed_ps"] - packet["sent_ps"] >= spread_ps
         if not late or qp["passed_order"] - packet["order"] < params["passed_packets"]:
             return
         if seq_of(sender, pair, slot) == qp["una"] and packet["tries"] > 1:

@@ -265,7 +265,10 @@ def _describe(sender: Sender, pair: int, slot: int, out: SendRow) -> None:
     out["length"] = packet["bytes"] - params["overhead"]
     out["retransmission"] = 1 if packet["tries"] > 1 else 0
     # The end of a message is waited for; a retransmission is to be answered before it is doubted again.
-    out["ack_request"] = 1 if last or packet["tries"] > 1 else 0
+    # So is what opens a full window, where too little is in flight to make an answer due by itself.
+    qp = sender.qp[pair]
+    full = qp["inflight_bytes"] <= params["ack_bytes"] and not cc_allows(qp, params["mtu"])
+    out["ack_request"] = 1 if last or full or packet["tries"] > 1 else 0
     describe_write(params, packet, message, seq, last, out)
 
 

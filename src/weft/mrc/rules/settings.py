@@ -50,6 +50,7 @@ def settings(spec: MrcSpec, *, planes: int, rate_bps: int, payload: int = 4096) 
         "ev_probe_interval_ps": ev.probe_interval,
         "ev_probe_timeout_ps": ev.probe_timeout,
         "probes_to_readmit": ev.probes_to_readmit,
+        "infer": int(loss.infer),
         "spread_ps": loss.spread,
         "spread_max_ps": loss.spread_max,
         "spread_decay_ps": loss.spread_decay,

@@ -71,6 +71,15 @@ class NicColumns(NamedTuple):
     """Bytes of every kind of control packet; of a data packet, its header."""
 
 
+class Places(NamedTuple):
+    """What the places of all NICs ask for; see `weft.mrc.rules.placing`."""
+
+    begin: Column
+    """By NIC and plane."""
+    add: Column
+    """By T0, plane and place in the order."""
+
+
 class HostState(NamedTuple):
     """The columns of all queue pairs of a run, and what ties them to NICs."""
 

@@ -3,9 +3,10 @@
 from weft.core.compile.rules import rule
 from weft.mrc.columns import DENIED, Sender
 from weft.mrc.rules.evs import DENY, Paths, ev_event
+from weft.mrc.rules.placing import Place, place_evs
 from weft.mrc.rules.receiver import start_receiver
 from weft.mrc.rules.sender import start_sender
-from weft.netsim.host.host_state import Column, HostState
+from weft.netsim.host.host_state import Column, HostState, Places
 
 
 @rule
@@ -15,6 +16,21 @@ def start_pairs(hosts: HostState, words: Column, paths: Column, stride: int, scr
         start_sender(hosts.s, pair, words[pair, 0], 0, Paths(paths[pair], stride, scratch))
         start_sender(hosts.b, pair, words[pair, 1], 0, Paths(paths[pair], stride, scratch))
         start_receiver(hosts.r, pair, words[pair, 2], 0)
+
+
+@rule
+def place_pairs(hosts: HostState, ends: Column, places: Places, down: int, stride: int, scratch: Column) -> None:
+    """Give the sending half of every pair the paths that the places of its two ends ask for.
+
+    A row of `ends` has the source (-1 for none), the destination and the number of the pair among those of the two.
+    """
+    for pair in range(len(ends)):
+        source, destination = ends[pair, 0], ends[pair, 1]
+        if source >= 0:
+            first = ends[pair, 2] * hosts.s.params[0]["evs"] // hosts.s.params[0]["planes"]
+            near = Place(places.begin[source], places.add[source // down], first)
+            far = Place(places.begin[destination], places.add[destination // down], first)
+            place_evs(hosts.s, pair, near, far, Paths(stride, stride, scratch))
 
 
 @rule

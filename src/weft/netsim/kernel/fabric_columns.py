@@ -19,6 +19,8 @@ Column = NDArray[np.int64]
 _BITS = 8 * 10**12
 _SIGN = 2**63
 _MOST_RATES = 64
+MOST_SLOWED = 256
+"""Kinds of ports that faults can make by slowing others."""
 _MOST_PACE, _MOST_WAY = 1 << 20, 1 << 31
 """What a port's row can hold of picoseconds a byte and for the way."""
 _WORD_BITS = 32
@@ -172,9 +174,12 @@ def _words(nodes: Column) -> Column:
 def _grades(network: Network) -> tuple[Column, Column]:
     """Return the kinds of ports that there are, and the one of every port."""
     links = network.topology.links
-    both = np.stack((network.delay_ps, network.stage, network.first_hop, network.last_hop), axis=1).astype(np.int64)
+    rates = np.repeat(network.rate_bps, 2)
+    both = np.stack((network.delay_ps, network.stage, network.first_hop, network.last_hop, rates), axis=1)
+    both = both.astype(np.int64)
     kinds, first, which = np.unique(both, axis=0, return_index=True, return_inverse=True)
-    rows = np.zeros((len(kinds), layout.GRADE_COLUMNS), np.int64)
+    # The last rows are left for ports that faults slow down.
+    rows = np.zeros((len(kinds) + MOST_SLOWED, layout.GRADE_COLUMNS), np.int64)
     for number, port in enumerate(first.tolist()):
         limits = network.limits(port)
         rows[number] = [

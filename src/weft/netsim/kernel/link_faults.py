@@ -8,10 +8,11 @@ from numpy.typing import NDArray
 
 from weft.core.errors import LimitReachedError
 from weft.netsim.kernel import layout
-from weft.netsim.kernel.fabric_columns import rate_row, set_ways
+from weft.netsim.kernel.fabric_columns import MOST_SLOWED, rate_row, set_ways
 from weft.netsim.model.faults import LOSS_ONE, SLOW_ONE, LinkFaultChange
-from weft.netsim.model.network import grants
+from weft.netsim.model.network import QueueLimits, grants
 
+_LIMITS = [layout.ECN_LOW, layout.ECN_HIGH, layout.DATA_LIMIT, layout.CONTROL_LIMIT]
 Found = tuple[int, int, bool]
 """A NIC that sees one of its ports change: NIC, plane, whether the port is up."""
 
@@ -27,6 +28,8 @@ class LinkFaultState(NamedTuple):
     """Port to the faults in force on it, by number."""
     full_bps: dict[int, int]
     """Port to its rate without faults."""
+    slowed: list[int]
+    """Grades that faults have made, each by the one that it was made from and the share of the rate left."""
 
 
 class LinkFaults:
@@ -38,6 +41,8 @@ class LinkFaults:
         self._losses = [0]
         self._faults: dict[int, dict[int, LinkFaultChange]] = {}
         self._full_bps: dict[int, int] = {}
+        self._full_grades = fabric.ports[:, layout.GRADE].copy()
+        self._slowed: list[int] = []
 
     def faults_of(self, port: int) -> Iterable[int]:
         """Return the faults in force on a port."""
@@ -45,11 +50,11 @@ class LinkFaults:
 
     def state(self) -> "LinkFaultState":
         """Return what is kept of a run: the columns hold the rest."""
-        return LinkFaultState(self._rates, self._losses, self._faults, self._full_bps)
+        return LinkFaultState(self._rates, self._losses, self._faults, self._full_bps, self._slowed)
 
     def set_state(self, state: "LinkFaultState") -> None:
         """Take up what was kept."""
-        self._rates, self._losses, self._faults, self._full_bps = state
+        self._rates, self._losses, self._faults, self._full_bps, self._slowed = state
 
     def change(self, change: LinkFaultChange, slot: int) -> list[Found]:
         """Let a fault begin or end on its links before `slot`; return the NICs that see it."""
@@ -95,6 +100,7 @@ class LinkFaults:
         down = any(each.effect in ("down", "swallow") for each in faults.values())
         row[layout.LINK_FAULT] = self._number_of(layout.LINK_DOWN if down else LOSS_ONE - keep)
         full_bps = self._full_bps.setdefault(port, self._rates[int(row[layout.RATE])])
+        row[layout.GRADE] = self._grade_of(int(self._full_grades[self._row_of[port]]), slow)
         self._set_rate(row, max(1, full_bps * slow // SLOW_ONE), slot)
 
     def _number_of(self, loss: int) -> int:
@@ -103,6 +109,23 @@ class LinkFaults:
             self._check(len(self._losses), len(self._fabric.link_faults))
             self._fabric.link_faults[len(self._losses) - 1] = loss
         return self._losses.index(loss)
+
+    def _grade_of(self, full: int, slow: int) -> int:
+        """Return the grade of a port of grade `full` at a share of its rate: its queues hold as long as before."""
+        if slow == SLOW_ONE:
+            return full
+        made_of = full * 2 * SLOW_ONE + slow
+        grades = self._fabric.grades
+        if made_of not in self._slowed:
+            self._slowed.append(made_of)
+            self._check(len(self._slowed), MOST_SLOWED)
+            made = grades[len(grades) - len(self._slowed)]
+            made[:] = grades[full]
+            low, high, data, control = (int(grades[full, at]) for at in _LIMITS)
+            frame = int(self._fabric.figures[layout.FULL])
+            scaled = QueueLimits(low, high, data, control).scaled(slow, SLOW_ONE, frame)
+            made[_LIMITS] = scaled.ecn_low, scaled.ecn_high, scaled.data, scaled.control
+        return len(grades) - 1 - self._slowed.index(made_of)
 
     def _set_rate(self, row: NDArray[np.int32], rate_bps: int, slot: int) -> None:
         """Change the rate from `slot` on; what was granted before stays."""

@@ -25,6 +25,7 @@ from weft.specs.scenario import NetworkSpec
 
 _BITS_PER_BYTE = 8
 _NO_LIMIT = 2**62
+_TRIM_LAST_HOP = 1.5
 _MOST_AHEAD = 32
 Column = NDArray[Any]
 
@@ -65,6 +66,17 @@ class QueueLimits:
     """Most that the control queue holds."""
     ecn_most: int = MARK_ONE
     """Share of packets marked just below `ecn_high`, out of `MARK_ONE`."""
+
+    def scaled(self, share: int, one: int, full: int) -> "QueueLimits":
+        """Return the limits of a port at `share` out of `one` of its rate; a queue always holds one `full` frame."""
+
+        def hold(limit: int) -> int:
+            return limit if limit >= _NO_LIMIT else max(min(limit, full), limit * share // one)
+
+        def mark(limit: int) -> int:
+            return limit if limit < 0 else limit * share // one
+
+        return QueueLimits(mark(self.ecn_low), mark(self.ecn_high), hold(self.data), hold(self.control), self.ecn_most)
 
 
 @dataclass(frozen=True)
@@ -188,7 +200,9 @@ class Network:
 
     def limits(self, port: int) -> QueueLimits:
         """Return where the queues of a port act; a NIC's own port neither marks nor trims."""
-        queues, bdp = self.spec.queues, self.plane_bdp
+        queues = self.spec.queues
+        # What a port holds is a time: a link of another rate than the NICs' has limits of its own.
+        bdp = self.plane_bdp * int(self.rate_bps[port // 2]) // int(self.rate_bps[0])
         last = self.last_hop[port]
         if self.first_hop[port]:
             return QueueLimits(-1, -1, _NO_LIMIT, _NO_LIMIT)
@@ -198,7 +212,9 @@ class Network:
             # Nothing is dropped for want of room in a queue; what came over a port is limited instead.
             low, high, most = (own.low, own.high, own.most) if own is not None and marks else (-1, -1, MARK_ONE)
             return QueueLimits(low, high, _NO_LIMIT, _NO_LIMIT, most)
-        holds = queues.drop if not self.trimming else queues.trim_last_hop if last else queues.trim
+        usual = queues.trim if self.ecn_last_hop else _TRIM_LAST_HOP
+        last_hop = usual if queues.trim_last_hop is None else queues.trim_last_hop
+        holds = queues.drop if not self.trimming else last_hop if last else queues.trim
         return QueueLimits(
             round(queues.ecn_low * bdp) if marks else -1,
             round(queues.ecn_high * bdp) if marks else -1,

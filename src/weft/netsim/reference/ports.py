@@ -21,6 +21,8 @@ class PortHop(NamedTuple):
     """Whether it leads into a NIC."""
     header: int
     """Bytes that a trimmed packet keeps."""
+    full: int
+    """Bytes of the largest frame."""
 
 
 class Port:
@@ -30,8 +32,8 @@ class Port:
         self.number = number
         self.full_rate_bps = self.rate_bps = rate_bps
         self.delay_ps = delay_ps
-        self.limits = limits
-        self.stage, self.last_hop, self.header = hop
+        self.full_limits = self.limits = limits
+        self.stage, self.last_hop, self.header, self.full = hop
         self.data: deque[SimPacket] = deque()
         self.control: deque[SimPacket] = deque()
         self.data_bytes = self.control_bytes = 0
@@ -121,6 +123,7 @@ class Port:
             elif each.effect == "slow":
                 slow = slow * each.amount // SLOW_ONE
         self.loss = LOSS_ONE - keep
+        self.limits = self.full_limits.scaled(slow, SLOW_ONE, self.full)
         self._set_rate(max(1, self.full_rate_bps * slow // SLOW_ONE), slot, slot_ps)
 
     def _set_rate(self, rate_bps: int, slot: int, slot_ps: int) -> None:

@@ -360,11 +360,12 @@ def _make_ports(network: Network) -> list[Port]:
     rates = network.rate_bps.tolist()
     delays, stages = network.delay_ps.tolist(), network.stage.tolist()
     ends = list(zip(network.first_hop.tolist(), network.last_hop.tolist(), strict=True))
-    known = {each: network.limits(port) for port, each in enumerate(ends)}
+    kinds = [(*each, rates[port // 2]) for port, each in enumerate(ends)]
+    known = {each: network.limits(port) for port, each in reversed(list(enumerate(kinds)))}
     return [
         Port(
-            number, rates[number // 2], delays[number], known[ends[number]],
-            PortHop(stages[number], ends[number][1], network.frames.header),
+            number, rates[number // 2], delays[number], known[kinds[number]],
+            PortHop(stages[number], ends[number][1], network.frames.header, network.frames.full),
         )
         for number in range(network.ports)
     ]  # fmt: skip

@@ -33,4 +33,4 @@ class Mrc(SprayedTransport[MrcSpec]):
     @override
     def spray(self, network: Network, seed: Seed) -> Spray:
         """Return EVs in turn, each of them a path."""
-        return Spray(TURN, denied=self.denied)
+        return Spray(TURN, denied=self.denied, placed=self.spec.ev.placed)

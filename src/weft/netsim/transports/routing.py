@@ -9,8 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from weft.core.compile.rules import rule
+from weft.core.seeds import Seed
+from weft.fabric.graph.shape import Shape
 from weft.mrc.rules.numbers import mix32
-from weft.netsim.host.host_state import Column
+from weft.netsim.host.host_state import Column, Places
 from weft.netsim.model.queue_pairs import Pair
 
 AS_GIVEN, HASHED = 0, 1
@@ -32,6 +34,16 @@ class Routing(NamedTuple):
     """Where the uplinks of a pair begin in `uplinks`; one more entry than pairs."""
     uplinks: Column
     """Paths that pairs are held to."""
+
+
+def places_of(shape: Shape, seed: Seed) -> Places:
+    """Return what every place asks for: below a T0 each path equally often at each place of the order."""
+    t0s, paths = -(-shape.hosts // shape.down), shape.paths
+    stream = seed.stream("places")
+    # Where a T0 has more paths than NICs they begin as far apart as they can.
+    begin = stream.random((t0s, shape.planes, shape.down)).argsort(axis=2) * max(1, paths // shape.down) % paths
+    add = stream.random((t0s, shape.planes, paths)).argsort(axis=2)
+    return Places(begin.transpose(0, 2, 1).reshape(-1, shape.planes).astype(np.int32), add.astype(np.int32))
 
 
 def seen_as(pairs: Sequence[Pair]) -> np.ndarray:

@@ -28,7 +28,7 @@ from weft.netsim.model.network import Frames, Network
 from weft.netsim.model.queue_pairs import Pair
 from weft.netsim.model.switching import PLAIN, Switching
 from weft.netsim.transports.column_endpoints import ColumnEndpoints, make_packet_pool, nic_columns
-from weft.netsim.transports.routing import AS_GIVEN, HASHED, routing, way_of
+from weft.netsim.transports.routing import AS_GIVEN, HASHED, places_of, routing, way_of
 from weft.specs.rivals import Forwarding
 from weft.specs.transport import MrcSpec
 
@@ -115,6 +115,8 @@ class Spray:
     """EVs of a plane, where they are not its paths."""
     denied: frozenset[int] = frozenset()
     """Links that no EV may cross."""
+    placed: bool = False
+    """Whether paths are drawn by the places of both ends."""
 
 
 def hashed(spray: Spray, evs: int, network: Network, seed: Seed) -> Spray:
@@ -201,11 +203,11 @@ class SprayedEndpoints(ColumnEndpoints):
         """How EVs become paths."""
         self.host_state = _make_host_state(network, self.pairs, params, spray, self._stride)
         self.outbox = make_packet_pool()
-        self._start(seed)
+        self._start(seed, placed=spray.placed)
         for port in sorted(spray.denied):
             self._deny(port)
 
-    def _start(self, seed: Seed) -> None:
+    def _start(self, seed: Seed, *, placed: bool) -> None:
         """Make every half ready, each with its own chance, which depends on nothing but its pair."""
         shape = self.network.shape
         uses = ("send", "back", "receive")
@@ -217,6 +219,12 @@ class SprayedEndpoints(ColumnEndpoints):
         paths[local] = 1
         scratch = np.zeros(self._stride, np.int64)
         self._rule(open_pairs.start_pairs)(self.host_state, words, paths, self._stride, scratch)
+        if placed:
+            ends = np.array([(each.source, each.destination, each.lane) for each in self.pairs], np.int64)
+            ends = ends.reshape(-1, 3)
+            ends[paths != self._stride, 0] = -1
+            places = places_of(shape, seed)
+            self._rule(open_pairs.place_pairs)(self.host_state, ends, places, shape.down, self._stride, scratch)
         if self.host_state.spray[host_state.ECHOES]:
             self.host_state.r.qp["reverse_probe_ps"] = columns.NEVER
 

@@ -31,7 +31,7 @@ class Uet(SprayedTransport[UetSpec]):
         """Return MRC's recovery and NSCC, with no path blamed."""
         return MrcSpec(
             ev=EvSpec(active=self.spec.evs, backup=0, min_active=1, most_skips=1),
-            loss=self.spec.loss,
+            loss=self.spec.loss.model_copy(update={"infer": False}),
             window=self.spec.window,
             congestion=self.spec.congestion,
             trimming=self.spec.trimming,
