@@ -16,7 +16,8 @@ RTT, TARGET, MTU = 13 * US, 9_750_000, 4184
 
 
 def made(algorithm: Any = "nscc", **more: Any):
-    spec = MrcSpec.model_validate({"congestion": {"algorithm": algorithm, **more}})
+    # With the window that Ultra Ethernet has.
+    spec = MrcSpec.model_validate({"congestion": {"algorithm": algorithm, "max_window": 1.5, **more}})
     params = settings(spec, planes=8, rate_bps=800 * 10**9)[0]
     q = np.zeros(1, columns.SENDER)[0]
     cc_start(params, q)

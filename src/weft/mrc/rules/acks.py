@@ -98,6 +98,8 @@ def _cause(sender: Sender, pair: int, seq: int, value: int, verdict: int, now_ps
     if current:
         note_passed(qp, packet["sent_ps"], packet["order"])
         delay_ps = max(0, now_ps - packet["sent_ps"] - sender.params[0]["base_rtt_ps"])
+        # What else this SACK acknowledges may have waited for it at the peer, not in queues.
+        note_late(qp, delay_ps)
         sender.planes[pair, sender.evs[pair, ev_index]["plane"]]["reverse"] = ev_index
     else:
         was_not_lost(sender, pair, seq & sender.params[0]["slot_mask"], now_ps)
@@ -134,7 +136,6 @@ def _acknowledge(sender: Sender, pair: int, seq: int, cause: int, now_ps: int) -
         unlink_in_flight(sender, pair, slot)
         if packet["tries"] == 1:
             note_passed(qp, packet["sent_ps"], packet["order"])
-            note_late(qp, now_ps - packet["sent_ps"] - params["base_rtt_ps"])
             ev_delivers(sender, pair, packet["ev"])
             # Marks are reported at once, by a SACK of their own: what several packets share says that they had none.
             if seq != cause:

@@ -39,7 +39,7 @@ LONGEST_TIMEOUT_PS = 1_024_000 << 24
 """The timeout of t = 24, the longest there is."""
 _INFINITE = 25
 _MOST_SHIFTS = 24
-_LATE_SHIFT = 9
+_LATE_SHIFT, _LATER_SHIFT = 8, 2
 
 
 @rule
@@ -183,15 +183,15 @@ def note_passed(qp: SenderRow, sent_ps: int, order: int) -> None:
 
 @rule
 def note_late(qp: SenderRow, waited_ps: int) -> None:
-    """Note for how long a packet that arrived has waited in queues. Writes `late_ps`."""
-    # Forgotten over about as many packets as one or two round trips hold at line rate.
+    """Note for how long a packet whose arrival caused a SACK has waited in queues. Writes `late_ps`."""
+    # Forgotten over about as many SACKs as three round trips bring at line rate.
     qp["late_ps"] = max(waited_ps, qp["late_ps"] - (qp["late_ps"] >> _LATE_SHIFT))
 
 
 @rule
 def spread_in_force(params: SettingsRow, qp: SenderRow) -> int:
-    """Return how much later something must have been sent: queues that stand make others late by as much again."""
-    return min(qp["spread_ps"] + qp["late_ps"], params["spread_max_ps"])
+    """Return how much later something must have been sent: where queues stand others are as late, and a little later."""
+    return min(qp["spread_ps"] + qp["late_ps"] + (qp["late_ps"] >> _LATER_SHIFT), params["spread_max_ps"])
 
 
 @rule

@@ -43,7 +43,7 @@ def places_of(shape: Shape, seed: Seed) -> Places:
     # Where a T0 has more paths than NICs they begin as far apart as they can.
     begin = stream.random((t0s, shape.planes, shape.down)).argsort(axis=2) * max(1, paths // shape.down) % paths
     add = stream.random((t0s, shape.planes, paths)).argsort(axis=2)
-    return Places(begin.transpose(0, 2, 1).reshape(-1, shape.planes).astype(np.int32), add.astype(np.int32))
+    return Places(begin.transpose(0, 2, 1).reshape(-1, shape.planes), add)
 
 
 def seen_as(pairs: Sequence[Pair]) -> np.ndarray:
