@@ -114,18 +114,13 @@ NOT_YET: dict[str, tuple[str, ...]] = {
     r"\btold\b": (
         "cluster",
         "engines",
-        "netsim",
         "training",
         "transport",
     ),
     r"\[.told.\]|\.told\b|\btold(?: =|:|\[)|def told\b|\w_told\b": (
         "engines",
-        "netsim",
         "training",
     ),
-    r"\bHalves\b|\bhalves\.\w|\bhalves\[|halves:": ("netsim",),
-    r"\bunder way\b": ("netsim",),
-    r"(?<!without )\bharms?\b": ("netsim",),
     r"\bway back\b": (
         "training",
         "transport",

@@ -173,7 +173,7 @@ class SimulationReport:
     delivered: int
     """Packets that reached a NIC."""
     in_flight: int
-    """Packets under way when the run ended."""
+    """Packets in flight when the run ended."""
     packet_hops: int
     """Ports crossed by packets."""
     faults: tuple[FaultResult, ...]

@@ -31,7 +31,7 @@ class StepTables:
     healthy: FabricTable
     """Where nothing is broken."""
     spine_lost: FabricTable | None
-    """Where one T1 has just died and nobody has been told; none on a fabric without one."""
+    """Where one T1 has just died and nobody knows it; none on a fabric without one."""
     hosts: int
     """NICs that were simulated."""
 

@@ -30,7 +30,7 @@ ARRIVED, ACKNOWLEDGED, FAILED = 0, 1, 2
 
 _FIELDS = dict.fromkeys((*(SEND.names or ()), *(REPLY.names or ())))
 HEADER = np.dtype([("row", "i8"), ("pair", "i8"), ("half", "i8"), *((name, "i8") for name in _FIELDS)])
-"""What a packet under way says, whatever its kind: `row` is its own, `half` 1 where the destination's half sent it."""
+"""What a packet in flight says, whatever its kind: `row` is its own, `half` 1 where the destination's half sent it."""
 
 HALF_COLUMNS = 4
 DUE, UNTIL, AT_NIC, SEEN_AS = range(HALF_COLUMNS)
@@ -42,7 +42,7 @@ ROW, PAIR, HALF, ROUTE, SIZE, KIND, HOST, TIME = range(8)
 """Columns of `out`: header row, queue pair, half that sends, EV bits that route it, bytes, kind, NIC, time."""
 OUT_COLUMNS = 8
 WORD_BITS = 32
-"""Halves in one word of `ready`."""
+"""How many halves there are in one word of `ready`."""
 WORD_SHIFT, WORD_MASK = 5, 31
 
 
@@ -60,7 +60,7 @@ class NicColumns(NamedTuple):
     place: Column
     """Where every half stands among those of its NIC."""
     ready: Column
-    """Halves that may have data to send, bits in words of 32, those of a NIC from `first_word` on."""
+    """Which halves may have data to send, bits in words of 32, those of a NIC from `first_word` on."""
     first_word: Column
     """Where the words of a NIC begin in `ready`; one more entry than NICs."""
     awake: NDArray[np.int8]

@@ -64,7 +64,7 @@ from weft.netsim.host.host_state import (
     Record,
 )
 from weft.netsim.host.reps_ring import freeze, remember, used, wished
-from weft.netsim.host.reverse_path import way_back
+from weft.netsim.host.reverse_path import reverse_route
 from weft.netsim.host.timers import keep_deadline, next_ready, opposite, set_deadline, wake
 
 
@@ -118,7 +118,7 @@ def tell(outbox: Outgoing, kind: int, pair: int, time_ps: int) -> None:
 @rule
 def _answer(hosts: HostState, outbox: Outgoing, head: Record, half: int, plane: int, time_ps: int) -> None:
     """Send the control packet with this header from a half, or lose it where no path is left."""
-    route = way_back(hosts, head, half, plane)
+    route = reverse_route(hosts, head, half, plane)
     if route < 0:
         give_head(outbox, head)
         return

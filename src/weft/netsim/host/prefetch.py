@@ -9,7 +9,7 @@ from weft.netsim.host.timers import next_ready
 
 _LINE = 64
 _HALVES = 4
-"""Halves of a NIC that are named; those of one with more would be named too long before they are looked at."""
+"""Most halves of a NIC that are named; those of one with more would be named too long before they are looked at."""
 _SENT_BYTES, _HEARD_BYTES = 448, 192
 """How much of the rows of senders and receivers every packet looks at."""
 _UP_BYTE = 128

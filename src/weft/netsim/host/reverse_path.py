@@ -14,7 +14,7 @@ from weft.netsim.host.timers import opposite
 
 
 @rule
-def way_back(hosts: HostState, head: Record, half: int, plane: int) -> int:
+def reverse_route(hosts: HostState, head: Record, half: int, plane: int) -> int:
     """Return the EV bits of a path for an answer: one that is known to work, from `plane` on; or -1."""
     pair = half >> 1
     if half & 1:

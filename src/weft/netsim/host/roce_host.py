@@ -184,7 +184,7 @@ def take_one(hosts: RoceHostState, outbox: Outgoing, head: Record, marked: int, 
 
 @rule
 def _take_data(hosts: RoceHostState, outbox: Outgoing, head: Record, marked: int, time_ps: int) -> int:
-    """Take in a data packet: only the next one in order is kept; a gap is told once, until it is filled."""
+    """Take in a data packet: only the next one in order is kept; a gap is reported once, until it is filled."""
     pair = head["pair"]
     r = hosts.r.qp[pair]
     if marked:

@@ -1,6 +1,6 @@
 """Memory of a run: how much is planned, how it is cut into parts, and how it grows.
 
-What a run holds per packet under way lies in two stores, wires and queues. Both are reserved generously and touched
+What a run holds per packet in flight lies in two stores, wires and queues. Both are reserved generously and touched
 only where used; should a slot need more than is left, they grow between two slots.
 """
 
@@ -31,7 +31,7 @@ def ring_slots(network: Network, ahead: int) -> int:
 
 
 def planned_packets(network: Network, pairs: int, window: int) -> int:
-    """Return how many packets may be under way at once: what windows allow, or what some round trips hold."""
+    """Return how many packets may be in flight at once: what windows allow, or what some round trips hold."""
     by_window = pairs * (window // network.frames.payload + 4)
     rate_bps = network.fabric.nic_rate
     by_rate = rate_bps * _ROUND_TRIPS * int(network.round_trip_ps) // (8 * 10**12 * network.frames.full)
@@ -129,7 +129,7 @@ def _keep_rest(after: NDArray[np.int32], free: Column) -> None:
         row[3] += end - first
 
 
-def make_shard(network: Network, fabric: layout.Fabric, part: int, nodes: Column, halves: int) -> layout.Shard:
+def make_shard(network: Network, fabric: layout.Fabric, part: int, nodes: Column, half_count: int) -> layout.Shard:
     """Return what part number `part`, which looks after `nodes`, works with."""
     most_ports = int(max(fabric.nodes[:, layout.PORTS].max(), fabric.nodes[:, layout.NICS].max()))
     nic_nodes = int((fabric.nodes[nodes, layout.TIER] == layout.AT_NICS).sum())
@@ -139,7 +139,7 @@ def make_shard(network: Network, fabric: layout.Fabric, part: int, nodes: Column
         part,
         nodes,
         np.zeros(1, HEADER),
-        np.zeros((2 * halves + 64, 3), np.int64),
+        np.zeros((2 * half_count + 64, 3), np.int64),
         np.zeros(2, np.int64),
         count,
         np.zeros(2 * network.shape.tiers, np.int64),

@@ -1,6 +1,6 @@
 """One run on the compiled engine: what lies around the slots. Flows begin and end, faults come and go, bins close.
 
-The compiled part runs until somebody has to be told something: a flow is over, a packet was lost to a fault, the next
+The compiled part runs until there is something to report: a flow is over, a packet was lost to a fault, the next
 fault or flow begins, a bin ends. Those are dealt with here, between two slots, as in the reference.
 """
 
@@ -237,7 +237,7 @@ class CompiledSimulator:
         return max(self.slot + 1, -(-min(times) // self.slot_ps))
 
     def _go(self, stop: int) -> None:
-        """Run slots up to `stop`, or until something is to be told."""
+        """Run slots up to `stop`, or until something is to be reported."""
         ends = self.board.is_full or (self.pauses is not None and len(self.pauses.record.deadlock) > 0)
         in_round = self.slot % self._round
         self.stop = self.slot + 1 if ends else min(stop, self.slot - in_round + self._at_once)
@@ -319,7 +319,7 @@ class CompiledSimulator:
                     self._misses.append(Miss(fault, pair, sequence, time_ps))
 
     def _watch(self, pair: int, sequence: int) -> None:
-        """Let the arrival of a packet that was lost be told."""
+        """Let the arrival of a packet that was lost be reported."""
         watched = self.fabric.watched[pair]
         self.fabric.figures[layout.WATCHING] = 1
         if watched[0] > watched[1]:
@@ -386,7 +386,7 @@ class CompiledSimulator:
 
     @property
     def in_flight(self) -> int:
-        """Return how many packets are under way."""
+        """Return how many packets are in flight."""
         total = self._totals()
         gone = total[layout.DELIVERED] + total[layout.DROPPED] + total[layout.LOST]
         return int(total[layout.INJECTED] - gone)

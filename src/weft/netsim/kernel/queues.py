@@ -432,8 +432,8 @@ def _is_lost(fabric: Fabric, shard: Shard, port: Column, packet: Column, slot: i
     hop = (state >> HOP_SHIFT) & HOP_MASK
     # The draw depends on the packet and its hop alone, so that threads and order change nothing.
     die = (mix64(fabric.figures[LOSS_WORD], (packet[UID] << 4) + hop) >> 32) & LOW32
-    harm = fabric.link_faults[port[LINK_FAULT]]
-    if harm != LINK_DOWN and die >= harm:
+    link_fault = fabric.link_faults[port[LINK_FAULT]]
+    if link_fault != LINK_DOWN and die >= link_fault:
         return False
     shard.count[LOST] += 1
     at = shard.count[LOSSES]

@@ -129,7 +129,7 @@ class FlowBoard:
         return self._progress
 
     def round_slots(self, network: Network, most_posts: int) -> int:
-        """Return after how many slots, counted from the first one, flows are told what was completed.
+        """Return after how many slots, counted from the first one, flows learn what was completed.
 
         In between nobody has to: no flow waits for another, or for room at its queue pair. Where ports pause each
         other everything is looked at slot by slot.

@@ -1,4 +1,4 @@
-"""How much memory a run will use, told before it begins and refused where it does not fit."""
+"""How much memory a run will use, said before it begins and refused where it does not fit."""
 
 from pathlib import Path
 from typing import Any
@@ -10,13 +10,13 @@ from weft.mrc import columns
 _AROUND_PAIR = 6000
 """Bytes of a queue pair outside its columns: its flow, its ports, its place in tables."""
 _PER_PACKET = 48 + 26
-"""Bytes of a packet under way: six words on a wire, and every other one in a queue as well."""
+"""Bytes of a packet in flight: six words on a wire, and every other one in a queue as well."""
 
 
 def planned_bytes(params: Any, pairs: int, packets: int = 0) -> tuple[int, int]:
-    """Return the bytes that a run will use at most, as far as can be told: for queue pairs, and for packets under way.
+    """Return the bytes that a run will use at most, as far as is known before: for queue pairs, and for packets in flight.
 
-    A packet under way stands on a wire or in a queue; both keep the room that they once needed.
+    A packet in flight stands on a wire or in a queue; both keep the room that they once needed.
     """
     row = params[0]
     slots, evs = int(row["slot_mask"]) + 1, int(row["evs"])
@@ -30,7 +30,7 @@ def check_memory(pair_bytes: int, packet_bytes: int, free_bytes: int | None) -> 
     """Return what is planned in one sentence, or raise where it does not fit into what is free."""
     total = pair_bytes + packet_bytes
     shown = quantity.SIZE.about
-    text = f"memory: at most {shown(total)}, {shown(pair_bytes)} for queue pairs and the rest for packets under way"
+    text = f"memory: at most {shown(total)}, {shown(pair_bytes)} for queue pairs and the rest for packets in flight"
     if free_bytes is not None and total > free_bytes:
         raise UsageError(
             f"{text}; {shown(free_bytes)} are free, so use fewer gpus, a smaller window or a larger machine"

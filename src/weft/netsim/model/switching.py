@@ -23,7 +23,7 @@ class Pause:
     xon: int
     """At so many or fewer it lets the port go on."""
     headroom: int
-    """Room above `xoff` for what is still under way; what comes on top is dropped."""
+    """Room above `xoff` for what is still in flight; what comes on top is dropped."""
     reaction_ps: int
     """From a pause frame's arrival to the port stopping."""
 

@@ -38,7 +38,7 @@ class ColumnEndpoints:
     host_state: Any
     """The columns of these."""
     outbox: host_state.PacketPool
-    """The headers of packets under way, and what a slot brings forth."""
+    """The headers of packets in flight, and what a slot brings forth."""
     params: Any
     """Their parameters, one row."""
     routing: Routing
@@ -79,7 +79,7 @@ class ColumnEndpoints:
         return {pairs[k]: columns.ERROR_NAMES[codes[k]] for k in np.flatnonzero(codes).tolist()}
 
     def reconverge(self, dead: frozenset[int]) -> None:
-        """Take in that routing now knows these links, and no others, to be dead: nobody here is told."""
+        """Take in that routing now knows these links, and no others, to be dead: nobody here asks."""
 
     def check_pair(self, pair: int) -> None:
         """Assert what must hold of a pair's columns between two slots, where the transport has such rules."""
@@ -242,7 +242,7 @@ def make_headers(first: int, count: int) -> host_state.Records:
 
 
 def make_packet_pool() -> host_state.PacketPool:
-    """Return a little room for headers of packets under way and what a slot brings forth; `_make_room` adds to it."""
+    """Return a little room for headers of packets in flight and what a slot brings forth; `_make_room` adds to it."""
     return host_state.PacketPool(
         make_headers(0, _ROWS),
         np.concatenate(([_ROWS], np.arange(_ROWS))),

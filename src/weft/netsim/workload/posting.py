@@ -18,7 +18,7 @@ from weft.specs.rivals import PostingSpec
 MOST_PARTS = 4_000_000
 """Parts of all flows of a run; each is an object of its own."""
 NCCL_SENDS = PostingSpec.model_validate({"piece": "128 KiB", "under_way": 8, "turns": True})
-"""How NCCL and RCCL post sends and receives, and so an all-to-all, unless told otherwise."""
+"""How NCCL and RCCL post sends and receives, and so an all-to-all, unless set otherwise."""
 NCCL_RINGS = PostingSpec.model_validate({"piece": "1 MiB", "under_way": 4, "turns": True})
 """The same for rings: two of eight steps of their buffer of 4 MiB in a message."""
 
