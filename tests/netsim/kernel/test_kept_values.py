@@ -39,7 +39,7 @@ boards = st.builds(
 )  # fmt: skip
 link_faults = st.builds(
     LinkFaultState, listed, listed,
-    st.dictionaries(numbers, st.dictionaries(numbers, changes, max_size=2), max_size=2), pairs,
+    st.dictionaries(numbers, st.dictionaries(numbers, changes, max_size=2), max_size=2), pairs, listed,
 )  # fmt: skip
 states = st.builds(
     SmallState, st.text(max_size=5), numbers, numbers, numbers,

@@ -190,7 +190,7 @@ def note_late(qp: SenderRow, waited_ps: int) -> None:
 
 @rule
 def spread_in_force(params: SettingsRow, qp: SenderRow) -> int:
-    """Return how much later something must have been sent: where queues stand others are as late, and a little later."""
+    """Return how much later something must have been sent: queues that stand make others as late, and more."""
     return min(qp["spread_ps"] + qp["late_ps"] + (qp["late_ps"] >> _LATER_SHIFT), params["spread_max_ps"])
 
 

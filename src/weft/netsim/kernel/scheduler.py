@@ -163,8 +163,8 @@ def round_end(fabric: Fabric, slot: int) -> int:
 def advance(columns: KernelColumns, shard: Shard, slot: int, stop: int) -> int:
     """Take the whole fabric, as one part, through slots up to `stop`, or until there is something to report.
 
-    Nothing is reported but at the end of a round. Where a store has to grow, slots are left in which only NICs have acted;
-    `AHEAD` says up to which.
+    Nothing is reported but at the end of a round. Where a store has to grow, slots are left in which only NICs have
+    acted; `AHEAD` says up to which.
     """
     fabric = columns.fabric
     while slot < stop:

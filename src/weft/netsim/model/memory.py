@@ -14,7 +14,7 @@ _PER_PACKET = 48 + 26
 
 
 def planned_bytes(params: Any, pairs: int, packets: int = 0) -> tuple[int, int]:
-    """Return the bytes that a run will use at most, as far as is known before: for queue pairs, and for packets in flight.
+    """Return the bytes that a run will use at most, as far as is known: for queue pairs, and for packets in flight.
 
     A packet in flight stands on a wire or in a queue; both keep the room that they once needed.
     """
