@@ -59,7 +59,7 @@ def test_whatever_arrives_is_a_value_or_a_value_error(content: bytes):
 
 
 @pytest.mark.parametrize(
-    "content", [b'["os.system", "true"]', b'["Pair", 1]', b'["d", 1]', b"[]", b"[[1], 2]", b"[" * 100_000]
+    "content", [b'["os.system", "true"]', b'["Pair", 1]', b'["d", 1]', b"[]", b"[[1], 2]", b'{"d": 1}', b"[" * 100_000]
 )
 def test_words_of_nobody_make_nothing(content: bytes):
     with pytest.raises(ValueError, match=r"."):

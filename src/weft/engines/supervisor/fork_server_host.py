@@ -76,14 +76,14 @@ class ForkServerHost:
         assert self._memory is not None, "a host is opened first"
         return self._memory
 
-    def prepare(self) -> None:
+    def get_ready(self) -> None:
         """Start fork server and keepers."""
         start_fork_server()
         self._memory = Domains(self.domains, self.key)
 
     def open(self) -> tuple[str, int]:
         """Get ready; returns where ranks meet."""
-        self.prepare()
+        self.get_ready()
         self._store = open_store()
         return "127.0.0.1", self._store.port
 

@@ -46,6 +46,8 @@ class WireValues:
         raise TypeError(f"a {name} does not travel between machines")
 
     def _value(self, plain: Any) -> Any:
+        if isinstance(plain, dict):
+            raise ValueError("a mapping travels as a list")  # noqa: TRY004 - what arrives is wrong, not the call
         if not isinstance(plain, list):
             return plain
         kind, *parts = plain

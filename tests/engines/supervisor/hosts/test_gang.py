@@ -1,5 +1,6 @@
 """Two agents with two ranks each, as two process groups: what one machine does, several do, whoever dies."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -126,10 +127,10 @@ def test_noise_and_forged_words_at_every_port_change_nothing(field: Any, undistu
             with socket.create_connection(("127.0.0.1", port)) as caller:
                 caller.sendall(os.urandom(1 << turn % 12))
         for place in (0, 1, 7):
-            forged = AuthenticatedChannel.dial(("127.0.0.1", port), os.urandom(32), WIRE)
-            forged.send(Hello(place, "forged", "nowhere"))
-            with pytest.raises(OSError, match=r"hung up|nothing|reset"):
-                forged.recv()
+            with contextlib.closing(AuthenticatedChannel.dial(("127.0.0.1", port), os.urandom(32), WIRE)) as forged:
+                forged.send(Hello(place, "forged", "nowhere"))
+                with pytest.raises(OSError, match=r"hung up|nothing|reset"):
+                    forged.recv()
         assert pods.statuses() == {0: 0, 1: 0}
         assert pods.result()["incidents"] == []
         assert pods.result()["weights_digest"] == undisturbed(100)

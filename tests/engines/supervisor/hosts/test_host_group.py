@@ -44,7 +44,7 @@ class Actor:
     def _play(self) -> None:
         with contextlib.suppress(OSError, ValueError):
             while True:
-                word = self.channel.recv() if wait([self.channel], 0.05) else BEAT
+                word = self.channel.recv() if wait([self.channel.fileno()], 0.05) else BEAT
                 if isinstance(word, HostCall):
                     self.calls.append((word.name, word.arguments))
                     if word.name in self.before:
@@ -146,7 +146,7 @@ def test_words_of_an_ended_generation_are_not_taken_for_those_of_the_next(stage:
     assert stage.group.end() == [
         RankSaid(0, "stepped", 4), RankSaid(0, "failed", ("", "last")), RankSaid(0, "failed", ("", "last")),
     ]  # fmt: skip
-    assert stage.until(len) == [DomainLost(1, "its keeper has died")]
+    assert stage.until(bool) == [DomainLost(1, "its keeper has died")]
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_a_host_whose_agent_hangs_up_is_lost_and_another_in_its_place_brings_it_
     assert [one.node for one in lost if isinstance(one, DomainLost)] == [2, 3]
     assert stage.group.host_of(2) is None
     stage.group.start([start(2)])
-    again = stage.until(len)
+    again = stage.until(bool)
     assert again == [DomainLost(2, "node 2 is on a host that is not there")]
     Actor(stage, 1)
     assert stage.until(lambda heard: len(heard) == 2) == [DomainBack(2), DomainBack(3)]

@@ -156,7 +156,7 @@ class Agent:
             raise OSError("it is the coordinator of another epoch")
         if self._host is None:
             self._host = ForkServerHost(self._program, welcome.nodes, SystemClock(), self._key)
-            self._host.prepare()
+            self._host.get_ready()
 
     def _serve(self, channel: AuthenticatedChannel) -> Ending | None:
         """Obey one coordinator; returns how the run ended, or nothing where the coordinator is gone."""
