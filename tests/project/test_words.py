@@ -115,16 +115,12 @@ NOT_YET: dict[str, tuple[str, ...]] = {
         "cluster",
         "engines",
         "training",
-        "transport",
     ),
     r"\[.told.\]|\.told\b|\btold(?: =|:|\[)|def told\b|\w_told\b": (
         "engines",
         "training",
     ),
-    r"\bway back\b": (
-        "training",
-        "transport",
-    ),
+    r"\bway back\b": ("training",),
 }
 """Patterns that a place still has: a folder of src/weft, `packages` or `pages`; to be empty."""
 

@@ -40,7 +40,7 @@ def test_metrics_are_prometheus_text() -> None:
 
 def test_a_capture_is_a_pcap_file_of_mrc_packets(tmp_path) -> None:
     file = tmp_path / "wire.pcap"
-    with two(64, capture_rows=100) as pair:
+    with two(64, capture_rows=100, authenticate=False) as pair:
         pair.send()
         count = write_pcap(pair.here, file)
     data = file.read_bytes()

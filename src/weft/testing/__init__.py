@@ -1,1 +1,1 @@
-"""Fakes that are shipped: an API server in process, simulated kubelets, and a real control plane on loopback."""
+"""Fakes that are shipped: an API server in process, simulated kubelets, a real control plane, a packet forger."""

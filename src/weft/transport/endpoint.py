@@ -33,17 +33,20 @@ from weft.mrc.rules.evs import Paths
 from weft.mrc.rules.receiver import start_receiver
 from weft.mrc.rules.sender import start_sender
 from weft.mrc.rules.settings import settings as mrc_settings
+from weft.mrc.wire.tags import SECRET_BYTES, expanded
 from weft.transport.memory import layout
 from weft.transport.memory.arithmetic import reduce_at
+from weft.transport.memory.keyed_hash import sip_at, sums_at
 from weft.transport.memory.layout import INDEX_BITS, EndpointState, make_state
 from weft.transport.memory.native import crc_at
 from weft.transport.memory.tables import SLOT, SLOTS, make_transfers
+from weft.transport.packets.authentication import INBOUND, OUTBOUND
 from weft.transport.packets.compiling import Pump, compiled_pump, one_at_a_time
 from weft.transport.packets.pump import pump
 from weft.transport.queue_pair import BROKEN, QueuePair
 from weft.transport.regions import Region, RegionTable, address_and_size
 from weft.transport.replay import PairStart, RecordedCalls
-from weft.transport.sockets import held, open_socket, packed, refuse_small_mtu
+from weft.transport.sockets import admit, held, open_socket, packed, refuse_small_mtu, source_of
 from weft.transport.underlay import Loopback, Place, Underlay
 
 LIVENESS_S = 3.0
@@ -65,8 +68,12 @@ _CHECK_EVERY_NS = 1_000_000_000
 class EndpointSettings:
     """How an endpoint runs, whatever its network."""
 
+    authenticate: bool = True
+    """Whether every packet carries tags that only the peer can make (`weft.mrc.wire.tags`), and all are looked at.
+
+    Without, whoever can send to the port can end a connection; for networks on which nobody else is."""
     check: bool = True
-    """Whether every packet carries an ICRC, and that of every packet is looked at."""
+    """Whether a packet without tags carries an ICRC, and that of every packet is looked at."""
     liveness_s: float = LIVENESS_S
     """Silence after which a peer that is waited for counts as gone, at least."""
     seed: int | None = None
@@ -107,6 +114,7 @@ class Endpoint:
             payload=self.underlay.payload,
         )
         self._socket = open_socket(self.underlay, port)
+        self._admitted: list[int] = []
         if self.underlay.window:
             room = held(self._socket)
             window = min(self.underlay.window, room, max(_WINDOW_LEAST, room // peers))
@@ -125,6 +133,8 @@ class Endpoint:
         if not self.settings.fast:
             at = layout.address_of(self.state.scratch)
             crc_at(at, 64, 0, self.state.scratch)
+            sip_at(at, at, 0)
+            sums_at(at, at, 0, at, at)
             reduce_at(0, at, at, 0)
         self._thread = threading.Thread(target=self._run, name="weft-wire", daemon=True)
         self._thread.start()
@@ -133,6 +143,7 @@ class Endpoint:
         hub, settings = self.state.hub[0], self.settings
         hub["socket"], hub["eventfd"] = self._socket.fileno(), self._event
         hub["base_ns"], hub["stride"], hub["check"] = time.monotonic_ns(), self.underlay.paths, int(settings.check)
+        hub["authenticate"] = int(settings.authenticate)
         hub["liveness_ps"] = round(max(settings.liveness_s, 0.0) * _PS)
         hub["journal_on"], hub["capture_on"] = int(settings.journal_rows > 0), int(settings.capture_rows > 0)
         hub["shim_word"] = self.seed.branch("shim").word() & _WORD_MASK
@@ -287,8 +298,14 @@ class Endpoint:
                 "planes": self.underlay.planes,
                 "payload": self.underlay.payload,
                 "check": int(self.state.hub[0]["check"]),
+                "authenticate": int(self.settings.authenticate),
                 "place": self.underlay.place(self.port),
             }
+            if self.settings.authenticate:
+                # Whoever is given the card, and nobody else, can speak on this queue pair.
+                secret = secrets.token_bytes(SECRET_BYTES)
+                card["secret"] = secret.hex()
+                self.state.keys[index, INBOUND] = np.frombuffer(expanded(secret), np.int64)
             if engine:
                 size = SLOTS * SLOT
                 inbox = self.register_at(
@@ -300,9 +317,10 @@ class Endpoint:
 
     def start_pair(self, pair: QueuePair, card: Mapping[str, Any]) -> None:
         """Make a queue pair ready for packets from the peer that gave `card`."""
-        for key in ("planes", "payload", "check"):
-            if card[key] != pair.card[key]:
-                raise UsageError(f"{pair.name} has {key} = {card[key]}, this endpoint {pair.card[key]}; use the same")
+        for key in ("planes", "payload", "check", "authenticate"):
+            if card.get(key) != pair.card[key]:
+                found = card.get(key, "nothing")
+                raise UsageError(f"{pair.name} has {key} = {found}, this endpoint {pair.card[key]}; use the same")
         place: Place = card["place"]
         refuse_small_mtu(self.underlay, pair.name, self.underlay.address(place, 0))
         index, state, paths = pair.index, self.state, self.underlay.paths
@@ -320,6 +338,12 @@ class Endpoint:
                 state.name_bytes[index] = len(name)
         peer = state.peers[index]
         peer["remote"] = card["number"]
+        port = int(place["port"])
+        peer["source"], peer["source_mask"] = source_of(self.underlay.family, self.underlay.source(place), port)
+        if self.settings.authenticate:
+            state.keys[index, OUTBOUND] = np.frombuffer(expanded(bytes.fromhex(card["secret"])), np.int64)
+        self._admitted.append(port)
+        admit(self._socket, self._admitted)
         peer["heard_ps"] = (time.monotonic_ns() - int(state.hub[0]["base_ns"])) * 1000
         peer["deadline_ps"] = peer["heard_ps"]
         if peer["engine"]:

@@ -1,8 +1,11 @@
 """The socket of an endpoint: opened with what suits it or refused in one sentence; addresses as the kernel has them."""
 
 import contextlib
+import ctypes
 import errno
 import socket
+import struct
+from collections.abc import Sequence
 from typing import Any
 
 from weft.core.errors import FailedError, UsageError
@@ -14,6 +17,10 @@ _OVERHEAD_MOST = 128
 _UDP_NO_CHECK6_TX, _UDP_NO_CHECK6_RX = 101, 102
 _IP_MTU_DISCOVER, _IP_MTU, _IPV6_MTU_DISCOVER, _IPV6_MTU, _DISCOVER_DO = 10, 14, 23, 24, 2
 _SO_RCVBUFFORCE = 33
+_SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
+_MOST_FILTERED = 256
+_LOAD_HALF, _SKIP_UNLESS, _RETURN = 0x28, 0x15, 0x06
+_ALL_BYTES = 0xFFFFFFFF
 
 
 def packed(family: int, address: tuple[Any, ...]) -> bytes:
@@ -49,6 +56,38 @@ def open_socket(underlay: Underlay, port: int) -> socket.socket:
             raise UsageError(f"UDP port {port} may not be bound: {error.strerror}; choose one above 1023") from None
         raise FailedError(f"no socket can be opened: {error.strerror}") from None
     return sock
+
+
+def source_of(family: int, address: tuple[Any, ...] | None, port: int) -> tuple[int, int]:
+    """Return the first word of the address that a peer's packets come from, and which of its bits are known.
+
+    Family and port always are. Of IPv4's address, which is in that word, the network is where it is given.
+    """
+    name = packed(family, address or ("0.0.0.0" if family == socket.AF_INET else "::", port, 0, 0))  # noqa: S104
+    mask = b"\xff" * (5 if address and family == socket.AF_INET else 4)
+    known = int.from_bytes(mask, "little")
+    return int.from_bytes(name[:8], "little") & known, known
+
+
+def admit(sock: socket.socket, ports: Sequence[int]) -> None:
+    """Let the kernel drop what does not come from one of `ports`, before it takes room from what does.
+
+    The thread looks at every packet's source again: where there are too many ports, or no filters, that is enough.
+    """
+    if len(ports) > _MOST_FILTERED:
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
+        return
+    # A filter of a UDP socket sees the UDP header first, and in it the source port.
+    program = [struct.pack("HBBI", _LOAD_HALF, 0, 0, 0)]
+    for port in sorted(set(ports)):
+        program += [struct.pack("HBBI", _SKIP_UNLESS, 0, 1, port), struct.pack("HBBI", _RETURN, 0, 0, _ALL_BYTES)]
+    program.append(struct.pack("HBBI", _RETURN, 0, 0, 0))
+    code = ctypes.create_string_buffer(b"".join(program))
+    with contextlib.suppress(OSError):
+        sock.setsockopt(
+            socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HxxxxxxP", len(program), ctypes.addressof(code))
+        )
 
 
 def held(sock: socket.socket) -> int:

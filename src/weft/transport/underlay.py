@@ -58,6 +58,10 @@ class Underlay(ABC):
     def address(self, place: Place, ev: int) -> Address:
         """Return where packets on `ev` to a peer at `place` are sent."""
 
+    def source(self, place: Place) -> Address | None:
+        """Return an address of the network that packets of a peer at `place` come from, where that is known."""
+        del place
+
     def inside(self) -> AbstractContextManager[None]:
         """Return where sockets are to be made: they belong to the network of whoever makes them; here, right here."""
         return nullcontext()
@@ -150,6 +154,10 @@ class Loopback(Underlay):
     @override
     def address(self, place: Place, ev: int) -> Address:
         return (f"127.0.0.{1 + ev // self.paths}", int(place["port"]))
+
+    @override
+    def source(self, place: Place) -> Address:
+        return self.address(place, 0)
 
 
 def _nowhere(place: Place, ev: int) -> str:

@@ -262,19 +262,19 @@ def _header_bytes(opcode: int, timestamped: int) -> int:
 @rule
 def read_packet(data: ByteArray, start: int, end: int, trimmed: bool, view: ViewRow) -> int:
     """Check the packet in bytes `start` to `end` - 1, fill `view` and return FINE, or say what is wrong with it."""
-    wrong = packet_shape(data, start, end, trimmed)
+    body_end = end if trimmed else end - ICRC_BYTES
+    wrong = packet_shape(data, start, body_end, trimmed)
     if wrong != FINE:
         return wrong
-    body_end = end if trimmed else end - ICRC_BYTES
     if not trimmed and icrc_over(data, start, body_end) != read_check(data, body_end):
         return WRONG_CHECK
     return read_headers(data, start, body_end, trimmed, view)
 
 
 @rule
-def packet_shape(data: ByteArray, start: int, end: int, trimmed: bool) -> int:
-    """Return FINE where a packet is long enough for what its opcode asks for, else what is wrong."""
-    if end - start < _BTH:
+def packet_shape(data: ByteArray, start: int, body_end: int, trimmed: bool) -> int:
+    """Return FINE where a packet up to the end of its body is long enough for its opcode, else what is wrong."""
+    if body_end - start < _BTH:
         return TOO_SHORT
     opcode = byte_at(data, start)
     if byte_at(data, start + _VERSION_AT) & 0xF:
@@ -283,7 +283,6 @@ def packet_shape(data: ByteArray, start: int, end: int, trimmed: bool) -> int:
     # A switch trims data only: a short control packet is damaged.
     if size < 0 or (trimmed and opcode > ONLY_IMMEDIATE):
         return UNKNOWN_OPCODE
-    body_end = end if trimmed else end - ICRC_BYTES
     return TOO_SHORT if body_end < start + _BTH + size else FINE
 
 

@@ -12,6 +12,8 @@ import numpy as np
 
 from weft.mrc.columns import NEVER, REPLY, SEND, Receiver, Sender, make_receiver, make_sender
 from weft.mrc.wire.inplace import VIEW
+from weft.mrc.wire.tags import KEY_BYTES
+from weft.transport.memory.keyed_hash import TAIL_BYTES
 from weft.transport.memory.native import CRC_SCRATCH
 from weft.transport.memory.tables import Transfers
 
@@ -26,6 +28,12 @@ INDEX_MASK = (1 << INDEX_BITS) - 1
 REGIONS = 1 << INDEX_BITS
 PLANES_MOST = 16
 GAP_BUCKETS = 64
+KEY_WORDS = KEY_BYTES // 8
+"""Of the keys of one direction."""
+REPLAY_WORDS = 513
+"""Words of 32 bits in which a queue pair notes which of the last 16,384 packets came."""
+TAG_TAIL_AT = 64
+"""Word from which `tag_words` has room for the tail of a payload; what is hashed stands before it."""
 
 SENT, IMMEDIATE, FAILED, PROGRAM_DONE = 1, 2, 3, 4
 """Kinds of rows in `events`: a write is acknowledged, an immediate came, a queue pair ended, a program ended."""
@@ -39,13 +47,14 @@ COUNTERS = (
     *("packets_in", "packets_out", "bytes_in", "bytes_out", "batches_in", "batches_out", "wakes"),
     *MALFORMED,
     *("wrong_key", "out_of_bounds", "replayed", "no_queue_pair", "wrong_ev", "refused"),
+    *("wrong_source", "wrong_tag", "stale"),
     *("shim_out", "shim_in", "send_errors", "last_errno", "sends_blocked"),
 )
 HUB = np.dtype(
     [
         (name, "i8")
         for name in (
-            *("socket", "eventfd", "base_ns", "stride", "check", "slot_bytes", "queue_pairs", "stop"),
+            *("socket", "eventfd", "base_ns", "stride", "check", "authenticate", "slot_bytes", "queue_pairs", "stop"),
             *("first", "staged", "blocked", "turn", "asleep", "spin_ns", "crowded_ns"),
             *("taken", "posted", "events_head", "events_tail"),
             *("cut", "shim_word", "shim_draws", "shim_on"),
@@ -76,6 +85,8 @@ PEER = np.dtype(
                 "far_key",
             ),
             *("rank",),
+            # Where its packets come from, as the first word of a socket address; packets signed for it, newest taken.
+            *("source", "source_mask", "signed", "newest"),
         )
     ]
 )
@@ -126,6 +137,15 @@ class EndpointState(NamedTuple):
     rx_iov: np.ndarray
     rx_msg: np.ndarray
     rx_at: np.ndarray
+    rx_names: np.ndarray
+    """Where the packets of the receive ring came from, as words of socket addresses."""
+    keys: np.ndarray
+    """Keys of every queue pair, for what comes and for what goes (`weft.mrc.wire.tags`)."""
+    replay: np.ndarray
+    """Which packets of every queue pair came lately."""
+    tag_words: np.ndarray
+    tag_bytes: np.ndarray
+    """What a tag is being made of: the same memory twice."""
     scratch: np.ndarray
     clock: np.ndarray
     polls: np.ndarray
@@ -153,7 +173,7 @@ def make_state(
     """Return the columns of an endpoint with room for `queue_pairs`, all zero, its rings wired up."""
     row = params[0]
     evs, messages = int(row["evs"]), int(row["message_mask"]) + 1
-    slot = -(-(PREFIX + 64 + int(row["payload"]) + 8) // 4096) * 4096
+    slot = -(-(PREFIX + 64 + int(row["payload"]) + 32) // 4096) * 4096
     heads = np.zeros(TX_SLOTS * HEAD_BYTES, np.uint8)
     tx_iov, tx_msg = np.zeros((TX_SLOTS, 3, 2), np.int64), np.zeros((TX_SLOTS, 8), np.int64)
     rx, rx_iov, rx_msg = np.zeros(RX_SLOTS * slot, np.uint8), np.zeros((RX_SLOTS, 2), np.int64), np.zeros(
@@ -169,6 +189,9 @@ def make_state(
     rx_iov[:, 1] = slot
     rx_msg[:, 2] = address_of(rx_iov) + np.arange(RX_SLOTS) * 16
     rx_msg[:, 3] = 1
+    rx_names, tag_words = np.zeros((RX_SLOTS, 4), np.int64), np.zeros(TAG_TAIL_AT + TAIL_BYTES // 8, np.int64)
+    rx_msg[:, 0] = address_of(rx_names) + np.arange(RX_SLOTS) * NAME_BYTES
+    rx_msg[:, 1] = NAME_BYTES
     at = np.array([address_of(one) for one in (heads, tx_iov, tx_msg, names, polls, clock)], np.int64)
     hub = np.zeros(1, HUB)
     hub["slot_bytes"], hub["queue_pairs"], hub["shim_word"] = slot, queue_pairs, 1
@@ -181,6 +204,8 @@ def make_state(
         gaps=np.zeros((queue_pairs, GAP_BUCKETS), np.int64),
         heads=heads, tx_iov=tx_iov, tx_msg=tx_msg, tx_at=at, rx=rx, rx_iov=rx_iov, rx_msg=rx_msg,
         rx_at=np.array([address_of(rx), address_of(rx_msg), address_of(rx_iov)], np.int64),
+        rx_names=rx_names, keys=np.zeros((queue_pairs, 2, KEY_WORDS), np.int64),
+        replay=np.zeros((queue_pairs, REPLAY_WORDS), np.int64), tag_words=tag_words, tag_bytes=tag_words.view(np.uint8),
         scratch=np.zeros(CRC_SCRATCH, np.uint8), clock=clock, polls=polls,
         out=np.zeros(1, SEND), reply=np.zeros(1, REPLY), seen=np.zeros(1, VIEW),
         commands=np.zeros((COMMANDS, 8), np.int64), events=np.zeros((EVENTS, 5), np.int64),

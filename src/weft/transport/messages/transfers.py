@@ -361,7 +361,7 @@ def run_transfers(state: EndpointState, now_ps: int) -> int:
 
 @rule
 def _send_grants(state: EndpointState, now_ps: int) -> int:
-    """Tell the peers of long receives where their messages go; return how many were told."""
+    """Tell the peers of long receives where their messages go; return how many went."""
     _apart()
     went = 0
     left = state.transfers.at[tables.N_RECEIVES]

@@ -1,9 +1,9 @@
 """What comes to an endpoint: packets are received many at a time, checked, and given to the protocol's rules.
 
-A packet changes nothing before it has shown that it is whole, that it is for an open queue pair, and, where it carries
-data, that its key opens a region which holds all of its bytes. What fails is counted by its reason and dropped; so is
-what came before. Payload goes from the receive ring to its place in one copy while it is still in the cache; where that
-place adds, the sum is made in the same pass.
+A packet changes nothing before it has shown that it is whole, that it is for an open queue pair and comes from its peer
+for the first time, and, where it carries data, that its key opens a region which holds all of its bytes. What fails is
+counted by its reason and dropped. Payload goes from the receive ring to its place in one copy while it is still in the
+cache; where that place adds, the sum is made in the same pass.
 """
 
 import numpy as np
@@ -26,6 +26,7 @@ from weft.transport.memory.journal import note
 from weft.transport.memory.layout import EndpointState
 from weft.transport.messages.transfers import take_word
 from weft.transport.packets import departures
+from weft.transport.packets.authentication import CHANGEABLE, HEADER_TRAILER_BYTES, is_proved, trailer_bytes
 from weft.transport.packets.departures import Frame, capture, send_answer, send_reply, shim_loses
 
 _apart, _crc_at, _move, _recvmmsg = native.apart, native.crc_at, native.move, native.recvmmsg
@@ -75,35 +76,59 @@ def _count_wrong(hub: np.void, wrong: int) -> None:
 
 
 @rule
+def _wrong_check(state: EndpointState, base: int, size: int) -> bool:
+    """Return whether the ICRC of the datagram of `size` bytes at `base` does not fit it."""
+    data = state.rx
+    # Switches may have changed this byte, so the check was made as if it were all ones; then it is put back.
+    kept = data[base + CHANGEABLE]
+    data[base + CHANGEABLE] = 0xFF
+    found = _crc_at(state.rx_at[0] + base, size - ICRC_BYTES, ICRC_START, state.scratch)
+    data[base + CHANGEABLE] = kept
+    return found != read_check(data, base + size - ICRC_BYTES)
+
+
+@rule
+def _read(state: EndpointState, base: int, size: int) -> int:
+    """Read the headers of the datagram of `size` bytes at `base`; return FINE or what is wrong."""
+    hub = state.hub[0]
+    data = state.rx
+    start = base + layout.PREFIX
+    trailer = ICRC_BYTES
+    if hub["authenticate"]:
+        trailer = trailer_bytes(1 if data[start] <= opcodes.ONLY_IMMEDIATE else 0)
+    body_end = base + size - trailer
+    wrong = packet_shape(data, start, body_end, False)
+    if wrong == inplace.FINE and hub["check"] and not hub["authenticate"] and _wrong_check(state, base, size):
+        wrong = inplace.WRONG_CHECK
+    return read_headers(data, start, body_end, False, state.seen[0]) if wrong == inplace.FINE else wrong
+
+
+@rule
 def take_packet(state: EndpointState, base: int, size: int, now_ps: int) -> None:
     """Take in the datagram of `size` bytes at `base` in the receive ring."""
     _apart()
     hub = state.hub[0]
-    data = state.rx
-    start, end = base + layout.PREFIX, base + size
+    data, view = state.rx, state.seen[0]
     hub["packets_in"] += 1
     hub["bytes_in"] += size
-    wrong = packet_shape(data, start, end, False)
-    if wrong == inplace.FINE and hub["check"]:
-        # Switches may have changed this byte, so the check was made as if it were all ones; then it is put back.
-        kept = data[base + departures.CHANGEABLE]
-        data[base + departures.CHANGEABLE] = 0xFF
-        if _crc_at(state.rx_at[0] + base, size - ICRC_BYTES, ICRC_START, state.scratch) != read_check(
-            data, end - ICRC_BYTES
-        ):
-            wrong = inplace.WRONG_CHECK
-        data[base + departures.CHANGEABLE] = kept
-    view = state.seen[0]
-    if wrong == inplace.FINE:
-        wrong = read_headers(data, start, end - ICRC_BYTES, False, view)
+    wrong = _read(state, base, size)
     if wrong != inplace.FINE:
         _count_wrong(hub, wrong)
         return
-    value = get32(data, base)
     pair = _queue_pair(state, data, base, view)
     if pair < 0:
         hub["no_queue_pair"] += 1
         return
+    peer = state.peers[pair]
+    if state.rx_names[base // hub["slot_bytes"], 0] & peer["source_mask"] != peer["source"]:
+        hub["wrong_source"] += 1
+        return
+    if hub["authenticate"]:
+        length = view["length"] if view["opcode"] <= opcodes.ONLY_IMMEDIATE else 0
+        if not is_proved(state, pair, base, view["payload_at"], length):
+            return
+        view["payload_at"] += HEADER_TRAILER_BYTES
+    value = get32(data, base)
     stride = hub["stride"]
     if value >= stride * state.sender.params[0]["planes"]:
         hub["wrong_ev"] += 1

@@ -13,7 +13,7 @@ from weft.mrc.rules.control import next_control, next_deadline, on_timer
 from weft.mrc.rules.numbers import draw
 from weft.mrc.rules.reverse import RECENT_ROUND_TRIPS, next_reverse_probe, reverse_ev
 from weft.mrc.rules.sender import next_data
-from weft.mrc.wire.icrc import ICRC_START
+from weft.mrc.wire.icrc import ICRC_BYTES, ICRC_START
 from weft.mrc.wire.inplace import (
     EndpointResponse,
     pack_data,
@@ -28,6 +28,7 @@ from weft.mrc.wire.packets import OPERATION_EV_PROBE, OPERATION_PORT_STATUS
 from weft.transport.memory import journal, layout, native
 from weft.transport.memory.journal import note
 from weft.transport.memory.layout import EndpointState
+from weft.transport.packets.authentication import CHANGEABLE, sign, trailer_bytes
 
 _crc_at, _move, _sendmmsg, _errno = native.crc_at, native.move, native.sendmmsg, native.errno
 _apart = native.apart
@@ -38,8 +39,6 @@ DONT_WAIT = 0x40
 _MESSAGE_BYTES = 64
 """Size of the kernel's `mmsghdr`."""
 _MILLION = 1_000_000
-CHANGEABLE = layout.PREFIX + 4
-"""The byte that switches may change on the way; the ICRC is computed as if it were all ones."""
 _STAMP_SHIFT = 17
 """Timestamps count 131 ns: the specification's 128 ns, near enough for what they are read for."""
 REVERSE_EVERY_PS = 1_000_000_000
@@ -158,8 +157,25 @@ def capture(state: EndpointState, pair: int, frame: Frame, now_ps: int) -> None:
 
 
 @rule
+def _check(state: EndpointState, packet: OutgoingPacket) -> None:
+    """Add the ICRC to a packet, or zeros where there is none: behind its headers, or where its trailer goes."""
+    base = packet.slot * layout.HEAD_BYTES
+    check_at = base + layout.TRAILER_AT if packet.length > 0 else packet.end
+    check = 0
+    if state.hub[0]["check"]:
+        state.heads[base + CHANGEABLE] = 0xFF
+        check = _crc_at(state.tx_at[0] + base, packet.end - base, ICRC_START, state.scratch)
+        state.heads[base + CHANGEABLE] = 0
+        if packet.length > 0:
+            # The payload is not copied: the check runs on over it where it lies, and the kernel gathers the pieces.
+            check = _crc_at(packet.payload, packet.length, check, state.scratch)
+    for at in range(ICRC_BYTES):
+        state.heads[check_at + at] = (check >> (8 * at)) & 0xFF
+
+
+@rule
 def launch(state: EndpointState, pair: int, packet: OutgoingPacket, now_ps: int) -> None:
-    """Give a packet its EV, its check and its address, and queue it."""
+    """Give a packet its EV, its tags or check and its address, and queue it."""
     _apart()
     hub = state.hub[0]
     ev = state.sender.evs[pair, packet.path]
@@ -167,18 +183,15 @@ def launch(state: EndpointState, pair: int, packet: OutgoingPacket, now_ps: int)
     heads = state.heads
     put32(heads, base, ev["value"])
     size = packet.end - base
-    check_at = base + layout.TRAILER_AT if packet.length > 0 else packet.end
-    check = 0
-    if hub["check"]:
-        heads[base + CHANGEABLE] = 0xFF
-        check = _crc_at(state.tx_at[0] + base, size, ICRC_START, state.scratch)
-        heads[base + CHANGEABLE] = 0
-        if packet.length > 0:
-            # The payload is not copied: the check runs on over it where it lies, and the kernel gathers the pieces.
-            check = _crc_at(packet.payload, packet.length, check, state.scratch)
-    for at in range(4):
-        heads[check_at + at] = (check >> (8 * at)) & 0xFF
-    total = size + packet.length + 4
+    # A tag proves more than an ICRC does and takes its place.
+    trailer = ICRC_BYTES
+    if hub["authenticate"]:
+        end = sign(state, pair, (base, packet.end), packet.payload, packet.length)
+        trailer = trailer_bytes(packet.length) - (end - packet.end)
+        size = end - base
+    else:
+        _check(state, packet)
+    total = size + packet.length + trailer
     if hub["capture_on"]:
         capture(state, pair, Frame(OUTWARD, ev["value"], state.tx_at[0] + base, size, total), now_ps)
     if shim_loses(state, ev["plane"]):
@@ -191,10 +204,11 @@ def launch(state: EndpointState, pair: int, packet: OutgoingPacket, now_ps: int)
         iov[0, 1] = size
         iov[1, 0] = packet.payload
         iov[1, 1] = packet.length
+        iov[2, 1] = trailer
         message[3] = 3
     else:
         # Without payload the check follows the headers in the ring, and one piece is the whole packet.
-        iov[0, 1] = size + 4
+        iov[0, 1] = size + trailer
         message[3] = 1
     # Counted last: until here the place in the ring is free, so a packet that the shim loses takes none.
     hub["staged"] += 1

@@ -1,4 +1,4 @@
-"""Tensors as the engine takes them: flat, in one piece, of a type that it can add; and the way back.
+"""Tensors as the engine takes them: flat, in one piece, of a type that it can add; and as they were.
 
 The engine adds float32, float64, int32, int64 and uint8. Sixteen-bit floats are added as float32 and rounded once in
 the end; short integers as int32; bool as uint8; complex numbers as pairs. Nothing here talks to anybody.
