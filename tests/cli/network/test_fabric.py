@@ -1,5 +1,6 @@
 import json
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -159,3 +160,24 @@ def test_a_wrong_edge_list_is_refused(tmp_path, capsys):
     assert main(["fabric", "import", str(tmp_path / "none.csv")]) == 2
     assert main(["fabric", "import", str(tmp_path)]) == 2
     assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", ["cabling", "containerlab", "nccl-topology"])
+def test_other_tools_get_one_file_of_the_whole(form: str, capsys: pytest.CaptureFixture[str]):
+    status, out, _ = said(capsys, "fabric", "export", "laptop", "--format", form)
+    assert status == 0
+    assert out.endswith("\n")
+    assert said(capsys, "fabric", "export", "laptop", "--format", form, "--switch", "t0-p0-i0")[0] == 2
+
+
+@pytest.mark.parametrize("form", ["sonic", "frr"])
+def test_other_tools_get_a_file_for_each_switch(form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    folder = tmp_path / "switches"
+    assert said(capsys, "fabric", "export", "laptop", "--format", form, "--folder", str(folder))[0] == 0
+    assert len(list(folder.iterdir())) == 16
+    one = next(folder.glob("t0-p0-i0.*")).read_text()
+    assert said(capsys, "fabric", "export", "laptop", "--format", form, "--switch", "t0-p0-i0")[1] == one
+    for wrong in ((), ("--folder", str(folder)), ("--switch", "t9-p0-i0"), ("--folder", str(tmp_path / "a" / "b"))):
+        status, _, err = said(capsys, "fabric", "export", "laptop", "--format", form, *wrong)
+        assert status in (1, 2)
+        assert "Traceback" not in err

@@ -2,16 +2,16 @@
 
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 from cyclopts import Parameter
 
-from weft.cli.output import JsonFlag, SiteArgument, console, print_json, print_table, say
+from weft.cli.output import JsonFlag, SiteArgument, console, counting, print_json, print_table, say
 from weft.core.errors import FailedError, UsageError
 from weft.core.input_files import read_text
 from weft.core.provenance import provenance
-from weft.fabric import linux
+from weft.fabric import formats, linux
 from weft.fabric.addressing import srv6
 from weft.fabric.addressing.forwarding import ForwardingAction, ForwardingPlane
 from weft.fabric.addressing.srv6 import Addressing
@@ -21,6 +21,8 @@ from weft.fabric.graph.invariants import violations
 from weft.fabric.graph.shape import shape_of
 from weft.fabric.graph.topology import Topology, build
 from weft.specs import SiteSpec, load_site
+
+Format: TypeAlias = Literal["iproute2", "sonic", "frr", "cabling", "containerlab", "nccl-topology"]
 
 MOST_NAMESPACES = 200
 """Namespaces that one machine is asked for without --force."""
@@ -157,11 +159,17 @@ def export(
     *,
     prefix: Annotated[str, Parameter(help="Prefix of the namespaces' names, up to four letters.")] = "w",
     down_script: Annotated[bool, Parameter(negative="", help="Print the commands that remove it instead.")] = False,
+    form: Annotated[Format, Parameter(name="--format", help="Tool that is to read it.")] = "iproute2",
+    switch: Annotated[str | None, Parameter(help="Switch whose sonic or frr file to print, as t0-p0-i0.")] = None,
+    folder: Annotated[Path | None, Parameter(help="Write the sonic or frr file of every switch into FOLDER.")] = None,
     force: Annotated[bool, Parameter(negative="", help="Print it however large it is.")] = False,
     json: JsonFlag = False,
 ) -> None:
-    """Print a site's fabric as a shell script of Linux commands (iproute2): namespaces, veth links, SRv6 routes."""
+    """Print a site's fabric for another tool: Linux commands (iproute2), SONiC, FRR, cabling, containerlab, NCCL."""
     spec = load_site(site)
+    if form != "iproute2":
+        _print_format(spec, form, switch, folder)
+        return
     shape = shape_of(spec.fabric)
     needed = shape.hosts + shape.switches
     if needed > MOST_NAMESPACES and not force:
@@ -177,6 +185,44 @@ def export(
         return
     script = made.down_script() if down_script else made.up_script()
     console().out(script, end="", highlight=False)
+
+
+def _print_format(spec: SiteSpec, form: Format, switch: str | None, folder: Path | None) -> None:
+    """Print a fabric, or a switch of it, in another tool's form."""
+    per_switch = form in {"sonic", "frr"}
+    if (switch is not None or folder is not None) and not per_switch:
+        raise UsageError(f"--format {form} is one file for the whole fabric; leave --switch and --folder out")
+    if form == "nccl-topology":
+        console().out(formats.nccl_topology(spec), end="", highlight=False)
+        return
+    topology = build(spec.fabric)
+    plan = Addressing(shape_of(spec.fabric)).plan
+    if not per_switch:
+        text = formats.cabling(topology) if form == "cabling" else formats.containerlab(topology, spec.name)
+        console().out(text, end="", highlight=False)
+        return
+    if (switch is None) == (folder is None):
+        raise UsageError(
+            f"--format {form} is a file for each switch; name one with --switch, or a folder with --folder"
+        )
+    if switch is not None:
+        _, number = topology.names.find(switch, ("switch",))
+        node = topology.switch_node(number)
+        text = (formats.sonic if form == "sonic" else formats.frr)(topology, plan, node)
+        console().out(text, end="", highlight=False)
+        return
+    assert folder is not None
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"--folder {folder} exists and is not an empty folder; name a new one")
+    try:
+        folder.mkdir(exist_ok=True)
+        with counting("writing", len(topology.switches.tier)) as step:
+            for name, text in formats.of_switches(topology, plan, form):
+                (folder / name).write_text(text)
+                step()
+    except OSError as error:
+        raise FailedError(f"--folder {folder} cannot be written: {error.strerror}") from None
+    say(f"{len(topology.switches.tier):,} files in {folder}")
 
 
 def _nic(addressing: Addressing, text: str) -> int:
