@@ -27,7 +27,6 @@ import torch.distributed as dist
 from weft.core.errors import FailedError
 from weft.core.seeds import Seed
 from weft.specs.job import BatchSpec, DataSpec, GuardSpec, JobSpec, ModelSpec, PlanSpec
-from weft.training.checkpoint.state import make_optimizer_state
 from weft.training.launch.ranks import Ranks, Reporter
 from weft.training.model.optimizer import adamw
 from weft.training.parallel.apply import ParallelDecoder, parallelize
@@ -107,10 +106,22 @@ class Bench:
         for place, module in enumerate(linears):
             module.register_forward_hook(self._flip_output(place, len(linears)))
         self.run.attach(self.model, self.optimizer, overlap=False)
-        make_optimizer_state(self.optimizer)
+        self._make_optimizer_state()
         self._start = [tensor.clone() for tensor in self.tensors()]
         assert self.run.guard is not None
         self.run.guard.on_finding = self.found.extend
+
+    def _make_optimizer_state(self) -> None:
+        """Make the optimizer's tensors exist before the first trial: one step that changes no weight."""
+        rates = [group["lr"] for group in self.optimizer.param_groups]
+        for group in self.optimizer.param_groups:
+            group["lr"] = 0.0
+            for parameter in group["params"]:
+                parameter.grad = torch.zeros_like(parameter)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
 
     def _mine(self, place: str, *, in_leaf: bool = False) -> bool:
         trial = self.trial

@@ -11,6 +11,7 @@ from torch import nn
 
 import weft
 from weft.core.errors import FailedError, UsageError
+from weft.training.run_dir import RunRecord
 from weft.training.session import Session
 
 
@@ -63,7 +64,8 @@ def test_the_sum_is_the_mean_gradient_and_the_schedule_sets_the_rate(run: Sessio
         for parameter, gradient in zip(model.parameters(), wanted, strict=True):
             assert parameter.grad is not None
             torch.testing.assert_close(parameter.grad, gradient * clipped, rtol=1e-4, atol=1e-7)
-        assert optimizer.param_groups[0]["lr"] == step.learning_rate
+        # The job's schedule scales the group's own rate of 0.1; the job's is 0.01.
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * step.learning_rate / 0.01)
         optimizer.step()
         run.finish(step)
 
@@ -85,7 +87,8 @@ def test_a_parameter_without_a_gradient_counts_as_zero(run: Session):
 
 def test_a_checkpoint_that_cannot_be_written_is_told_and_ends_no_step(tmp_path: Path):
     told: list[Mapping[str, Any]] = []
-    run = weft.start(job_of(tmp_path, steps=2, checkpoint={"every": 1}), folder=tmp_path, on_step=told.append)
+    job = job_of(tmp_path, steps=2, checkpoint={"every": 1, "patience": "1 ms"})
+    run = weft.start(job, folder=tmp_path, on_step=told.append)
     (run.folder / "checkpoints").write_text("in the way")
     model, optimizer = attached(run)
     for step in run.steps():
@@ -96,10 +99,11 @@ def test_a_checkpoint_that_cannot_be_written_is_told_and_ends_no_step(tmp_path: 
         step.reduce()
         optimizer.step()
         run.finish(step)
-    with pytest.raises(FailedError, match="the checkpoint of step 2 was not written"):
+    with pytest.raises(FailedError, match=r"not finished: .*the checkpoint of step 2 was not written"):
         run.close()
+    assert RunRecord(run.folder).state() != "finished"
     assert [line["step"] for line in told if "step" in line] == [1, 2]
-    assert ["step 1 was not written" in line["problem"] for line in told if "problem" in line] == [True]
+    assert ["step 1 was not written" in line["problem"] for line in told if "problem" in line] == [True, False]
 
 
 def test_a_finished_run_that_is_resumed_says_the_same_again(tmp_path: Path):

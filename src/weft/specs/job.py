@@ -230,6 +230,8 @@ class CheckpointSpec(Spec):
     """Steps between checkpoints; 0 for none but the last."""
     keep: Annotated[int, Field(ge=1, le=1000)] = 2
     """Complete checkpoints that stay."""
+    patience: Duration = Picoseconds(30 * PICOSECONDS_PER_SECOND)
+    """How long the last checkpoint is tried again where it cannot be written; then the run fails."""
 
 
 class EvaluationSpec(Spec):

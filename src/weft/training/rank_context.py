@@ -13,7 +13,7 @@ from weft.specs import JobSpec
 from weft.training.data import BatchStream, open_corpus
 from weft.training.launch.process_group import shared
 from weft.training.metrics.exposed import record_waits_in
-from weft.training.metrics.ledger import Ledger
+from weft.training.metrics.ledger import Ledger, TimeClass
 from weft.training.parallel import mesh as meshes
 from weft.training.parallel.auto_plan import automatic
 from weft.training.recovery import supervisor_link
@@ -49,6 +49,8 @@ class RankContext:
     def join(cls, job: JobSpec, folder: Path) -> "RankContext":
         """Set this rank up for `job`, with corpora kept below `folder`; all ranks call it together."""
         ledger, life = Ledger(SystemClock()), supervisor_link.current()
+        # Left when the session begins its first step.
+        ledger.enter(TimeClass.START_UP)
         record_waits_in(ledger)
         rank, ranks = dist.get_rank(), dist.get_world_size()
         plan = life.plan or (automatic(job, ranks) if job.plan == "auto" else job.plan)

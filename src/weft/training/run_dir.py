@@ -22,7 +22,7 @@ from weft.core.input_files import json_of, read_bytes
 from weft.core.provenance import digest, provenance
 from weft.core.toml import written
 from weft.specs import JobSpec
-from weft.training.checkpoint.manifest import CheckpointManifest, complete
+from weft.training.checkpoint.manifest import CheckpointManifest, broken, complete
 from weft.training.metrics.step_line import StepLine, finite
 
 State = Literal["running", "finished", "interrupted"]
@@ -57,21 +57,27 @@ class RunDir:
         self._files: dict[str, int] = {}
 
     @classmethod
-    def start(cls, root: Path, job: JobSpec) -> Self:
-        """Make the next folder for `job` below `root` and hold it."""
+    def start(cls, root: Path, job: JobSpec, corpus: str | None = None) -> Self:
+        """Make the next folder for `job` below `root` and hold it; `corpus` is the digest of what it learns from."""
         folder = _new_folder(root, job.name)
         run = cls(folder, _lock(folder))
         asked = job.as_written()
         run.write(JOB, written(asked) + "\n")
-        made = {**provenance(asked, job.seed).as_json(), "identity": digest(identity(job))}
+        made = {**provenance(asked, job.seed).as_json(), "identity": digest(identity(job)), "corpus": corpus}
         run.write(PROVENANCE, json.dumps(made, indent=2) + "\n")
         return run
 
     @classmethod
-    def resume(cls, folder: Path, job: JobSpec) -> Self:
-        """Hold an existing folder again, after making sure that it belongs to `job`."""
+    def resume(cls, folder: Path, job: JobSpec, corpus: str | None = None) -> Self:
+        """Hold an existing folder again, after making sure that it belongs to `job` and learns from the same data."""
         record = RunRecord(folder)
         check_same_job(record, job)
+        before = record.provenance().get("corpus")
+        if corpus is not None and before is not None and before != corpus:
+            raise UsageError(
+                f"the corpus {job.data.corpus!r} has changed since {folder} was begun ({corpus}, then {before}),"
+                " so the run cannot go on exactly; put the data back, or start a new run without --resume"
+            )
         run = cls(folder, _lock(folder))
         try:
             (folder / RESULT).unlink(missing_ok=True)
@@ -92,6 +98,7 @@ class RunDir:
     def cut_after(self, step: int) -> dict[str, float]:
         """Forget every line of a later step; notes and returns the seconds by class that were spent on them in vain."""
         lost: dict[str, float] = {}
+        joules = 0.0
         for name in (METRICS, EVALUATIONS):
             path = self.folder / name
             if not path.exists():
@@ -102,9 +109,10 @@ class RunDir:
                     keep = end
                 elif name == METRICS:
                     _add(lost, line["seconds"])
+                    joules += line.get("energy_j", 0.0)
             os.truncate(path, keep)
         if lost:
-            self.session({"cut_after": step, "lost": lost})
+            self.session({"cut_after": step, "lost": lost, "energy_j": joules})
         return lost
 
     def step(self, line: StepLine) -> None:
@@ -252,6 +260,27 @@ class RunRecord:
         _add(spent, _spent_on_steps(lines, begun, None))
         return spent
 
+    def energy_j(self) -> float:
+        """Return the energy of all sessions in joules: of those that were killed, what their steps have noted."""
+        spent, open_j, begun = 0.0, 0.0, None
+        lines = self.steps()
+
+        def of_steps(until: int | None) -> float:
+            taken = (line for line in lines if begun is not None and line["step"] > begun)
+            return sum(line.get("energy_j", 0.0) for line in taken if until is None or line["step"] <= until)
+
+        for note in self.sessions():
+            joules = note.get("energy_j") or 0.0
+            if "begins_at" in note:
+                spent += open_j + of_steps(note["begins_at"])
+                open_j, begun = joules, note["begins_at"]
+            elif "ends_at" in note:
+                # What the session has measured as a whole has its steps in it.
+                spent, open_j, begun = spent + joules, 0.0, None
+            else:
+                spent += joules
+        return spent + open_j + of_steps(None)
+
     def _read(self, name: str) -> list[dict[str, Any]]:
         path = self.folder / name
         return [line for line, _ in _lines(path)] if path.exists() else []
@@ -271,6 +300,13 @@ def records(root: Path) -> list[RunRecord]:
     if not root.is_dir():
         raise UsageError(f"there is no folder {root}; name the folder of runs with --folder, or train something first")
     return [RunRecord(path) for path in sorted(root.iterdir(), key=_by_number) if (path / JOB).is_file()]
+
+
+def stored_before(folder: Path) -> bool:
+    """Return whether a run has ever completed a checkpoint, as far as anything of it, or a note about it, is left."""
+    checkpoints = folder / CHECKPOINTS
+    notes = _lines(folder / SESSIONS) if (folder / SESSIONS).exists() else []
+    return bool(complete(checkpoints) or broken(checkpoints)) or any("stored" in note for note, _ in notes)
 
 
 def find(root: Path, reference: str) -> RunRecord:

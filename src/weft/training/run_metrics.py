@@ -3,6 +3,7 @@
 Rank 0 writes; the others take part in the sums over ranks.
 """
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from weft.core.errors import FailedError
 from weft.core.units import PICOSECONDS_PER_SECOND, FlopsPerSecond, Picoseconds
 from weft.training import run_dir
 from weft.training.launch.process_group import shared
@@ -40,6 +42,7 @@ class RunMetrics:
         self.peak = self._measure_peak()
         """Arithmetic that this rank could do at most."""
         self._energy = EnergyMeter() if context.rank == 0 else None
+        self._lap = EnergyMeter() if context.rank == 0 else None
         self.flops_per_token = 0.0
         """Operations for one token, for MFU; known as soon as a model is attached."""
 
@@ -50,7 +53,9 @@ class RunMetrics:
         there = None if newest is None else newest.folder
         if life.folder is not None:
             there = Path(life.folder)
-        self._dir = run_dir.RunDir.start(root, job) if there is None else run_dir.RunDir.resume(there, job)
+        corpus = self._context.stream.corpus.manifest.digest
+        take = run_dir.RunDir.start if there is None else run_dir.RunDir.resume
+        self._dir = take(root if there is None else there, job, corpus)
         life.opened(str(self._dir.folder))
         return self._dir.folder
 
@@ -80,10 +85,16 @@ class RunMetrics:
 
     def begin_session(self, done: int) -> None:
         """Write down that work goes on after `done` steps."""
+        self._context.ledger.leave()
+        spent = self._joules(self._context.ledger.mark().seconds())
         if self._dir is not None:
             self._sinks = Sinks.open(self.folder, done or None, self.problem)
             plan = self._context.mesh.plan.as_written()
-            self._dir.session({"begins_at": done, "ranks": self._context.ranks, "plan": plan})
+            self._dir.session({"begins_at": done, "ranks": self._context.ranks, "plan": plan, "energy_j": spent})
+
+    def _joules(self, seconds: Mapping[str, float]) -> float | None:
+        """Return the energy since the last call, in which the average rank spent `seconds`; nothing but on rank 0."""
+        return None if self._lap is None else self._spent(self._lap.lap(), seconds).joules
 
     def step(self, step: Step, weights_digest: str | None) -> None:
         """Write the step's line: seconds of the average rank, whose sum is the step's wall time."""
@@ -93,8 +104,9 @@ class RunMetrics:
             seconds = {TimeClass.REDO.value: sum(seconds.values())}
         tokens = context.job.batch.sequences * context.job.batch.length
         line = StepLine(
-            done, step.loss, step.gradient_norm, step.learning_rate, tokens, seconds, weights_digest=weights_digest
-        )
+            done, step.loss, step.gradient_norm, step.learning_rate, tokens, seconds, weights_digest=weights_digest,
+            energy_j=self._joules(seconds),
+        )  # fmt: skip
         if self._dir is not None:
             self._dir.step(line)
         if self._sinks is not None:
@@ -115,14 +127,21 @@ class RunMetrics:
         if self._dir is not None:
             self._dir.sync()
 
-    def close(self, done: int, weights_digest: str) -> dict[str, Any]:
+    def stored(self, step: int) -> None:
+        """Note outside the checkpoints' folder that there was one: should it be lost, nobody starts over unasked."""
+        if self._dir is not None:
+            # The checkpoint is there, whether or not a note about it can be written.
+            with contextlib.suppress(FailedError):
+                self._dir.session({"stored": step})
+
+    def close(self, done: int, weights_digest: str, *, finished: bool) -> dict[str, Any]:
         """Write the result and let go of the folder; returns it on rank 0, nothing elsewhere."""
         seconds = self._mean_seconds(self._context.ledger.total().seconds())
         if self._dir is None or self._energy is None:
             return {}
-        energy = self._spent(self._energy, seconds)
+        energy = self._spent(self._energy.lap(), seconds)
         self._dir.session({"ends_at": done, "seconds": seconds, "energy_j": energy.joules})
-        result = self._result(done, weights_digest, energy)
+        result = self._result(done, weights_digest, energy, finished=finished)
         self._dir.finish(result)
         if self._sinks is not None:
             self._sinks.close()
@@ -139,14 +158,14 @@ class RunMetrics:
     def _mfu(self, tokens_per_s: float) -> float:
         return mfu(self.flops_per_token, tokens_per_s, self.peak, self._context.ranks)
 
-    def _spent(self, meter: EnergyMeter, seconds: Mapping[str, float]) -> EnergyReport:
-        """Return the energy of this session: what counters say, and a guess for the processor where none does."""
+    def _spent(self, read: EnergyReport, seconds: Mapping[str, float]) -> EnergyReport:
+        """Return the energy of a span of time: what counters say, and a guess for the processor where none does."""
         busy = Picoseconds(int(sum(seconds.values()) * PICOSECONDS_PER_SECOND))
         cores = min(os.cpu_count() or 1, self._context.ranks)
         guess = estimate(f"{cores} cores", Picoseconds(busy * cores), CPU_CORE_MW, Picoseconds(0), CPU_CORE_MW)
-        return completed(meter.report(), guess, "rapl")
+        return completed(read, guess, "rapl")
 
-    def _result(self, done: int, weights_digest: str, energy: EnergyReport) -> dict[str, Any]:
+    def _result(self, done: int, weights_digest: str, energy: EnergyReport, *, finished: bool) -> dict[str, Any]:
         """Return what the run came to, over all its sessions."""
         record = run_dir.RunRecord(self.folder)
         lines = record.steps()
@@ -154,14 +173,14 @@ class RunMetrics:
         speed = sum(line["tokens"] for line in lines) / spent if spent else 0.0
         return {
             "run": self.folder.name,
-            "state": "finished" if done >= self._context.job.steps else "interrupted",
+            "state": "finished" if finished else "interrupted",
             "steps": done,
             "final_loss": lines[-1]["loss"] if lines else None,
             "weights_digest": weights_digest,
             "mfu": self._mfu(speed),
             "tokens_per_s": speed,
             "seconds": record.seconds(),
-            "energy_j": sum(note.get("energy_j", 0.0) for note in record.sessions()),
+            "energy_j": record.energy_j(),
             "energy": energy.as_json(),
             "eval": record.evaluations(),
         }

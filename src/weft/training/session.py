@@ -23,11 +23,11 @@ from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from weft.core.errors import UsageError
 from weft.specs import JobSpec, load_job
 from weft.training import run_dir
+from weft.training.checkpoint.state import HasState
 from weft.training.checkpoint.tensor_digests import joint_digest
 from weft.training.launch.process_group import join
 from weft.training.metrics.evaluation import Evaluations
@@ -43,7 +43,7 @@ from weft.training.rank_context import RankContext
 from weft.training.restore import SessionCheckpoints
 from weft.training.run_metrics import OnLine, RunMetrics
 from weft.training.sdc.guard import Guard
-from weft.training.step import Step
+from weft.training.step import Step, seed_all
 from weft.training.trained_model import TrainedModel
 
 _BALANCE_EVERY = 8
@@ -52,17 +52,22 @@ _DENSE_FLOPS = 6
 
 
 def start(
-    job: JobSpec | str, *, folder: Path | str = "runs", resume: bool = False, on_step: OnLine | None = None
-) -> "Session":
+    job: JobSpec | str, *, folder: Path | str = "runs", resume: bool = False, start_over: bool = False,
+    on_step: OnLine | None = None,
+) -> "Session":  # fmt: skip
     """Join the ranks and begin a run of `job` (a spec, a built-in name or a file), or go on with its newest one.
 
-    `on_step` is called on rank 0 with every line of the metrics. All ranks call this together.
+    Where that one has stored something and nothing of it can be restored exactly, this is refused unless it may
+    `start_over`. `on_step` is called on rank 0 with every line of the metrics. Random numbers are seeded, so that every
+    rank draws the same weights. All ranks call this together.
     """
     spec = load_job(job) if isinstance(job, str) else job
     made = join(spec.backend)
     try:
         context = RankContext.join(spec, Path(folder))
-        return Session(context, RunMetrics(context, Path(folder), on_step, resume=resume), owns_group=made)
+        seed_all(spec.seed)
+        metrics = RunMetrics(context, Path(folder), on_step or context.life.line, resume=resume)
+        return Session(context, metrics, owns_group=made, start_over=start_over)
     except BaseException:
         if made:
             dist.destroy_process_group()
@@ -72,7 +77,9 @@ def start(
 class Session:
     """One rank's side of a training."""
 
-    def __init__(self, context: RankContext, metrics: RunMetrics, *, owns_group: bool) -> None:
+    def __init__(
+        self, context: RankContext, metrics: RunMetrics, *, owns_group: bool, start_over: bool = False
+    ) -> None:
         """Take part; call `start` instead."""
         self.context, self.metrics = context, metrics
         self.job, self.rank, self.ranks = context.job, context.rank, context.ranks
@@ -85,12 +92,14 @@ class Session:
         """Steps that the training has behind it."""
         self.stragglers = Watcher()
         """Who holds the others up, replica by replica."""
-        self._checkpoints = SessionCheckpoints(context, self.folder / run_dir.CHECKPOINTS, metrics.problem)
+        self._checkpoints = SessionCheckpoints(
+            context, self.folder / run_dir.CHECKPOINTS, metrics.problem, metrics.stored
+        )
         self._trained: TrainedModel | None = None
         self._split = MicroBatchSplit.even(self.mesh.layout, self.job.batch.sequences // self.job.batch.micro)
         self._replica_seconds: list[list[float]] = []
         self._stepped = False
-        self._owns_group = owns_group
+        self._owns_group, self._start_over = owns_group, start_over
 
     @property
     def guard(self) -> Guard | None:
@@ -114,22 +123,25 @@ class Session:
         return learning_rate(self.job.optimizer, step, self.job.steps)
 
     def attach(
-        self, model: nn.Module | ParallelModel, optimizer: Optimizer | None = None, *,
-        flops_per_token: float | None = None, overlap: bool = True, loss: Callable[[Tensor], Tensor] | None = None,
+        self, model: nn.Module | ParallelModel, *stateful: HasState | None, flops_per_token: float | None = None,
+        overlap: bool = True, loss: Callable[[Tensor], Tensor] | None = None, buffers: str = "broadcast",
     ) -> None:  # fmt: skip
-        """Look after `model`: sum its gradients, save it with its optimizer, and load the newest checkpoint if any.
+        """Look after `model`: sum its gradients, save it with all its state, and load the newest checkpoint if any.
 
+        `stateful` are its optimizers, and whatever else goes on changing and has a `state_dict`, such as schedulers.
+        `buffers` says whose count on several replicas: "broadcast", "synchronised" or "local" (`parallel.buffers`).
         A module of one's own is replicated over the data-parallel ranks; for the plan's other axes give a
         `ParallelModel`. Its MFU counts `flops_per_token`, or six for each parameter where that is not known.
         `overlap = False` sends gradients only after backward, to see what that costs. `loss` gives the mean loss of a
         micro-batch's tokens, for guards that compute it again.
         """
-        trained = self._trained = TrainedModel(self.context, model, optimizer, loss, overlap=overlap)
+        given = [one for one in stateful if one is not None]
+        trained = self._trained = TrainedModel(self.context, model, given, loss, overlap=overlap, buffers=buffers)
         self.metrics.flops_per_token = (
             flops_per_token or trained.model.flops_per_token() or float(_DENSE_FLOPS * trained.elements)
         )
         self.life.watch(trained.model.stages, trained.named())
-        self.done = self._checkpoints.restore(trained, self.metrics.cut_after)
+        self.done = self._checkpoints.restore(trained, self.metrics.cut_after, start_over=self._start_over)
         self.metrics.begin_session(self.done)
 
     def named(self) -> list[tuple[str, nn.Parameter]]:
@@ -187,6 +199,7 @@ class Session:
         if not step.reduced:
             raise UsageError(f"step {step.number} was not reduced; call step.reduce() before the optimizer's step")
         trained = self.trained
+        trained.buffers.end(step.split)
         self.life.updated(trained.state)
         self.done, self._stepped = step.number + 1, True
         last = self.done == self.job.steps or step.stop
@@ -215,6 +228,9 @@ class Session:
         found = self.stragglers.step(step.replica_seconds, [len(rounds) for rounds in step.split.runs])
         if found.newly:
             self.metrics.problem(f"after step {self.done}, {found.told('replica')}")
+        if self.trained.buffers.width_counts:
+            # Which replica's buffers count must not depend on how fast replicas are.
+            return
         self._replica_seconds.append(step.replica_seconds)
         if len(self._replica_seconds) == _BALANCE_EVERY:
             medians = [sorted(column)[len(column) // 2] for column in zip(*self._replica_seconds, strict=True)]
@@ -225,6 +241,7 @@ class Session:
         self.life.phase("evaluation")
         with self.ledger.spending(TimeClass.EVALUATION):
             values = self.evaluations.run(self.trained.given, self.done)
+            self.trained.reshard()
         self.metrics.evaluation(self.done, values)
 
     def _save(self) -> None:
@@ -233,20 +250,27 @@ class Session:
             self._checkpoints.save(self.done, self.trained)
 
     def close(self, *, save: bool = True) -> dict[str, Any]:
-        """End the run: save what is not saved yet, write the result, leave the group; returns the result."""
+        """End the run: save what is not saved yet, write the result, leave the group; returns the result.
+
+        A run that has done all its steps is finished when its weights are stored and were read back.
+        """
         if self.guard is not None:
             self.guard.close()
-        if save and self._checkpoints.saved_at != self.done and self._stepped:
-            self._save()
+        whole = save and self.done >= self.job.steps and self._trained is not None
         with self.ledger.spending(TimeClass.CHECKPOINT):
+            if whole:
+                self._checkpoints.store_final(self.done, self.trained)
+            elif save and self._checkpoints.saved_at != self.done and self._stepped:
+                self._save()
             failed = self._checkpoints.close()
             self.life.close()
-        result = self.metrics.close(self.done, joint_digest({}) if self._trained is None else self._trained.digest())
+        digest = joint_digest({}) if self._trained is None else self._trained.digest()
+        result = self.metrics.close(self.done, digest, finished=whole)
         if self._trained is not None:
             self._trained.reducer.close()
         record_waits_in(None)
         if self._owns_group:
             dist.destroy_process_group()
-        if failed is not None:
+        if failed is not None and not whole:
             raise failed
         return result

@@ -6,9 +6,11 @@ element, and one vector of sums (losses by micro-batch, the norm's grid count, t
 
 import contextlib
 import math
+import random
 import time
 from collections.abc import Callable, Iterable, Iterator
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -25,6 +27,14 @@ from weft.training.rank_context import RankContext
 from weft.training.trained_model import TrainedModel
 
 _HALF_WORD = 31
+_NUMPY_SEEDS = 2**32
+
+
+def seed_all(seed: int) -> None:
+    """Seed torch, Python and numpy: what they draw is a function of the step, so no checkpoint has to keep it."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % _NUMPY_SEEDS)  # noqa: NPY002 - the generator that other people's loops draw from
 
 
 class Step:
@@ -56,6 +66,8 @@ class Step:
         self._begun_s = time.monotonic()
         self._waited_s = 0.0
         trained.reducer.begin(self._shares(), 1.0 / split.count)
+        trained.buffers.begin()
+        seed_all(context.stream.torch_seed(number, split.count))
         if context.guard is not None:
             mark_step(number)
             context.guard.begin(number, split)
@@ -67,12 +79,14 @@ class Step:
     def micro_batches(self) -> Iterator[Tensor]:
         """Yield the tokens of each of this rank's micro-batches, int64 `[micro, length + 1]`, on its device.
 
-        Run forward and backward on each and call `add`; random numbers are seeded by (seed, step, micro-batch).
+        Run forward and backward on each and call `add`; random numbers of torch, Python and numpy are seeded by
+        (seed, step, micro-batch).
         """
         for order, index in enumerate(self.indices):
             with self._context.ledger.spending(TimeClass.INPUT):
                 tokens = self._context.stream.micro_batch(self.number, index).to(self._context.device)
-            torch.manual_seed(self._context.stream.torch_seed(self.number, index))
+            seed_all(self._context.stream.torch_seed(self.number, index))
+            self._trained.buffers.next_micro_batch()
             if self._context.guard is not None:
                 self._context.guard.fed(index, tokens)
             self.open_leaf(order)
@@ -151,6 +165,8 @@ class Step:
             with run.ledger.spending(TimeClass.VERIFY):
                 run.guard.before_update(self.number, self.split, run.stream.micro_batch)
         self.reduced = True
+        # What an optimizer draws is the same on every rank, whatever the micro-batches have drawn.
+        seed_all(run.stream.torch_seed(self.number, self.split.count + 1))
         run.life.reduced(trained.gradients)
 
     def _exchange(self, count: int, computed_s: float) -> int:

@@ -40,7 +40,7 @@ def test_every_second_of_a_run_with_a_failure_lands_in_one_class(tmp_path: Path)
     goodput = records.goodput()
     assert goodput["seconds"] == {
         "compute": 6.0, "exposed_communication": 2.0, "detect": 1.0, "reform": 1.5, "restore": 2.0, "redo": 3.0,
-        "verify": 0.25, "idle": 3.0,
+        "verify": 0.25, "idle": 1.0, "start_up": 2.0,
     }  # fmt: skip
     assert sum(goodput["seconds"].values()) == goodput["wall_s"] == 18.75
     assert goodput["share"] == 8 / 18.75

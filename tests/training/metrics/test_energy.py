@@ -35,7 +35,7 @@ def test_packages_are_read_and_their_parts_are_not_counted_twice(tmp_path: Path)
     meter = EnergyMeter([Rapl(tmp_path)])
     zone(tmp_path, "intel-rapl:0", "package-0", 3_500_000)
     zone(tmp_path, "intel-rapl:0:0", "core", 3_000_000)
-    report = meter.report()
+    report = meter.lap()
     assert [(part.name, part.source, part.energy_mj) for part in report.parts] == [
         ("package-0", "rapl", 2500),
         ("package-1", "rapl", 0),
@@ -98,7 +98,7 @@ def test_a_machine_without_a_driver_has_no_gpu_counters(monkeypatch: pytest.Monk
 def test_gpus_are_read_and_one_without_a_counter_is_left_out():
     counters = Nvml()
     assert [(one.name, one.counter >> 40) for one in counters.read()] == [("GPU 0", 1), ("GPU 2", 3)]
-    report = EnergyMeter([counters]).report()
+    report = EnergyMeter([counters]).lap()
     assert [part.energy_mj for part in report.parts] == [14, 14]
     assert report.measured
 

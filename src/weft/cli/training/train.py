@@ -31,6 +31,7 @@ _RUNS = Path("runs")
 def train(
     job: JobArgument, /, *,
     resume: Annotated[bool, Parameter(negative="", help="Resume the newest run of this job.")] = False,
+    start_over: Annotated[bool, Parameter(negative="", help="Begin anew where nothing can be resumed.")] = False,
     set: Annotated[tuple[str, ...], Parameter(name="--set", negative="", help="Change a key: KEY=VALUE.")] = (),
     folder: Annotated[Path, Parameter(name="--folder", help="Folder of runs.")] = _RUNS,
     site: Annotated[str | None, Parameter(help="Site for which plan = auto is chosen; default: this machine.")] = None,
@@ -41,7 +42,8 @@ def train(
     """Train a job on this machine.
 
     Ranks that die, hang or go wrong are replaced and the run goes on; weft runs incidents shows what happened. Ctrl-C
-    saves a checkpoint and ends; --resume goes on from the newest one, exactly.
+    saves a checkpoint and ends; --resume goes on from the newest one, exactly, or is refused where none is good any
+    more; with --start-over it then begins at step 0.
     """
     spec = planned(changed(load_job(job), set, job), site)
     check_memory(spec, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
@@ -50,6 +52,7 @@ def train(
         arguments = {"job": spec, "folder": str(folder), "resume": resume, "model": model}
         main = RankMain(arguments=arguments)
         supervisor = Supervisor(spec, folder, main=main, resume=resume, faults=broken, on_line=show)
+        supervisor.start_over = start_over
         check_root(folder)
         result = supervisor.run()
     if json:

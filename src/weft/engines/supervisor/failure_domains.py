@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.errors import FailedError
+from weft.training.launch.child_process import ChildProcess
 from weft.training.launch.ranks import fork_server
 from weft.training.recovery.snapshot_keeper import Snapshot, far_address, forget_disk, keeper_main
 
 _START_S = 60.0
 _ANSWER_S = 30.0
+_MOST_REVIVALS = 100
 
 
 class Domains:
@@ -27,7 +29,8 @@ class Domains:
         self._ports: dict[int, int] = {}
         self._room = Path(tempfile.mkdtemp(prefix="weft-"))
         self._disks: Path | None = None
-        self._keepers: dict[int, tuple[Any, Any, str]] = {}
+        self._keepers: dict[int, tuple[ChildProcess, Any, str]] = {}
+        self._revivals: dict[int, int] = {}
         self._starts = 0
         self._generation = 0
         for node in nodes:
@@ -38,12 +41,15 @@ class Domains:
         if node in self._keepers:
             return
         self._starts += 1
+        self._start_at(node, str(self._room / f"{node}-{self._starts}"))
+
+    def _start_at(self, node: int, address: str) -> None:
         context = fork_server()
         ours, theirs = context.Pipe()
-        address = str(self._room / f"{node}-{self._starts}")
-        process = context.Process(target=keeper_main, args=(address, theirs, self._key), daemon=True)
-        process.start()
+        started = context.Process(target=keeper_main, args=(address, theirs, self._key), daemon=True)
+        started.start()
         theirs.close()
+        process = ChildProcess(started)
         if not ours.poll(_START_S):
             process.kill()
             raise FailedError(f"the keeper of node {node} did not start within {_START_S:.0f} s")
@@ -53,6 +59,22 @@ class Domains:
         self._ask(node, "fence", self._generation)
         if self._disks is not None:
             ours.send(("use", (str(self._disks / f"node-{node}"),)))
+
+    def revive(self, node: int) -> bool:
+        """Start a keeper that has died by itself anew, empty, at its old address; returns whether there is one again.
+
+        The node is not lost: its ranks run and its disk is there. One that dies again and again is left dead.
+        """
+        process, pipe, address = self._keepers.pop(node)
+        process.kill()
+        process.join()
+        pipe.close()
+        self._revivals[node] = self._revivals.get(node, 0) + 1
+        if self._revivals[node] > _MOST_REVIVALS:
+            return False
+        Path(address).unlink(missing_ok=True)
+        self._start_at(node, address)
+        return True
 
     def use(self, disks: Path) -> None:
         """Take folders below `disks` as the nodes' local disks."""

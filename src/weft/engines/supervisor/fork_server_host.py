@@ -3,8 +3,6 @@
 Processes are killed, never asked to abort: a collective in flight does not hear.
 """
 
-import contextlib
-import os
 import signal
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +15,7 @@ from weft.cluster.recovery.limits import STOPPED_PS
 from weft.core.clock import Clock
 from weft.core.units import PICOSECONDS_PER_SECOND, Picoseconds
 from weft.engines.supervisor.failure_domains import Domains
-from weft.engines.supervisor.rank_host import DomainLost, Heard, RankEnded, RankSaid, RankStart, RankStopped
+from weft.engines.supervisor.rank_host import Heard, KeeperDied, RankEnded, RankSaid, RankStart, RankStopped
 from weft.training.launch.ranks import Child, RankSetting, Target, open_store, spawn, start_fork_server
 
 _STOPPED = ("T", "t")
@@ -119,7 +117,16 @@ class ForkServerHost:
         yield from self._stopped()
         for sentinel, node in self._keepers().items():
             if sentinel in ready:
-                yield DomainLost(node, f"the keeper of node {node} has died")
+                yield self._revived(node)
+
+    def _revived(self, node: int) -> KeeperDied:
+        """Replace a keeper that has died by itself: the copies in its memory are lost, no hardware."""
+        assert self._memory is not None, "only keepers that were started die"
+        begun = self.clock.now()
+        what = "replaced" if self._memory.revive(node) else "given up, since it dies again and again"
+        seconds = (self.clock.now() - begun) / PICOSECONDS_PER_SECOND
+        text = f"the keeper of node {node} died and was {what}, {seconds:.2f} s; its copies in memory are gone"
+        return KeeperDied(node, text)
 
     def _stopped(self) -> Iterator[RankStopped]:
         """Return the ranks that have been stopped for too long."""
@@ -149,9 +156,8 @@ class ForkServerHost:
     def signal(self, rank: int, number: int) -> None:
         """Send a signal to a rank that is there."""
         one = self._ranks.get(rank)
-        if one is not None and one.child.process.pid is not None and not one.buried:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(one.child.process.pid, number)
+        if one is not None:
+            one.child.process.signal(number)
 
     def evidence(self) -> tuple[HangEvidence, ...]:
         """Look at every rank: does it run, when was it heard, how far did it get."""

@@ -14,7 +14,7 @@ _VICTIM = (
     "is gone: its connection",
 )  # fmt: skip
 """What a rank says when another one has gone."""
-_FATAL = ("UsageError", "SpecError")
+_FATAL = ("UsageError", "SpecError", "UnstoredError")
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Generation:
             yield Died(self.number, word.rank, "stopped", f"rank {word.rank} is stopped")
         elif isinstance(word, RankEnded):
             if word.rank not in self._spoken:
-                kind = "killed" if word.code is not None and word.code < 0 else "exited"
+                kind = "killed" if word.code is None or word.code < 0 else "exited"
                 yield Died(self.number, word.rank, kind, f"rank {word.rank} died ({how(word.code)})")
         elif word.kind in ("done", "failed"):
             self._spoken.add(word.rank)

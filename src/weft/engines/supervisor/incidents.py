@@ -93,7 +93,9 @@ class IncidentLog:
         """Begin now."""
         self._clock = clock
         self._ledger = Ledger(clock)
-        self._inside = False
+        self._inside = True
+        # Until the first step nothing is wrong and nothing is trained yet.
+        self._ledger.enter(TimeClass.START_UP)
         self._folder: Path | None = None
         self._unwritten: list[dict[str, Any]] = []
         self.incidents: list[dict[str, Any]] = []
@@ -120,10 +122,12 @@ class IncidentLog:
         self._unwritten = []
 
     def turn(self, state: RecoveryState) -> None:
-        """Book the time from now on as `state` says; a first start-up is idle time, not recovery."""
+        """Book the time from now on as `state` says; a first start-up is no recovery."""
         if self._inside:
             self._ledger.leave()
-        kind = _CLASSES.get(state) if self.open is not None or state is RecoveryState.SUSPECT else None
+        kind = _CLASSES.get(state)
+        if self.open is None and kind is not None and state is not RecoveryState.SUSPECT:
+            kind = TimeClass.START_UP
         self._inside = kind is not None
         if kind is not None:
             self._ledger.enter(kind)
@@ -156,10 +160,11 @@ class IncidentLog:
         if self.open is not None and self.open.resumed_ps is not None and self.open.regained_ps is not None:
             self.end("recovered")
 
-    def trouble(self, rank: int | None, kind: str, step: int, text: str) -> None:
-        """Write down something that went wrong and stopped nothing."""
+    def trouble(self, rank: int | None, kind: str, step: int, text: str, seconds: float = 0.0) -> None:
+        """Write down something that went wrong, stopped nothing, and cost `seconds`."""
         now = self._clock.now()
-        cause = Cause(kind, rank, text, detected_ps=now, phase_since_ps=now, step=step)
+        since = Picoseconds(now - int(seconds * PICOSECONDS_PER_SECOND))
+        cause = Cause(kind, rank, text, detected_ps=now, phase_since_ps=since, step=step)
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
         incident = Incident(len(self.incidents) + 1, cause, 0, at, "the run went on", resumed_ps=now, regained_ps=now)
         self.note(incident.as_json(now, "noted"))

@@ -78,7 +78,17 @@ class DomainBack:
     """Which."""
 
 
-Heard = RankSaid | RankEnded | RankStopped | DomainLost | DomainBack
+@dataclass(frozen=True, slots=True)
+class KeeperDied:
+    """A keeper died by itself; its node is there, and so is another keeper in its place, with nothing in memory."""
+
+    node: int
+    """Whose."""
+    text: str
+    """What was done about it, in words."""
+
+
+Heard = RankSaid | RankEnded | RankStopped | DomainLost | DomainBack | KeeperDied
 
 
 class DomainMemory(Protocol):

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any, assert_never
+from typing import Any, Literal, assert_never
 
 from weft.cluster.recovery import events as recovery_events
 from weft.cluster.recovery.events import RecoveryAction, RecoveryEvent
@@ -24,17 +24,19 @@ from weft.engines.supervisor.chaos import Chaos, damage_checkpoint, lose_store
 from weft.engines.supervisor.fork_server_host import ForkServerHost, RankProgram
 from weft.engines.supervisor.generation import Generation
 from weft.engines.supervisor.incidents import IncidentLog
-from weft.engines.supervisor.rank_host import DomainBack, DomainLost, Heard, RankHost, RankSaid, RankStart
+from weft.engines.supervisor.rank_host import DomainBack, DomainLost, Heard, KeeperDied, RankHost, RankSaid, RankStart
 from weft.engines.supervisor.rank_layout import TRAIN, RankMain, narrowed, policy_of, slots_of
 from weft.engines.supervisor.snapshots import AGREED, SnapshotIndex
 from weft.specs import JobSpec, load_job
 from weft.specs.faults import Fault, FaultsSpec, refuse_planes, resolved
 from weft.training import run_dir
+from weft.training.checkpoint.manifest import broken
 from weft.training.launch.ranks import stop_on_signal
 from weft.training.parallel.auto_plan import planned
 from weft.training.recovery.agreement import agree, first_difference
-from weft.training.recovery.orders import START, Candidate, Orders
+from weft.training.recovery.orders import Candidate, Orders
 from weft.training.recovery.piece import Piece
+from weft.training.recovery.tiers import START_OVER
 
 _NAP_S = 0.5
 _LOCAL = "local"
@@ -73,7 +75,8 @@ class Supervisor:
         self.records = IncidentLog(self._clock)
         self._memory = SnapshotIndex()
         self._folder: Path | None = None
-        self._resumed = resume
+        self.start_over = False
+        """Whether it may begin at step 0 again where something was stored and none of it can be restored."""
         self._queue: deque[RecoveryEvent] = deque()
         self._generation: Generation | None = None
         self._candidates: tuple[Candidate, ...] = ()
@@ -133,7 +136,7 @@ class Supervisor:
             self.records.end(f"failed: {text.splitlines()[0]}")
         cause = self.survival.cause
         if cause is not None and cause.fatal:
-            return UsageError(text)
+            return FailedError(text) if "were not stored" in text else UsageError(text)
         limited = "crash loop" in text or "budget of" in text or "no hardware" in text
         return LimitReachedError(text) if limited else FailedError(text)
 
@@ -212,6 +215,9 @@ class Supervisor:
             self._lost_nodes.discard(word.node)
             back = frozenset(slot.number for slot in self._slots if slot.node == word.node)
             self._queue.append(recovery_events.Returned(back))
+        elif isinstance(word, KeeperDied):
+            self._memory.lose_memory(word.node)
+            self.records.trouble(None, "helper", self.survival.reached, word.text)
         elif self._generation is not None:
             self._queue += self._generation.events(word)
             if isinstance(word, RankSaid):
@@ -312,11 +318,11 @@ class Supervisor:
         self._memory.new_generation()
         self.host.memory.fence(action.generation)
         checkpoints = self._checkpoints
-        fresh = not (self._resumed and checkpoints is not None and action.generation == 0)
-        self._candidates = self._memory.candidates(checkpoints, start=True)
-        if not fresh and len(self._candidates) > 1:
-            # A run that is taken up again never silently begins anew.
-            self._candidates = tuple(one for one in self._candidates if one.tier != START)
+        anew = self.start_over or self._folder is None or not run_dir.stored_before(self._folder)
+        # Once a checkpoint was complete, nothing silently begins at step 0 again, in no generation.
+        self._candidates = self._memory.candidates(checkpoints, start=anew)
+        if not self._candidates:
+            raise FailedError(self._nothing_left())
         nodes = tuple(slot.node for slot in action.slots)
         keepers = self.host.memory.addresses()
         starts = []
@@ -331,6 +337,16 @@ class Supervisor:
         self._generation = Generation(action.generation, action.slots)
         if self.records.open is not None:
             self.records.open.action = self._what_was_done(action)
+
+    def _nothing_left(self) -> str:
+        """Return what there is to say where no state can be restored."""
+        assert self._folder is not None, "something was stored"
+        checkpoints = self._folder / run_dir.CHECKPOINTS
+        bad = "".join(f"\n  {one}" for one in broken(checkpoints))
+        refused = "".join(
+            f"\n  the {tier} of step {step} was refused" for tier, _, step in sorted(self._memory.refused)
+        )
+        return f"no state is left that could be restored exactly: {checkpoints} had one{bad}{refused}\n{START_OVER}"
 
     def _what_was_done(self, action: recovery_events.StartGeneration) -> str:
         opened = self.records.open
@@ -471,18 +487,21 @@ _EVENTS: dict[str, Callable[[int, int, Any], RecoveryEvent]] = {
 
 
 def survive(
-    main: Callable[[str, str], Any], job: str, folder: str = "runs", *, ranks: int = 1, resume: bool = False,
-    faults: FaultsSpec | None = None,
+    main: Callable[[str, str], Any], job: str, folder: str = "runs", *, ranks: int = 1,
+    resume: bool | Literal["start-over"] = False, faults: FaultsSpec | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Keep a training loop of one's own alive: call `main(job, folder)` on every rank, again after every failure.
 
     `main` is a function at the top of a module and begins with `weft.start(job, folder=folder)`. `ranks` counts where
-    the job leaves its plan open. Returns what rank 0 returned, with recoveries, incidents and goodput.
+    the job leaves its plan open. With `resume = "start-over"` it begins at step 0, instead of being refused, where
+    something was stored and nothing of it can be restored. Returns what rank 0 returned, with recoveries, incidents and
+    goodput.
     """
     supervisor = Supervisor(
-        load_job(job), Path(folder), resume=resume, faults=faults,
+        load_job(job), Path(folder), resume=bool(resume), faults=faults,
         main=RankMain(
             "weft.training.launch.ranks:call", {"main": main, "job": job, "folder": folder}, ranks=ranks
         ),
     )  # fmt: skip
+    supervisor.start_over = resume == "start-over"
     return supervisor.run()

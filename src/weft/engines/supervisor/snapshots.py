@@ -93,9 +93,13 @@ class SnapshotIndex:
         for old in sorted(self.agreed)[:-_MOST_AGREED]:
             del self.agreed[old]
 
+    def lose_memory(self, node: int) -> None:
+        """Forget what a domain's keeper had in memory; what is on its disk stays."""
+        self.commits = [_without(commit, node) for commit in self.commits]
+
     def lose_node(self, node: int) -> None:
         """Forget what lay in a domain that is gone."""
-        self.commits = [_without(commit, node) for commit in self.commits]
+        self.lose_memory(node)
         if self.on_disk is not None:
             self.on_disk = _without(self.on_disk, node)
 

@@ -8,7 +8,7 @@ When a folder counts as complete, and which one is taken, is `checkpoint`'s busi
 import errno
 import io
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint import DefaultLoadPlanner, DefaultSavePlanner, FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint._traverse import set_element
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.planner import ReadItem, SavePlan, WriteItemType
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.stateful import Stateful
@@ -29,6 +30,7 @@ from weft.training.checkpoint.manifest import FileEntry, TensorEntry, file_entry
 
 _METADATA = ".metadata"
 _RANKS_NAMED = 5
+_OTHERWISE = "reads back otherwise than it was written; the disk is faulty"
 
 Value = TypeVar("Value")
 
@@ -238,8 +240,34 @@ def _joint_plan(
 def _write_part(folder: Path, planner: DefaultSavePlanner, writer: FileSystemWriter, plan: SavePlan) -> Written:
     plan = planner.finish_plan(plan)
     results = writer.write_data(plan, planner).value()
+    _read_back(folder, planner, plan, results)
     names = sorted({result.storage_data.relative_path for result in results})
     return Written(results, {name: file_entry(folder / name) for name in names}, _sums(planner, plan))
+
+
+def _read_back(folder: Path, planner: DefaultSavePlanner, plan: SavePlan, results: Sequence[Any]) -> None:
+    """Read every tensor from the files and hold it against memory: only what comes back counts as written."""
+    places = {result.index: result.storage_data for result in results}
+    for item in plan.items:
+        place = places.get(item.index)
+        if place is None:
+            raise ShardError(f"{item.index.fqn} was not written")
+        with (folder / place.relative_path).open("rb") as stream:
+            stream.seek(place.offset)
+            content = stream.read(place.length)
+        wanted = planner.resolve_data(item)
+        if not isinstance(wanted, torch.Tensor):
+            if content != wanted.getvalue():
+                raise ShardError(f"{item.index.fqn} {_OTHERWISE}")
+            continue
+        found = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        if found.dtype != wanted.dtype or found.shape != wanted.shape or not _same_bits(found, wanted.cpu()):
+            raise ShardError(f"{item.index.fqn} {_OTHERWISE}")
+
+
+def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    flat = (tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other))
+    return torch.equal(*flat)
 
 
 def _sums(planner: DefaultSavePlanner, plan: SavePlan) -> dict[str, int]:
@@ -263,6 +291,9 @@ def _close(folder: Path, writer: FileSystemWriter, metadata: Any, parts: list[Wr
     files[_METADATA] = file_entry(folder / _METADATA)
     sums = tensor_digests.added(part.sums for part in parts)
     described = metadata.state_dict_metadata
+    held = {name for name, entry in described.items() if isinstance(entry, TensorStorageMetadata)}
+    if lacking := sorted(held - sums.keys()):
+        raise ShardError(f"{lacking[0]} belongs to the state and was not written by any rank")
     tensors = {
         name: TensorEntry(
             tuple(described[name].size),

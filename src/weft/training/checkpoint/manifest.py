@@ -16,7 +16,8 @@ from typing import Any
 from weft.core.input_files import json_of, read_bytes
 
 MANIFEST = "MANIFEST"
-_FORMAT = 1
+_FORMAT = 2
+"""Those of format 1 could lack optimizer state of sharded runs."""
 _NAME = re.compile(r"step-\d{8,}(?:\.\d+)?")
 
 

@@ -22,7 +22,15 @@ import torch.distributed as dist
 
 from weft.core.errors import FailedError, UsageError
 from weft.training.checkpoint import dcp
-from weft.training.checkpoint.manifest import MANIFEST, CheckpointManifest, Skipped, broken, complete, problems
+from weft.training.checkpoint.manifest import (
+    MANIFEST,
+    CheckpointManifest,
+    Skipped,
+    TensorEntry,
+    broken,
+    complete,
+    problems,
+)
 
 _PART = ".part"
 _LOCK = ".writer"
@@ -41,6 +49,14 @@ class Loaded:
     """Its folder."""
     skipped: tuple[Skipped, ...]
     """Newer ones that could not be used; show them to the user."""
+
+
+class HalfReadError(FailedError):
+    """A checkpoint failed while it was being loaded: what was to be filled is neither old nor new."""
+
+
+Make = Callable[[Mapping[str, TensorEntry]], dict[str, Any]]
+"""Makes the tensors to fill from the list of those that are stored."""
 
 
 class SaveHandle:
@@ -98,6 +114,8 @@ class CheckpointStore:
         self._damaged: set[Path] = set()
         self.before_write: Callable[[], None] | None = None
         """Called before a checkpoint is opened for writing; what it raises fails the save."""
+        self.after_write: Callable[[int], None] | None = None
+        """Called on rank 0 with the step of a checkpoint that has just become complete."""
 
     def save(self, step: int, state: Mapping[str, Any], extra: Mapping[str, Any]) -> SaveHandle:
         """Begin to save `state` as it is now, after `step` steps, and return while it is being written.
@@ -128,9 +146,10 @@ class CheckpointStore:
         self._unreported = [handle for handle in self._unreported if handle not in ended]
         return [handle.error for handle in ended if handle.error is not None]
 
-    def load(self, state: dict[str, Any], step: int | None = None) -> Loaded:
+    def load(self, state: dict[str, Any] | Make, step: int | None = None) -> Loaded:
         """Fill `state` in place from the newest whole checkpoint, or from that of `step`.
 
+        `state` may be a function that makes what is filled from the list of the checkpoint's tensors.
         The mesh may differ from the one that saved. Damaged ones are skipped and named in what is returned; where a
         `step` was asked for and is damaged, or where none is left, this raises.
         """
@@ -141,14 +160,21 @@ class CheckpointStore:
                 continue
             bad = self._verified(path, manifest)
             if bad is None:
-                answers = self._ranks.gather(dcp.attempt(lambda path=path: dcp.read(path, state)))
-                failed = next((one for one in answers if isinstance(one, dcp.Failure)), None)
-                if failed is not None:
-                    raise FailedError(f"{path} is whole but does not fit what is to be loaded: {failed.reason}")
+                self._fill(path, manifest, state)
                 return Loaded(manifest.step, manifest.extra, path, tuple(skipped))
             skipped.append(Skipped(path, bad))
             self._damaged.add(path)
         raise FailedError(self._nothing_to_load(step, skipped))
+
+    def _fill(self, path: Path, manifest: CheckpointManifest, state: dict[str, Any] | Make) -> None:
+        try:
+            made = state if isinstance(state, dict) else state(manifest.tensors)
+        except FailedError as error:
+            raise FailedError(f"{path} is whole but does not fit this training: {error}") from None
+        answers = self._ranks.gather(dcp.attempt(lambda: dcp.read(path, made)))
+        failed = next((one for one in answers if isinstance(one, dcp.Failure)), None)
+        if failed is not None:
+            raise HalfReadError(f"{path} is whole but does not fit what is to be loaded: {failed.reason}")
 
     def steps(self) -> list[int]:
         """Return the steps of the complete checkpoints, newest first; their files are not read here."""
@@ -189,7 +215,8 @@ class CheckpointStore:
         what = "no complete checkpoint" if step is None else f"no complete checkpoint of step {step}"
         reasons = "".join(f"\n  {one}" for one in skipped)
         there = self.steps()
-        hint = f"; there are steps {', '.join(map(str, there))}" if step is not None and there else ""
+        others = ", ".join(str(one) for one in there if one != step)
+        hint = f"; there are steps {others}" if step is not None and others else ""
         return f"{self.folder} holds {what}{hint}{reasons}"
 
     def _write(self, handle: SaveHandle, state: dict[str, Any], extra: dict[str, Any]) -> None:
@@ -243,6 +270,8 @@ class CheckpointStore:
         dcp.sync_folder(part)
         part.rename(_free_name(self.folder, manifest.step))
         dcp.sync_folder(self.folder)
+        if self.after_write is not None:
+            self.after_write(manifest.step)
         self._remove_old()
 
     def _remove_old(self) -> None:

@@ -23,6 +23,7 @@ from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any
 
 from weft.core.errors import FailedError, UsageError, WeftError
+from weft.training.launch.child_process import ChildProcess
 
 if TYPE_CHECKING:
     from weft.training.checked_collectives import Checks
@@ -182,7 +183,7 @@ def join(setting: RankSetting) -> None:
 class Child:
     """One rank as its parent sees it."""
 
-    process: Any
+    process: ChildProcess
     """Its process."""
     pipe: Connection
     """What it says."""
@@ -206,7 +207,7 @@ def spawn(target: str | Target, setting: RankSetting, arguments: dict[str, Any])
     process = context.Process(target=_rank_main, args=(target, setting, theirs, arguments), daemon=True)
     process.start()
     theirs.close()
-    return Child(process, ours)
+    return Child(ChildProcess(process), ours)
 
 
 def start_fork_server() -> None:
@@ -216,7 +217,7 @@ def start_fork_server() -> None:
 
 
 def call(main: Callable[[str, str], Any], job: str, folder: str, reporter: Reporter) -> Any:
-    """Call somebody's own training loop."""
+    """Call somebody's own training loop; its session speaks to the supervisor by itself."""
     del reporter
     return main(job, folder)
 
@@ -324,15 +325,14 @@ class _Failure:
 def how(code: int | None) -> str:
     """Return in words how a process ended."""
     if code is None:
-        return "still running"
+        return "nobody knows how: its fork server has gone"
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"status {code}"
 
 
 def _ask(children: Sequence[Child]) -> None:
     """Ask ranks to stop after this step."""
     for child in children:
-        if child.process.pid is not None and child.process.is_alive():
-            os.kill(child.process.pid, signal.SIGTERM)
+        child.process.signal(signal.SIGTERM)
 
 
 @contextlib.contextmanager

@@ -163,9 +163,10 @@ class EnergyMeter:
         self._counters = [Nvml(), Rapl()] if counters is None else list(counters)
         self._before = self._read()
 
-    def report(self) -> EnergyReport:
-        """Return the energy since the beginning; add estimates for what has no counter with `completed`."""
-        return difference(self._before, self._read())
+    def lap(self) -> EnergyReport:
+        """Return the energy since the last lap; add estimates for what has no counter with `completed`."""
+        before, self._before = self._before, self._read()
+        return difference(before, self._before)
 
     def _read(self) -> list[Reading]:
         return [reading for one in self._counters for reading in one.read()]

@@ -41,6 +41,8 @@ class TimeClass(StrEnum):
     """Copying state for a checkpoint, or waiting for one to be written."""
     EVALUATION = "evaluation"
     """Judging the model on held-out data."""
+    START_UP = "start_up"
+    """From the start of the processes to the first step."""
     DETECT = "detect"
     """From a failure to its being known."""
     REFORM = "reform"
@@ -52,7 +54,7 @@ class TimeClass(StrEnum):
     VERIFY = "verify"
     """Computing something twice in order to compare."""
     IDLE = "idle"
-    """Everything else: start-up, waiting for others to start, the end."""
+    """Everything else, such as the end."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,8 @@ class StepLine:
     """Digest of all weights after the step, where it was taken."""
     tensors: Mapping[str, str] = field(default_factory=dict)
     """Digest by tensor after the step, where they were taken."""
+    energy_j: float | None = None
+    """Energy since the step before, in joules, measured or estimated."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the line as plain values: floats also as their bits, and none where JSON has no word for them."""
@@ -40,6 +42,8 @@ class StepLine:
             "tokens": self.tokens,
             "seconds": dict(self.seconds),
         }
+        if self.energy_j is not None:
+            line["energy_j"] = self.energy_j
         if self.weights_digest is not None:
             line["weights_digest"] = self.weights_digest
         if self.tensors:

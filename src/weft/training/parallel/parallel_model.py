@@ -280,15 +280,17 @@ class ParallelModel(ABC):
         cuts = [self.split(tokens.to(self.device)) for tokens in batches]
         if self.mesh.plan.pp == 1:
             return [float(self.loss_of(self.stages[0](inputs), targets)) for inputs, targets in cuts]
-        # Schedules ask for whole rounds of micro-batches: some are seen again, and not counted.
-        least = pipeline.stages_of(self.mesh.plan)
-        padded = [cuts[number % len(cuts)] for number in range(-(-len(cuts) // least) * least)]
-        losses: list[Tensor] = []
-        inputs, targets = (torch.cat(pieces) for pieces in zip(*padded, strict=True))
-        first, target = self._ends(inputs, targets)
-        self._schedule(len(padded)).eval(*first, target=target, losses=losses)
-        self._schedules.clear()
-        return [float(loss) for loss in losses[: len(cuts)]] if target is not None else [0.0] * len(cuts)
+        group = self.mesh.groups["pp"]
+        assert group is not None, "a pipeline has several ranks"
+        entering = [self.examples(order)[0] for order in range(len(self.stages))]
+        outputs = pipeline.passed_on(
+            pipeline.Relay(self.mesh.plan, self.mesh.place.pp, group, self.device),
+            list(zip(self.numbers, self.stages, entering, strict=True)),
+            [inputs for inputs, _ in cuts],
+        )
+        if outputs is None:
+            return [0.0] * len(cuts)
+        return [float(self.loss_of(output, targets)) for output, (_, targets) in zip(outputs, cuts, strict=True)]
 
     def _ends(self, inputs: Tensor, targets: Tensor) -> tuple[list[Tensor], Tensor | None]:
         """Return what a pipeline's step is given on this rank: inputs at the first stage, targets at the last."""

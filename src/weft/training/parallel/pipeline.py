@@ -175,3 +175,47 @@ def schedule_for(
     kind: Any = SCHEDULES[plan.schedule]
     given: Any = stages[0] if CHUNKS[plan.schedule] == 1 else list(stages)
     return kind(given, micro_batches, loss_fn=loss, scale_grads=False)
+
+
+class Relay(NamedTuple):
+    """A rank's place in a pipeline that only goes forward."""
+
+    plan: PlanSpec
+    """Which rank holds which stages."""
+    rank: int
+    """This rank in the pipeline."""
+    group: dist.ProcessGroup
+    """Ranks of the pipeline."""
+    device: torch.device
+    """Where this rank computes."""
+
+    def owner(self, number: int) -> int:
+        """Return the rank that holds stage `number`."""
+        return next(rank for rank in range(self.plan.pp) if number in stage_numbers(self.plan, rank))
+
+
+def passed_on(
+    relay: Relay, stages: Sequence[tuple[int, Callable[[Tensor], Tensor], Tensor]], inputs: Sequence[Tensor]
+) -> list[Tensor] | None:
+    """Run micro-batches through a pipeline without backward passes; returns the last stage's outputs where it is.
+
+    `stages` are this rank's: number, function, and an example of what enters. torch's schedules are made for training;
+    this one goes stage by stage, so it does for every way to lay stages out.
+    """
+    last = stages_of(relay.plan) - 1
+    held = list(inputs)
+    for number, run, example in stages:
+        source = relay.rank if number == 0 else relay.owner(number - 1)
+        target = relay.rank if number == last else relay.owner(number + 1)
+        made: list[Tensor] = []
+        for entering in held:
+            arrived = entering
+            if source != relay.rank:
+                arrived = torch.empty(example.shape, dtype=example.dtype, device=relay.device)
+                dist.recv(arrived, group=relay.group, group_src=source)
+            output = run(arrived)
+            if target != relay.rank:
+                dist.send(output.contiguous(), group=relay.group, group_dst=target)
+            made.append(output)
+        held = made
+    return held if last in [number for number, _, _ in stages] else None

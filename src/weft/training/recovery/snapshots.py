@@ -84,10 +84,12 @@ class Snapshots:
 
     def _put(self, node: int, snapshot: tuple[int, int], content: list[tuple[Piece, memoryview]]) -> bool:
         """Send pieces to one domain; returns whether they are there. A lost domain is the supervisor's news."""
-        try:
-            if node not in self._links:
-                self._links[node] = Link(self._orders.keepers[node])
-            return self._links[node].put(snapshot, content)
-        except (OSError, EOFError, KeyError):
-            self._links.pop(node, None)
-            return False
+        # The second try is for a keeper that died and was replaced at its old address.
+        for _ in range(2):
+            try:
+                if node not in self._links:
+                    self._links[node] = Link(self._orders.keepers[node])
+                return self._links[node].put(snapshot, content)
+            except (OSError, EOFError, KeyError):
+                self._links.pop(node, None)
+        return False

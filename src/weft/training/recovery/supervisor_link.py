@@ -13,6 +13,7 @@ import torch
 
 from weft.training.checkpoint.store import CheckpointStore
 from weft.training.recovery.orders import Orders
+from weft.training.recovery.plane_watch import PlaneWatch
 from weft.training.recovery.snapshots import Snapshots
 from weft.training.recovery.state_pieces import digest, pieces_of
 from weft.training.recovery.tiers import Fillable, RestoredState, restore_best
@@ -38,6 +39,7 @@ class SupervisorLink:
         self._snapshots = Snapshots(orders, generation, self._say)
         self._place = (0, _BEGUN)
         self._ended = threading.Event()
+        self._planes = PlaneWatch(lambda text, seconds: self.trouble("plane", self._place[0], text, seconds))
         if say is not None:
             threading.Thread(target=self._beat, name="heart", daemon=True).start()
 
@@ -90,16 +92,22 @@ class SupervisorLink:
     def finished(self, done: int, state: State, *, must: bool) -> None:
         """Say that a step is done, and take a snapshot where it is due or a must."""
         self._say("stepped", done)
+        if self.supervised:
+            self._planes.stepped()
         if self._snapshots.due(done) or (must and self._snapshots.possible):
             self._snapshots.take(done, state())
+
+    def line(self, line: Mapping[str, Any]) -> None:
+        """Pass on a line of the metrics: the supervisor books its seconds."""
+        self._say("step", line)
 
     def phase(self, name: str) -> None:
         """Say that something with a duration of its own begins."""
         self._say("phase", name)
 
-    def trouble(self, kind: str, step: int, text: str) -> None:
-        """Say that something went wrong which did not stop the run."""
-        self._say("trouble", (kind, step, text))
+    def trouble(self, kind: str, step: int, text: str, seconds: float = 0.0) -> None:
+        """Say that something went wrong which did not stop the run, and what it cost."""
+        self._say("trouble", (kind, step, text, seconds))
 
     def writing(self) -> None:
         """Fail where a fault says that the disk is full."""

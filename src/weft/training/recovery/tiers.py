@@ -14,14 +14,22 @@ import torch
 import torch.distributed as dist
 
 from weft.core.errors import FailedError
-from weft.training.checkpoint.store import CheckpointStore
+from weft.training.checkpoint.state import RestoreTarget, StoredTensor
+from weft.training.checkpoint.store import CheckpointStore, HalfReadError
 from weft.training.recovery.orders import START, Candidate, Orders, Stored
 from weft.training.recovery.piece import overlap
 from weft.training.recovery.snapshot_keeper import Link
 from weft.training.recovery.state_pieces import digest, fill, from_bytes, missing, pieces_of
 
-Fillable = Callable[[], dict[str, Any]]
-"""Returns the training's state as tensors in place, optimizer included."""
+Fillable = Callable[[Mapping[str, StoredTensor]], RestoreTarget]
+"""Returns the training's state made to measure for what is stored, to be filled and installed."""
+
+
+START_OVER = (
+    "put a good copy back, or begin at step 0 again with --start-over (in a loop: weft.start(..., start_over=True),"
+    ' or resume="start-over" of weft.survive)'
+)
+"""What can be done where nothing is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +57,7 @@ def restore_best(orders: Orders, fillable: Fillable, store: CheckpointStore) -> 
         if not wrong:
             return RestoredState(candidate.tier, candidate.step, tuple(notes))
         notes.append(f"{candidate} was passed over: {wrong[0]}")
-    raise FailedError("no state is left that could be restored:\n  " + "\n  ".join(notes))
+    raise FailedError("no state is left that could be restored exactly\n  " + "\n  ".join(notes) + f"\n{START_OVER}")
 
 
 def _everybody(value: object) -> list[Any]:
@@ -62,14 +70,22 @@ def _tried(
     candidate: Candidate, orders: Orders, fillable: Fillable, store: CheckpointStore
 ) -> tuple[tuple[str, ...], str | None]:
     """Try one candidate; returns notes about copies that were replaced, and why it failed where it did."""
-    state = fillable()
-    if candidate.tier == "checkpoint":
-        try:
-            store.load(state, candidate.step)
-        except FailedError as error:
-            return (), str(error)
-        return (), None
-    target = pieces_of(state)
+    made: list[RestoreTarget] = []
+
+    def tensors(stored: Mapping[str, StoredTensor]) -> dict[str, Any]:
+        made.append(fillable(stored))
+        return dict(made[-1].tensors)
+
+    try:
+        if candidate.tier == "checkpoint":
+            store.load(tensors, candidate.step)
+            made[-1].install()
+            return (), None
+        target = pieces_of(tensors({one.piece.name: one.piece for one in candidate.pieces.values()}))
+    except HalfReadError:
+        raise
+    except FailedError as error:
+        return (), str(error)
     wanted = _wanted(candidate.pieces, target)
     notes: list[str] = []
     lacking = missing((piece for piece, _ in target.values()), (stored.piece for stored in wanted.values()))
@@ -80,6 +96,7 @@ def _tried(
     # All ranks know whether all have all of it before any of them changes a weight.
     if all(answer is None for answer in _everybody(problem)):
         fill(target, [(wanted[key].piece, tensor) for key, tensor in got.items()])
+        made[-1].install()
     return tuple(notes), problem
 
 

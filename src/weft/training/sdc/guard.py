@@ -70,7 +70,7 @@ class Copies:
     def of(self, kind: str, rank: int) -> tuple[int, ...]:
         """Return the ranks whose word of `kind` must equal that of `rank`."""
         layout, plan, place = self.layout, self.layout.plan, self.layout.place(rank)
-        if kind in _SHARED:
+        if kind in _SHARED and not (kind == "learning rate" and plan.pp > 1):
             return tuple(range(layout.ranks))
         if kind.startswith("expert"):
             return tuple(layout.expert_replica_ranks(place)) if plan.ep > 1 else (rank,)
@@ -142,7 +142,7 @@ class Guard:
         self._group = dist.new_group(group_desc="guard") if layout.ranks > 1 else None
         self._named: list[tuple[str, nn.Parameter]] = []
         self._experts: frozenset[nn.Parameter] = frozenset()
-        self._optimizer: Optimizer | None = None
+        self._optimizers: Sequence[Optimizer] = ()
         self._gradients: GradientDigest | None = None
         self.replayer: Replayer | None = None
         self._fed = _Fed()
@@ -155,11 +155,11 @@ class Guard:
         """Watches what waits to be sent."""
 
     def attach(
-        self, named: Sequence[tuple[str, nn.Parameter]], optimizer: Optimizer | None,
+        self, named: Sequence[tuple[str, nn.Parameter]], optimizers: Sequence[Optimizer] = (),
         experts: frozenset[nn.Parameter] = frozenset(), replayer: Replayer | None = None,
     ) -> None:  # fmt: skip
-        """Watch `named` parameters and their optimizer; call it before gradients are given to a reducer."""
-        self._named, self._optimizer, self._experts = list(named), optimizer, experts
+        """Watch `named` parameters and their optimizers; call it before gradients are given to a reducer."""
+        self._named, self._optimizers, self._experts = list(named), optimizers, experts
         self.replayer = replayer
         if self.spec.replay_every and replayer is not None:
             self._gradients = GradientDigest([parameter for _, parameter in self._named])
@@ -206,9 +206,8 @@ class Guard:
             kinds.append(kind)
             names.append(name)
             tensors.append(own_part(parameter.data))
-            if self._optimizer is None:
-                continue
-            for key, value in self._optimizer.state.get(parameter, {}).items():
+            kept = [one.state.get(parameter, {}) for one in self._optimizers if isinstance(one, Optimizer)]
+            for key, value in (item for state in kept for item in state.items()):
                 if isinstance(value, torch.Tensor):
                     kinds.append(kind.replace("weights", "optimizer"))
                     names.append(f"{name}.{key}")
@@ -382,7 +381,7 @@ class Guard:
         Which groups of parameters there are may differ between pipeline stages, so each value counts once.
         """
         values: set[float] = set()
-        for group in self._optimizer.param_groups if self._optimizer is not None else ():
+        for group in (group for one in self._optimizers for group in one.param_groups):
             values.update(float(value) for value in (group["lr"], *group.get("betas", ())))
         word = 0
         for value in sorted(values):

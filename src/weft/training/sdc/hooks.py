@@ -3,7 +3,7 @@
 The session stays free of what is checked and how; the guard stays free of sessions.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -36,7 +36,7 @@ class GuardedModel(NamedTuple):
 
     model: ParallelModel
     """The model of this rank."""
-    optimizer: Optimizer | None
+    optimizers: Sequence[Optimizer]
     """Whose state is compared too."""
     loss: Callable[[Tensor], Tensor] | None
     """Mean loss of a micro-batch's tokens, for replay."""
@@ -48,7 +48,7 @@ def attach(guard: Guard, watched: GuardedModel, stream: BatchStream, device: tor
     if guard.spec.abft:
         check_products(model.modules(), guard.product_failed)
     replayer = _replayer(watched, stream, device) if guard.spec.replay_every else None
-    guard.attach(list(model.named_parameters()), watched.optimizer, frozenset(model.experts()), replayer)
+    guard.attach(list(model.named_parameters()), watched.optimizers, frozenset(model.experts()), replayer)
 
 
 def watch_sums(guard: Guard, reducer: "Reducer | ShardReducer") -> None:
@@ -75,4 +75,5 @@ def _replayer(watched: GuardedModel, stream: BatchStream, device: torch.device) 
     def tokens(step: int, index: int) -> Tensor:
         return stream.micro_batch(step, index).to(device)
 
-    return Replayer(list(watched.model.parameters()), watched.loss, tokens, stream.torch_seed)
+    model = watched.model
+    return Replayer(list(model.parameters()), watched.loss, tokens, stream.torch_seed, model.buffers)

@@ -6,7 +6,7 @@ function of (seed, step, who computed what); `Replayer` recomputes with autograd
 so that nothing that is being summed is touched.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -132,12 +132,17 @@ class Replayer:
     """Tokens of (step, micro-batch), read again."""
     randomness: Callable[[int, int], int]
     """Seed of torch's random numbers for (step, micro-batch)."""
+    buffers: Callable[[], Mapping[str, torch.Tensor]] = dict
+    """What a forward pass may change besides; it is put back."""
 
     def gradients(self, step: int, index: int) -> tuple[torch.Tensor | None, ...]:
         """Return the gradients of one micro-batch; the training's own are left alone."""
         asked = [parameter for parameter in self.parameters if parameter.requires_grad]
+        kept = [(one, one.detach().clone()) for one in self.buffers().values()]
         with torch.random.fork_rng(enabled=True):
             torch.manual_seed(self.randomness(step, index))
             found = torch.autograd.grad(self.loss(self.tokens(step, index)), asked, allow_unused=True)
+        for one, before in kept:
+            one.copy_(before)
         by = dict(zip(asked, found, strict=True))
         return tuple(by.get(parameter) for parameter in self.parameters)

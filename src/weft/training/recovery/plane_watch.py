@@ -1,0 +1,62 @@
+"""Which planes of the fabric carry nothing from this rank any more, as its own transport has found out.
+
+A lost plane stops nothing, so nobody would tell of it: the rank looks once a step, and says when a plane goes and when
+it is back, with what the step that met it took longer than those before. Only the `mrc` backend has planes.
+"""
+
+import statistics
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+_REMEMBERED = 16
+
+
+def planes_out() -> tuple[frozenset[int], int]:
+    """Return the planes on which every path to every peer is out, and how many planes there are."""
+    if "weft.transport.torch_backend" not in sys.modules:
+        return frozenset(), 0
+    from weft.mrc.columns import ASSUMED_BAD
+    from weft.transport.torch_backend import links_of
+
+    links = links_of()
+    if links is None or not links.pairs:
+        return frozenset(), 0
+    known: set[int] = set()
+    good: set[int] = set()
+    for pair in links.pairs.values():
+        evs = links.endpoint.state.sender.evs[pair.index]
+        used = evs[evs["value"] >= 0]
+        known.update(used["plane"].tolist())
+        good.update(used["plane"][used["state"] < ASSUMED_BAD].tolist())
+    return frozenset(known - good), links.endpoint.underlay.planes
+
+
+@dataclass
+class PlaneWatch:
+    """What one rank has seen of its planes."""
+
+    tell: Callable[[str, float], object]
+    """Called with what is to be told, and the seconds that it cost."""
+    look: Callable[[], tuple[frozenset[int], int]] = planes_out
+    """Returns the planes that are out, and how many there are."""
+    _out: frozenset[int] = frozenset()
+    _since_s: float | None = None
+    _steps: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+
+    def stepped(self) -> None:
+        """Look, at the end of a step."""
+        now = time.monotonic()
+        took = 0.0 if self._since_s is None else now - self._since_s
+        self._since_s = now
+        out, count = self.look()
+        cost = max(0.0, took - statistics.median(self._steps)) if self._steps else 0.0
+        for plane in sorted(out - self._out):
+            self.tell(f"plane {plane} carries nothing; goes on over {count - len(out)} of {count} planes", cost)
+        for plane in sorted(self._out - out):
+            self.tell(f"plane {plane} carries again; goes on over {count - len(out)} of {count} planes", 0.0)
+        self._out = out
+        if took:
+            self._steps.append(took)
