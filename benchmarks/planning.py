@@ -11,10 +11,11 @@ import numpy as np
 from weft.planning.candidates import candidates
 from weft.planning.cost_model.machine import machine_of
 from weft.planning.cost_model.memory import memory_of
-from weft.planning.cost_model.plans import Practice, dimensions_of
-from weft.planning.cost_model.step import Workload, step_times
+from weft.planning.cost_model.plans import Workload, dimensions_of
+from weft.planning.cost_model.step import step_times
 from weft.planning.search import search
 from weft.specs import load_job, load_site
+from weft.specs.software import SoftwareSpec
 
 SITE, JOB = "gb200-8x100g-131k", "gpt-1t"
 ALONE = 300
@@ -23,7 +24,7 @@ ROUNDS = 3
 
 def main() -> None:
     """Measure and print."""
-    machine, job, practice = machine_of(load_site(SITE)), load_job(JOB), Practice()
+    machine, job, practice = machine_of(load_site(SITE)), load_job(JOB), SoftwareSpec()
     work = Workload(dimensions_of(job.model), job.batch.sequences, job.batch.length)
     whole: list[float] = []
     for _ in range(ROUNDS):

@@ -60,7 +60,7 @@ def plan(
     `fixed` holds choices ({"tp": "8"}); `what_if` changes the site or the job first ("planes=4"). The precision is
     that of the job's own plan where none is given, and otherwise what the GPUs are made for.
     """
-    from weft.planning.cost_model.plans import practice_of
+    from weft.planning.cost_model.plans import software_of
     from weft.planning.report import plan_job
     from weft.planning.what_if import changed
 
@@ -68,7 +68,7 @@ def plan(
     task = load_job(job) if isinstance(job, str) else job
     if what_if is not None:
         place, task = changed(place, task, what_if)
-    return plan_job(place, task, practice=practice_of(task, place, precision), fixed=fixed, top=top)
+    return plan_job(place, task, practice=software_of(task, place, precision), fixed=fixed, top=top)
 
 
 def simulate(

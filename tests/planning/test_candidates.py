@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from weft.core.errors import UsageError
 from weft.planning.candidates import FIXABLE, LARGEST_MICRO, MOST_PLANS, candidates, read_fixed, spaced
 from weft.planning.cost_model.machine import usual_machine
-from weft.planning.cost_model.plans import RECOMPUTES, SCHEDULES, Dimensions, Plans
-from weft.planning.cost_model.step import Workload
+from weft.planning.cost_model.plans import RECOMPUTES, SCHEDULES, Dimensions, Plans, Workload
 
 MACHINE = usual_machine("H100", 64, 400 * 10**9)
 WORKS = st.builds(

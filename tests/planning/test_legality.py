@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from weft.planning.candidates import candidates
 from weft.planning.cost_model.machine import Machine, usual_machine
-from weft.planning.cost_model.plans import SCHEDULES, Practice, dimensions_of, spec_of
-from weft.planning.cost_model.step import Workload
+from weft.planning.cost_model.plans import SCHEDULES, Workload, dimensions_of, spec_of
 from weft.planning.legality import (
     CHUNKS,
     LARGEST_CONTEXT,
@@ -24,9 +23,10 @@ from weft.planning.legality import (
     tensor_sizes,
 )
 from weft.specs.job import BatchSpec, ModelSpec, PlanSpec
+from weft.specs.software import SoftwareSpec
 
 SPLIT_BACKWARD = ("zero-bubble", "zbv", "dualpipev")
-PRACTICE = Practice(fp32=True)
+PRACTICE = SoftwareSpec(precision="fp32")
 
 
 @st.composite

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from weft import api
 from weft.core.errors import UsageError
 from weft.planning.cost_model.machine import machine_of
-from weft.planning.cost_model.plans import Practice, dimensions_of, one_plan
-from weft.planning.cost_model.step import Workload
+from weft.planning.cost_model.plans import Workload, dimensions_of, one_plan
 from weft.planning.run.placement import axes_of, colocation_of, failure_costs
 from weft.planning.what_if import changed
 from weft.specs import JobSpec, load_job, load_site
+from weft.specs.software import SoftwareSpec
 
 SITE = "gb200-4x200g-32k"
 
@@ -79,13 +79,13 @@ def test_more_planes_make_a_failure_cheaper():
     costs = {}
     for planes in (2, 4):
         site, _ = changed(load_site(SITE), job, f"planes={planes}")
-        found = failure_costs(work, plan, machine_of(site), Practice(), site)
+        found = failure_costs(work, plan, machine_of(site), SoftwareSpec(), site)
         costs[planes] = {cost.part: cost for cost in found}
     assert costs[4]["NIC link"].slower < costs[2]["NIC link"].slower
     assert costs[4]["T0-T1 link"].slower < costs[4]["whole plane"].slower
     assert costs[4]["node"].replicas_lost == 4
     single, _ = changed(load_site(SITE), job, "planes=1")
-    alone = {c.part: c for c in failure_costs(work, plan, machine_of(single), Practice(), single)}
+    alone = {c.part: c for c in failure_costs(work, plan, machine_of(single), SoftwareSpec(), single)}
     assert math.isinf(alone["NIC link"].slower)
 
 

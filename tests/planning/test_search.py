@@ -11,10 +11,11 @@ from weft.core.errors import UsageError
 from weft.planning.candidates import LEVELS, MOST_PLANS, candidates, divisors, spaced
 from weft.planning.cost_model.machine import machine_of, usual_machine
 from weft.planning.cost_model.memory import memory_of
-from weft.planning.cost_model.plans import Dimensions, Practice
-from weft.planning.cost_model.step import Workload, step_times
+from weft.planning.cost_model.plans import Dimensions, Workload
+from weft.planning.cost_model.step import step_times
 from weft.planning.search import limit_of, scored, search
 from weft.specs import load_site
+from weft.specs.software import SoftwareSpec
 
 SMALL = Workload(Dimensions(8, 1024, 8, 8, 128, 2816, 32000), 64, 1024)
 H100 = usual_machine("H100", 64, 400 * 10**9)
@@ -32,10 +33,10 @@ def test_every_candidate_splits_evenly():
 
 
 def test_the_first_plan_is_the_fastest_that_fits():
-    found = search(SMALL, H100, Practice())
+    found = search(SMALL, H100, SoftwareSpec())
     plans, _ = candidates(SMALL, H100, 64, {})
-    fits = memory_of(SMALL, plans, Practice()).total <= H100.memory_bytes
-    step = step_times(SMALL, plans.take(fits), H100, Practice()).step_s
+    fits = memory_of(SMALL, plans, SoftwareSpec()).total <= H100.memory_bytes
+    step = step_times(SMALL, plans.take(fits), H100, SoftwareSpec()).step_s
     assert found.best.step_s[0] == pytest.approx(float(step.min()))
     assert (np.diff(found.best.step_s) >= 0).all()
     assert found.feasible == int(fits.sum())
@@ -44,13 +45,13 @@ def test_the_first_plan_is_the_fastest_that_fits():
 @given(st.sampled_from(["tp", "pp", "dp", "cp", "zero", "micro"]), st.sampled_from(["1", "2"]))
 @settings(max_examples=12, deadline=None)
 def test_what_is_fixed_stays_fixed(name: str, value: str):
-    found = search(SMALL, H100, Practice(), fixed={name: value})
+    found = search(SMALL, H100, SoftwareSpec(), fixed={name: value})
     assert (getattr(found.best.plans, name) == float(value)).all()
 
 
 def test_fewer_choices_never_find_a_better_plan():
-    free = search(SMALL, H100, Practice())
-    held = search(SMALL, H100, Practice(), fixed={"recompute": "full", "schedule": "1f1b"})
+    free = search(SMALL, H100, SoftwareSpec())
+    held = search(SMALL, H100, SoftwareSpec(), fixed={"recompute": "full", "schedule": "1f1b"})
     assert held.best.step_s[0] >= free.best.step_s[0]
 
 
@@ -70,12 +71,12 @@ def test_fewer_choices_never_find_a_better_plan():
 )
 def test_a_choice_without_plans_names_the_nearest(fixed: dict[str, str], words: str):
     with pytest.raises(UsageError, match=words):
-        search(SMALL, H100, Practice(), fixed=fixed)
+        search(SMALL, H100, SoftwareSpec(), fixed=fixed)
 
 
 def test_nothing_fits_says_how_far_off_and_what_would():
     large = Workload(Dimensions(96, 12288, 96, 96, 128, 32768, 51200), 64, 2048)
-    found = search(large, replace(H100, gpus=8), Practice())
+    found = search(large, replace(H100, gpus=8), SoftwareSpec())
     assert found.feasible == 0
     assert len(found.best) == 0
     assert "GiB on a GPU that has" in found.hint
@@ -84,7 +85,7 @@ def test_nothing_fits_says_how_far_off_and_what_would():
 
 def test_a_model_that_no_number_of_gpus_holds_is_said_so():
     tiny = replace(H100, gpus=8, memory_bytes=2.0**20)
-    assert "no number of such GPUs holds it" in search(SMALL, tiny, Practice()).hint
+    assert "no number of such GPUs holds it" in search(SMALL, tiny, SoftwareSpec()).hint
 
 
 def test_limits_are_named_after_what_is_lost():
@@ -94,7 +95,7 @@ def test_limits_are_named_after_what_is_lost():
     kinds: set[str] = set()
     for where in (machine, slow):
         plans, _ = candidates(work, where, 1024, {})
-        found = scored(work, plans.take(np.arange(0, len(plans), 97)), where, Practice())
+        found = scored(work, plans.take(np.arange(0, len(plans), 97)), where, SoftwareSpec())
         kinds |= {limit_of(found, row, where, work) for row in range(len(found))}
     assert kinds == {"memory", "bubble", "network", "batch", "compute"}
 
@@ -108,7 +109,7 @@ def test_divisors_divide(number: int, most: int):
 def test_a_trillion_parameters_on_131072_gpus_have_plans():
     machine = machine_of(load_site("gb200-8x100g-131k"))
     work = Workload(Dimensions(128, 25600, 160, 160, 160, 68096, 51200), 16384, 4096)
-    found = search(work, machine, Practice(), top=5)
+    found = search(work, machine, SoftwareSpec(), top=5)
     assert found.considered > 10_000
     assert len(found.best) == 5
     assert (found.best.memory.total <= machine.memory_bytes).all()

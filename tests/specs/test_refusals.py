@@ -76,7 +76,7 @@ def test_a_site_that_cannot_be_built_is_refused_with_what_could_be(changes: dict
         ({"model.rope_scaling": {"factor": 2.0, "low": 4.0, "high": 1.0, "length": 64}}, "high = 1.0 is not above low"),
         ({"batch.sequences": 7, "batch.micro": 2}, "7 sequences are not a whole number of micro-batches of 2"),
         ({"plan": {"dp": 4, "shard": 3}}, "shard = 3 does not divide dp = 4"),
-        ({"plan": {"dp": 4, "ep": 3}}, "ep = 3 does not divide dp = 4"),
+        ({"plan": {"dp": 4, "ep": 3}}, "ep = 3 does not divide the 4 ranks"),
         ({"plan": {"dp": 4, "schedule": "2f2b"}}, "2f2b"),
         ({"plan": "best"}, "plan"),
         ({"optimizer.betas": [0.9, 1.0]}, "betas"),

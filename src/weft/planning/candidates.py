@@ -13,8 +13,7 @@ import numpy as np
 from weft.collectives.costs import Column
 from weft.core.errors import UsageError
 from weft.planning.cost_model.machine import Machine
-from weft.planning.cost_model.plans import RECOMPUTES, SCHEDULES, Plans
-from weft.planning.cost_model.step import Workload
+from weft.planning.cost_model.plans import RECOMPUTES, SCHEDULES, Plans, Workload
 from weft.planning.legality import context_sizes, divisors, pipeline_sizes, schedules, tensor_sizes
 
 LARGEST_MICRO = 16

@@ -90,6 +90,7 @@ def _model_problems(plan: PlanSpec, model: ModelSpec) -> list[str]:
             f"pp = {plan.pp} with schedule {plan.schedule!r} needs {stages} stages but there are {model.layers} layers;"
             f" write pp = {fits} or less"
         )
+    problems += _beyond_the_trainer(plan, model)
     inner = ("experts.ffn", model.experts.ffn) if model.experts else ("ffn", model.ffn)
     for what, size in (("heads", model.heads), ("kv_heads", model.kv_heads or model.heads), inner,
                        ("vocabulary", model.vocabulary)):  # fmt: skip
@@ -105,6 +106,26 @@ def _model_problems(plan: PlanSpec, model: ModelSpec) -> list[str]:
         problems.append(
             f"ep = {plan.ep} does not divide {model.experts.count} experts; the nearest that does is {near}"
         )
+    return problems
+
+
+def _beyond_the_trainer(plan: PlanSpec, model: ModelSpec) -> list[str]:
+    """Return what can be planned for other software and not be trained by weft's own."""
+    experts = model.experts
+    found = {
+        "model.gated = false": not model.gated,
+        "model.parallel": model.parallel,
+        "model.mtp": model.mtp > 0,
+        "model.latent": model.latent is not None,
+        "experts.shared": experts is not None and experts.shared > 0,
+        "experts.dense_layers": experts is not None and experts.dense_layers > 0,
+        "experts.nodes": experts is not None and experts.nodes > 0,
+        "plan.zero (write plan.shard)": plan.zero > 0,
+        f"plan.chunks other than {CHUNKS[plan.schedule]}": plan.chunks not in (None, CHUNKS[plan.schedule]),
+    }
+    problems = [f"weft's trainer does not have {what}; it can be planned only" for what, so in found.items() if so]
+    if plan.dp % plan.ep:
+        problems.append(f"ep = {plan.ep} does not divide dp = {plan.dp}, which weft's trainer needs")
     return problems
 
 

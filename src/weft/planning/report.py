@@ -15,8 +15,8 @@ from weft.core.provenance import provenance
 from weft.fabric.bill import bill_of
 from weft.planning.cost_model.machine import Machine, machine_of
 from weft.planning.cost_model.memory import memory_of
-from weft.planning.cost_model.plans import Plans, Practice, dimensions_of, practice_of, spec_of, written_plan
-from weft.planning.cost_model.step import StepTimes, Workload
+from weft.planning.cost_model.plans import Plans, Workload, dimensions_of, software_of, spec_of, written_plan
+from weft.planning.cost_model.step import StepTimes
 from weft.planning.legality import divisors
 from weft.planning.run.goodput import Goodput, goodput_of
 from weft.planning.run.inference import Serving, best_serving
@@ -37,6 +37,7 @@ from weft.planning.run.run_cost import GPU_HOUR_CENTS, RunCost, Tariff, run_cost
 from weft.planning.search import Scored, SearchResult, limit_of, scored, search
 from weft.specs.job import JobSpec, PlanSpec
 from weft.specs.site import SiteSpec
+from weft.specs.software import SoftwareSpec
 
 SAMPLES_PER_STEP = 200
 _MOST_PER_SECOND = 500.0
@@ -57,7 +58,7 @@ class PlanReport:
     """The planner's view of the site."""
     work: Workload
     """The planner's view of the job."""
-    practice: Practice
+    practice: SoftwareSpec
     """Habits of the software."""
     outcome: SearchResult
     """What the search found; the chosen plan is its first."""
@@ -163,13 +164,13 @@ def plan_job(
     site: SiteSpec,
     job: JobSpec,
     *,
-    practice: Practice | None = None,
+    practice: SoftwareSpec | None = None,
     fixed: Mapping[str, str] | None = None,
     top: int = 10,
     gpu_hour_cents: float = GPU_HOUR_CENTS,
 ) -> PlanReport:
     """Return what `job` would do on `site`, or raise with what is in the way and the nearest change."""
-    asked = _PlanRequest(site, job, practice or practice_of(job, site), gpu_hour_cents)
+    asked = _PlanRequest(site, job, practice or software_of(job, site), gpu_hour_cents)
     work, machine, habits = asked.work, asked.machine, asked.practice
     own = None
     if job.plan != "auto" and not fixed:
@@ -186,7 +187,7 @@ class _PlanRequest:
 
     site: SiteSpec
     job: JobSpec
-    practice: Practice
+    practice: SoftwareSpec
     gpu_hour_cents: float
 
     @cached_property
@@ -238,7 +239,7 @@ def _report(asked: _PlanRequest, outcome: SearchResult, own: Scored | None) -> P
     )  # fmt: skip
 
 
-def _checked(job: JobSpec, plan: PlanSpec, machine: Machine, work: Workload, practice: Practice) -> Plans:
+def _checked(job: JobSpec, plan: PlanSpec, machine: Machine, work: Workload, practice: SoftwareSpec) -> Plans:
     """Return the job's own plan, or raise with the nearest valid values."""
     if plan.ranks > machine.gpus:
         raise UsageError(

@@ -17,8 +17,9 @@ from weft.core.errors import UsageError
 from weft.planning.candidates import candidates, no_candidate, read_fixed
 from weft.planning.cost_model.machine import Machine
 from weft.planning.cost_model.memory import Memory, memory_of
-from weft.planning.cost_model.plans import Plans, Practice
-from weft.planning.cost_model.step import StepTimes, Workload, step_times
+from weft.planning.cost_model.plans import Plans, Workload
+from weft.planning.cost_model.step import StepTimes, step_times
+from weft.specs.software import SoftwareSpec
 
 _FULL_MEMORY = 0.9
 _SMALL_LOSS = 0.1
@@ -72,7 +73,7 @@ class SearchResult:
 def search(
     work: Workload,
     machine: Machine,
-    practice: Practice,
+    practice: SoftwareSpec,
     *,
     fixed: Mapping[str, str] | None = None,
     top: int = 10,
@@ -97,11 +98,11 @@ def search(
     return SearchResult(best, len(plans), count, every, "")
 
 
-def scored(work: Workload, plans: Plans, machine: Machine, practice: Practice) -> Scored:
+def scored(work: Workload, plans: Plans, machine: Machine, practice: SoftwareSpec) -> Scored:
     """Return plans with everything that is known about them."""
     times = step_times(work, plans, machine, practice)
     step = times.step_s
-    speed = machine.fp8_flops if practice.fp8 else machine.fp32_flops if practice.fp32 else machine.bf16_flops
+    speed = machine.peak_flops(practice.precision or "bf16")
     useful = work.model.flops_per_token(work.length, causal=True) * work.tokens / (step * plans.ranks * speed)
     share = np.array([0.0, 0.0, 1 / 3])[plans.recompute.astype(np.int64)]
     return Scored(
@@ -150,7 +151,9 @@ def _distinct(plans: Plans, order: NDArray[np.intp], top: int, accept: Accept | 
     return chosen
 
 
-def _nearest(work: Workload, machine: Machine, practice: Practice, *, plans: Plans, memory: Memory, gpus: int) -> str:
+def _nearest(
+    work: Workload, machine: Machine, practice: SoftwareSpec, *, plans: Plans, memory: Memory, gpus: int
+) -> str:
     """Say how far the smallest plan is from fitting and which change would do."""
     smallest = int(np.argmin(memory.total))
     needed = float(memory.total[smallest])

@@ -11,15 +11,53 @@ Ratio = Annotated[float, Field(gt=0)]
 Microseconds = Annotated[float, Field(ge=0)]
 
 
+class ProductsSpec(Spec):
+    """Measured matrix products (m x k)(k x n) of one precision, in the form that fits them.
+
+    Time = operations / (peak x data sheet) + what is read and written beside them + launch.
+    """
+
+    peak: Share
+    """Share of the data sheet's speed that an endless product reaches by itself."""
+    left: Annotated[float, Field(ge=0)]
+    """Time for each value of m x k, in bytes at the memory's full rate."""
+    right: Annotated[float, Field(ge=0)]
+    """Time for each value of k x n, likewise."""
+    out: Annotated[float, Field(ge=0)]
+    """Time for each value of m x n, likewise."""
+    launch_us: Microseconds
+    """Time of the smallest one."""
+    error: Annotated[float, Field(ge=0)]
+    """Mean relative error of this form over the measured products."""
+
+
 class EfficiencySpec(Spec):
     """What real kernels reach of a data sheet."""
 
+    bf16: ProductsSpec | None = None
+    """Measured products in bf16; where absent, `matmul` and `small` say what is known."""
+    fp8: ProductsSpec | None = None
+    """Measured products in fp8 with one scale for a tensor."""
+    fp8_block: ProductsSpec | None = None
+    """Measured products in fp8 with scales for blocks."""
+    nvfp4: ProductsSpec | None = None
+    """Measured products in fp4 with scales for blocks."""
+    sustained: Share = 1.0
+    """Share of the speed of single measured products that lasts inside a training step: clocks fall under the power
+    limit, and kernels do not follow each other without gaps."""
+    quantise: Annotated[float, Field(ge=0)] = 7.5
+    """Memory traffic, in bytes at the full rate, with which one value is measured, scaled, rounded and turned for a
+    quantised product and its gradients."""
     matmul: Share
     """Share of the matrix speed that a very large product reaches inside a training step."""
     small: Annotated[float, Field(ge=0)]
     """Size at which a product's shortest side halves its speed: share = matmul / (1 + small / shortest side)."""
     attention: Share
-    """Share of the bf16 matrix speed that a fused attention kernel reaches."""
+    """Share of the bf16 matrix speed that a fused attention kernel reaches, forward, in long texts."""
+    attention_backward: Share | None = None
+    """The same of the backward pass; as forward where absent."""
+    attention_half: Annotated[float, Field(ge=0)] = 0.0
+    """Length of text at which the forward kernel reaches half of its share; the backward pass takes twice that."""
     memory: Share
     """Share of the memory bandwidth that element-wise kernels reach."""
     elementwise: Ratio = 1.0
@@ -32,6 +70,10 @@ class EfficiencySpec(Spec):
     products do not do it themselves."""
     link: Share
     """Share of the scale-up bandwidth that a collective reaches."""
+    near_us: Microseconds = 0.0
+    """Software time of one round of a collective inside the scale-up domain, besides the link's latency."""
+    pieces_us: Annotated[float, Field(ge=0)] = 0.0
+    """Cost of cutting a collective into pieces there: it takes the root of this times its bare time longer."""
     nic: Share
     """Share of the NIC's payload rate that a collective reaches."""
     message_us: Microseconds

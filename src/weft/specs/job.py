@@ -8,6 +8,7 @@ from weft.core.spec import Check, Duration, Spec
 from weft.core.units import PICOSECONDS_PER_SECOND, Picoseconds
 from weft.specs.faults import RunFaultSpec
 from weft.specs.site import Name
+from weft.specs.software import SoftwareSpec
 
 Count = Annotated[int, Field(ge=1, le=10**12)]
 
@@ -21,6 +22,12 @@ class ExpertsSpec(Spec):
     """Experts that see each token."""
     ffn: Count
     """Inner width of one expert."""
+    shared: Annotated[int, Field(ge=0, le=10**9)] = 0
+    """Inner width of what sees every token beside the experts; two shared experts are twice one's width."""
+    dense_layers: Annotated[int, Field(ge=0, le=10_000)] = 0
+    """Blocks at the start that have the model's `ffn` and no experts."""
+    nodes: Annotated[int, Field(ge=0, le=4096)] = 0
+    """Most nodes that the experts of one token may be on (DeepSeek-V3's limited routing); 0 for no limit."""
     balance: Annotated[float, Field(ge=0, le=1)] = 0.01
     """Weight of the load-balancing loss."""
 
@@ -32,6 +39,19 @@ class ExpertsSpec(Spec):
             ),
         ),
     )
+
+
+class LatentSpec(Spec):
+    """Latent attention (MLA): keys and values of all heads are made from one narrow vector."""
+
+    kv_rank: Count
+    """Width of that vector."""
+    query_rank: Annotated[int, Field(ge=0, le=10**9)] = 0
+    """Width of the queries' own; 0 where queries come from the residual stream."""
+    rope_width: Count
+    """More width of each query and key, for the position; the model's head_width is without it."""
+    value_width: Count
+    """Width of a head's values."""
 
 
 class RopeScalingSpec(Spec):
@@ -112,6 +132,14 @@ class ModelSpec(Spec):
     """Whether each head's queries and keys pass an RMSNorm (Qwen 3)."""
     experts: ExpertsSpec | None = None
     """Mixture-of-experts blocks instead of dense ones."""
+    gated: bool = True
+    """Three feed-forward matrices (SwiGLU), or two (GPT)."""
+    parallel: bool = False
+    """Whether attention and feed-forward stand side by side on one input (PaLM, GPT-J)."""
+    mtp: Annotated[int, Field(ge=0, le=16)] = 0
+    """Further modules that foretell one token more each (DeepSeek-V3)."""
+    latent: LatentSpec | None = None
+    """Latent attention instead of grouped queries."""
 
     checks: ClassVar[tuple[Check, ...]] = (
         Check(
@@ -121,6 +149,14 @@ class ModelSpec(Spec):
         Check(("heads", "width", "head_width"), _heads_divide_width),
         Check(("heads", "width", "head_width"), _heads_are_even),
         Check(("kv_heads", "heads"), _groups_divide_heads),
+        Check(
+            ("experts", "layers"),
+            lambda s: (
+                f"experts.dense_layers = {s.experts.dense_layers} of {s.layers} layers; write fewer"
+                if s.experts and s.experts.dense_layers >= s.layers
+                else None
+            ),
+        ),
     )
 
 
@@ -195,11 +231,16 @@ class PlanSpec(Spec):
     cp: Count = 1
     """Context-parallel ranks."""
     ep: Count = 1
-    """Expert-parallel ranks; they are taken from the data-parallel ones."""
+    """Expert-parallel ranks; they are taken from the data-parallel ones, and where `[software] fold` says so from the
+    tensor- and context-parallel ones too."""
     shard: Count = 1
     """Data-parallel ranks over which parameters are sharded: 1 replicates, dp shards fully, between is hybrid."""
     schedule: Literal["gpipe", "1f1b", "interleaved", "looped-bfs", "zero-bubble", "zbv", "dualpipev"] = "1f1b"
     """Order of the pipeline's micro-batches."""
+    chunks: Annotated[int, Field(ge=1, le=1000)] | None = None
+    """Model chunks on each stage; what the schedule usually has where absent. Weft's trainer takes no other."""
+    zero: Annotated[int, Field(ge=0, le=2)] = 0
+    """What is sharded over all data-parallel ranks: 1 the optimizer's state, 2 gradients too; weights are `shard`'s."""
     recompute: Literal["none", "selective", "full"] = "none"
     """Activations recomputed in the backward pass."""
     precision: Literal["fp32", "bf16"] = "fp32"
@@ -214,7 +255,14 @@ class PlanSpec(Spec):
             ("shard", "dp"),
             lambda s: None if s.dp % s.shard == 0 else f"shard = {s.shard} does not divide dp = {s.dp}",
         ),
-        Check(("ep", "dp"), lambda s: None if s.dp % s.ep == 0 else f"ep = {s.ep} does not divide dp = {s.dp}"),
+        Check(
+            ("ep", "dp", "tp", "cp"),
+            lambda s: (
+                None
+                if s.dp * s.tp * s.cp % s.ep == 0
+                else f"ep = {s.ep} does not divide the {s.dp * s.tp * s.cp} ranks of a stage (dp x tp x cp)"
+            ),
+        ),
     )
 
     @property
@@ -308,6 +356,8 @@ class JobSpec(Spec):
     """How it learns."""
     plan: PlanSpec | Literal["auto"] = "auto"
     """How it is spread; "auto" lets the planner choose."""
+    software: SoftwareSpec | None = None
+    """Habits of the software that the planner assumes; our own trainer's where absent."""
     backend: Literal["auto", "mrc"] = "auto"
     """What carries bytes between ranks: "auto" takes gloo on CPUs and NCCL on GPUs; "mrc" takes weft's own transport
     over four planes on this machine, for CPUs."""

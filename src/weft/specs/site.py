@@ -26,6 +26,8 @@ class GpuSpec(Spec):
     """Dense bf16 matrix speed."""
     fp8: Speed | None = None
     """Dense fp8 matrix speed, where there is one."""
+    fp4: Speed | None = None
+    """Dense fp4 matrix speed, where there is one."""
     fp32: Speed | None = None
     """Dense fp32 matrix speed; half of bf16 where it is not given, as TF32 has."""
     power: Power

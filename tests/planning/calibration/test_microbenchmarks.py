@@ -15,11 +15,12 @@ from weft.planning.calibration.microbenchmarks import (
     network_of,
     speed_of,
 )
+from weft.planning.cost_model.blocks import block_times
 from weft.planning.cost_model.machine import machine_of
-from weft.planning.cost_model.plans import Practice, dimensions_of, one_plan
-from weft.planning.cost_model.step import Workload, block_times
+from weft.planning.cost_model.plans import Workload, dimensions_of, one_plan
 from weft.specs import load_site
 from weft.specs.job import ModelSpec
+from weft.specs.software import SoftwareSpec
 
 BLOCK = ModelSpec(layers=1, width=192, heads=4, kv_heads=2, ffn=576)
 TINY = ModelSpec(layers=1, width=16, heads=2, ffn=32)
@@ -64,7 +65,10 @@ def test_the_blocks_that_were_timed_are_predicted_again():
     predicted = 0.0
     for length in (128, 512):
         parts = block_times(
-            Workload(dimensions_of(BLOCK), 2, length), one_plan(micro=2), machine_of(site), Practice(fp32=True)
+            Workload(dimensions_of(BLOCK), 2, length),
+            one_plan(micro=2),
+            machine_of(site),
+            SoftwareSpec(precision="fp32"),
         )
         predicted += float(parts.forward[0] + parts.backward[0]) + found.efficiency.block_us * 1e-6
     assert predicted == pytest.approx(5 * 0.1, rel=0.01)

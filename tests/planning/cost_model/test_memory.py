@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 
 from weft.planning.cost_model.machine import usual_machine
 from weft.planning.cost_model.memory import memory_of
-from weft.planning.cost_model.plans import Dimensions, Practice, one_plan
-from weft.planning.cost_model.step import Workload
+from weft.planning.cost_model.plans import Dimensions, Workload, one_plan
+from weft.specs.software import SoftwareSpec
 
 GIB = 2**30
-PLAIN = Practice(flash=False, sequence_parallel=False, dropout=True)
-SEQUENCE = Practice(flash=False, sequence_parallel=True, dropout=True)
+PLAIN = SoftwareSpec(flash=False, sequence_parallel=False, dropout=True)
+SEQUENCE = SoftwareSpec(flash=False, sequence_parallel=True, dropout=True)
 
 # arXiv 2205.05198, figure 1: layers, width, heads, pp, chunks, batch, micro; GiB of a GPU: states, activations without
 # recomputation, and with sequence parallelism and selective recomputation.
@@ -44,14 +44,15 @@ def test_activations_are_those_of_the_paper(name: str):
 @settings(max_examples=30, deadline=None)
 def test_more_sharding_is_never_larger(zero: int, tp: int, pp: int):
     work = Workload(Dimensions(16, 2048, 16, 4, 128, 5632, 32000), 64, 2048)
-    less, more = (memory_of(work, one_plan(dp=8, tp=tp, pp=pp, zero=stage), Practice()) for stage in (zero, zero + 1))
+    ours = SoftwareSpec()
+    less, more = (memory_of(work, one_plan(dp=8, tp=tp, pp=pp, zero=stage), ours) for stage in (zero, zero + 1))
     for part in ("weights", "gradients", "optimizer"):
         assert float(getattr(more, part)[0]) <= float(getattr(less, part)[0])
 
 
 def test_zero_divides_exactly():
     work = Workload(Dimensions(16, 2048, 16, 4, 128, 5632, 32000), 64, 2048)
-    plain, sharded = (memory_of(work, one_plan(dp=8, zero=zero), Practice()) for zero in (0, 3))
+    plain, sharded = (memory_of(work, one_plan(dp=8, zero=zero), SoftwareSpec()) for zero in (0, 3))
     for part in ("weights", "gradients", "optimizer"):
         assert float(getattr(sharded, part)[0]) == pytest.approx(float(getattr(plain, part)[0]) / 8)
 
@@ -59,14 +60,14 @@ def test_zero_divides_exactly():
 def test_hybrid_sharding_lies_between():
     work = Workload(Dimensions(16, 2048, 16, 4, 128, 5632, 32000), 64, 2048)
     weights = [
-        float(memory_of(work, one_plan(dp=64, zero=3, shard=shard), Practice()).weights[0]) for shard in (1, 8, 64)
+        float(memory_of(work, one_plan(dp=64, zero=3, shard=shard), SoftwareSpec()).weights[0]) for shard in (1, 8, 64)
     ]
     assert weights[0] == pytest.approx(8 * weights[1])
     assert weights[1] == pytest.approx(8 * weights[2])
 
 
-@pytest.mark.parametrize("practice", [PLAIN, SEQUENCE, Practice(), Practice(lean=True)])
-def test_recomputing_more_keeps_less(practice: Practice):
+@pytest.mark.parametrize("practice", [PLAIN, SEQUENCE, SoftwareSpec(), SoftwareSpec(lean=True)])
+def test_recomputing_more_keeps_less(practice: SoftwareSpec):
     work = Workload(Dimensions(16, 2048, 16, 16, 128, 8192, 32000), 64, 2048)
     kept = [
         float(memory_of(work, one_plan(tp=2, pp=4, recompute=how), practice).activations[0])

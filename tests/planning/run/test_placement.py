@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.planning.cost_model.machine import machine_of
-from weft.planning.cost_model.plans import Dimensions, Practice, one_plan
-from weft.planning.cost_model.step import Workload
+from weft.planning.cost_model.plans import Dimensions, Workload, one_plan
 from weft.planning.run.placement import AXES, axes_of, colocation_of, failure_costs
 from weft.specs import SITES, load_site
+from weft.specs.software import SoftwareSpec
 
 SITE = load_site("gb200-8x100g-131k")
 WORK = Workload(Dimensions(16, 4096, 32, 8, 128, 14336, 128256), 1024, 4096)
@@ -56,7 +56,7 @@ def test_places_are_named_from_the_smallest_on():
 @pytest.fixture(scope="module")
 def costs():
     plan = one_plan(dp=512, tp=8, pp=4, zero=1)
-    return {cost.part: cost for cost in failure_costs(WORK, plan, machine_of(SITE), Practice(), SITE)}
+    return {cost.part: cost for cost in failure_costs(WORK, plan, machine_of(SITE), SoftwareSpec(), SITE)}
 
 
 def test_a_part_that_takes_more_bandwidth_never_costs_less(costs):
@@ -79,12 +79,12 @@ def test_above_a_t0_a_link_counts_in_its_plane_alone(costs):
 
 def test_on_one_plane_a_lost_nic_link_stops_the_job():
     site = load_site("gb200-3tier-64k")
-    found = failure_costs(WORK, one_plan(dp=8), machine_of(site), Practice(), site)
+    found = failure_costs(WORK, one_plan(dp=8), machine_of(site), SoftwareSpec(), site)
     link = next(cost for cost in found if cost.part == "NIC link")
     assert (link.slower, link.throughput_lost) == (math.inf, 1.0)
 
 
 def test_a_job_of_one_replica_stops_with_any_node():
-    found = failure_costs(WORK, one_plan(tp=8), machine_of(SITE), Practice(), SITE)
+    found = failure_costs(WORK, one_plan(tp=8), machine_of(SITE), SoftwareSpec(), SITE)
     node = next(cost for cost in found if cost.part == "node")
     assert (node.slower, node.replicas_lost, node.throughput_lost) == (math.inf, 1, 1.0)

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.planning.cost_model.machine import usual_machine
-from weft.planning.cost_model.plans import Dimensions, Practice, one_plan
-from weft.planning.cost_model.step import Workload, step_times
+from weft.planning.cost_model.plans import Dimensions, Workload, one_plan
+from weft.planning.cost_model.step import step_times
 from weft.planning.run.power import (
     Contract,
     Meter,
@@ -24,6 +24,7 @@ from weft.planning.run.power import (
     with_stop_delay,
     with_storage,
 )
+from weft.specs.software import SoftwareSpec
 
 PER_SECOND = 200.0
 WAVE = np.tile(two_level(1.0, 0.3, 0.844, 400), 8)
@@ -106,7 +107,7 @@ def test_every_mitigation_swings_less_than_nothing():
 
 def test_a_step_draws_between_idle_and_full_power():
     work = Workload(Dimensions(32, 4096, 32, 8, 128, 14336, 32000), 256, 4096)
-    times = step_times(work, one_plan(dp=16, pp=4, zero=1), usual_machine("H100", 64, 400 * 10**9), Practice())
+    times = step_times(work, one_plan(dp=16, pp=4, zero=1), usual_machine("H100", 64, 400 * 10**9), SoftwareSpec())
     phases = phases_of(times, 0, 700.0, 70.0)
     assert sum(phase.seconds for phase in phases) == pytest.approx(float(times.step_s[0]))
     assert all(70 <= phase.watts <= 700 for phase in phases)

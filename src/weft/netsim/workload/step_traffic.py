@@ -15,9 +15,10 @@ from weft.core.errors import UsageError
 from weft.core.units import PICOSECONDS_PER_SECOND
 from weft.netsim.model.flow import Flow
 from weft.netsim.workload.schedules import Beginning, Near, flows_of_schedule
+from weft.planning.cost_model.blocks import stage_parameters
 from weft.planning.cost_model.machine import machine_of
-from weft.planning.cost_model.plans import Plans, dimensions_of, practice_of, written_plan
-from weft.planning.cost_model.step import Workload, stage_parameters, step_times
+from weft.planning.cost_model.plans import Plans, Workload, dimensions_of, software_of, written_plan
+from weft.planning.cost_model.step import step_times
 from weft.planning.search import search
 from weft.specs.job import JobSpec
 from weft.specs.site import SiteSpec
@@ -64,7 +65,7 @@ class StepTraffic:
 
 def step_of(job: JobSpec, site: SiteSpec, share: float = 1.0) -> StepTraffic:
     """Return the step of a job, by its own plan or the planner's best; bytes and times are cut to `share`."""
-    machine, practice = machine_of(site), practice_of(job, site)
+    machine, practice = machine_of(site), software_of(job, site)
     work = Workload(dimensions_of(job.model), job.batch.sequences, job.batch.length)
     if job.plan == "auto":
         outcome = search(work, machine, practice, top=1)

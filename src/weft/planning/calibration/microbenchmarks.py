@@ -13,15 +13,17 @@ from typing import Any
 import numpy as np
 
 from weft.core.units import BitsPerSecond, Bytes, FlopsPerSecond
+from weft.planning.cost_model.blocks import block_times
 from weft.planning.cost_model.machine import USUAL_PAYLOAD_SHARE, Machine
-from weft.planning.cost_model.plans import Practice, dimensions_of, one_plan
-from weft.planning.cost_model.step import Workload, block_times
+from weft.planning.cost_model.plans import Workload, dimensions_of, one_plan
 from weft.specs.efficiency import EfficiencySpec
 from weft.specs.job import ModelSpec
 from weft.specs.site import SiteSpec
+from weft.specs.software import SoftwareSpec
 
 _MICROSECONDS = 1e6
 _LEAST = 1e-3
+_FP32_BYTES = 4
 _SUMS_BYTES = 20
 """Of a parameter and a micro-batch: its gradient copied into a bucket (8), and added to another one's (12)."""
 
@@ -159,7 +161,7 @@ def calibrate(times: MachineTimes, cores: int) -> Calibration:
 
 def _elementwise(times: MachineTimes, flops: float, share: EfficiencySpec) -> float:
     """Return the share of the memory's rate at which blocks do what is neither product nor attention nor software."""
-    practice = Practice(fp32=times.value_bytes == 4)  # noqa: PLR2004 - bytes of an fp32 value
+    practice = SoftwareSpec(precision="fp32" if times.value_bytes == _FP32_BYTES else "bf16")
     left_s = moved = 0.0
     for block in times.blocks[1:]:
         work = Workload(dimensions_of(block.model), block.batch, block.length)
@@ -177,7 +179,8 @@ def _bare(flops: float, share: EfficiencySpec, memory_rate: float) -> Machine:
     """Return a machine of one GPU with nothing but its arithmetic and its memory."""
     return Machine(
         kind="CPU", gpus=1, node_gpus=1, domain_gpus=1, memory_bytes=1e15, bf16_flops=flops, fp8_flops=flops,
-        fp32_flops=flops, efficiency=share, memory_rate=memory_rate, domain_rate=1e30, domain_latency_s=0.0,
+        fp4_flops=flops, fp32_flops=flops, efficiency=share, memory_rate=memory_rate, pieces_s=0.0, domain_rate=1e30,
+        domain_latency_s=0.0,
         nic_rate=1e30, fabric_latency_s=0.0, power_w=0.0, idle_power_w=0.0,
     )  # fmt: skip
 

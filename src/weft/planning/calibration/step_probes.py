@@ -15,8 +15,8 @@ from scipy.optimize import nnls
 from weft.collectives.costs import Column
 from weft.planning.calibration.microbenchmarks import Calibration
 from weft.planning.cost_model.machine import machine_of
-from weft.planning.cost_model.plans import dimensions_of, practice_of, written_plan
-from weft.planning.cost_model.step import StepTimes, Workload, step_times
+from weft.planning.cost_model.plans import Workload, dimensions_of, software_of, written_plan
+from weft.planning.cost_model.step import StepTimes, step_times
 from weft.specs.job import JobSpec
 from weft.specs.site import SiteSpec
 
@@ -52,7 +52,7 @@ def times_of(site: SiteSpec, job: JobSpec) -> StepTimes:
     """Return where the time of a step of `job` goes on `site`, with the plan that the job spells out."""
     assert job.plan != "auto", "a probe's plan is spelled out"
     work = Workload(dimensions_of(job.model), job.batch.sequences, job.batch.length)
-    return step_times(work, written_plan(job, job.plan), machine_of(site), practice_of(job, site))
+    return step_times(work, written_plan(job, job.plan), machine_of(site), software_of(job, site))
 
 
 def fitted(found: Calibration, make: Make, probes: Sequence[ProbeTime]) -> Calibration:

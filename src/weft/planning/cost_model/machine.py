@@ -50,12 +50,16 @@ class Machine:
     """Dense bf16 speed of the data sheet."""
     fp8_flops: float
     """Dense fp8 speed of the data sheet; bf16 where there is none."""
+    fp4_flops: float
+    """Dense fp4 speed of the data sheet; fp8's where there is none."""
     fp32_flops: float
     """Dense fp32 speed; half of bf16 where the data sheet is silent."""
     efficiency: EfficiencySpec
     """Shares of the data sheet that kernels reach."""
     memory_rate: float
     """Bytes per second from memory, reached."""
+    pieces_s: float
+    """What cutting a collective into pieces costs inside a domain: the root of this times its bare time is added."""
     domain_rate: float
     """Bytes per second of one GPU into its scale-up domain, reached."""
     domain_latency_s: float
@@ -78,6 +82,16 @@ class Machine:
         known = np.log2(np.array(self.table.sizes_bytes))
         share = np.interp(np.log2(np.maximum(size, 1.0)), known, np.array(self.table.shares))
         return self.nic_rate / self.efficiency.nic * share
+
+    def peak_flops(self, precision: str) -> float:
+        """Return the data sheet's speed in a precision; the next wider one's where the GPU lacks it."""
+        narrow = {"bf16": self.bf16_flops, "fp32": self.fp32_flops, "nvfp4": self.fp4_flops}
+        return narrow.get(precision, self.fp8_flops)
+
+    @property
+    def full_memory_rate(self) -> float:
+        """Return the data sheet's memory bandwidth."""
+        return self.memory_rate / self.efficiency.memory
 
     @property
     def near(self) -> tuple[float, float]:
@@ -125,11 +139,13 @@ def _machine(gpu: GpuSpec, scale_up: ScaleUpSpec, share: EfficiencySpec) -> Mach
         memory_bytes=gpu.memory * share.usable,
         bf16_flops=gpu.bf16,
         fp8_flops=gpu.fp8 or gpu.bf16,
+        fp4_flops=gpu.fp4 or gpu.fp8 or gpu.bf16,
         fp32_flops=gpu.fp32 or gpu.bf16 / 2,
         efficiency=share,
         memory_rate=gpu.memory_rate / 8 * share.memory,
+        pieces_s=share.pieces_us * 1e-6,
         domain_rate=scale_up.rate / 8 * share.link,
-        domain_latency_s=scale_up.latency / PICOSECONDS_PER_SECOND,
+        domain_latency_s=scale_up.latency / PICOSECONDS_PER_SECOND + share.near_us * 1e-6,
         nic_rate=0.0,
         fabric_latency_s=0.0,
         power_w=gpu.power / 1000,

@@ -1,4 +1,4 @@
-"""Plans as columns: how a model is spread, many ways at once, and the habits of the software that runs it.
+"""Plans as columns: how a model is spread, many ways at once; and the dimensions of what is spread.
 
 A `Plans` holds one number for each candidate in every column, so that a search evaluates all of them in a few hundred
 array operations. A single plan is a table of one row.
@@ -15,6 +15,7 @@ from weft.core.errors import UsageError
 from weft.planning.cost_model.arithmetic import head_width, kv_heads
 from weft.specs.job import JobSpec, ModelSpec, PlanSpec
 from weft.specs.site import SiteSpec
+from weft.specs.software import SoftwareSpec
 
 SCHEDULES = ("1f1b", "interleaved", "zero-bubble", "zbv")
 """Pipeline schedules that are costed; the column `schedule` counts them from 0."""
@@ -23,6 +24,20 @@ RECOMPUTES = ("none", "selective", "full")
 _, SELECTIVE, FULL = range(len(RECOMPUTES))
 SHARD_OPTIMIZER, SHARD_GRADIENTS, SHARD_WEIGHTS = 1, 2, 3
 """ZeRO stages: what the column `zero` shards from each number on."""
+
+
+@dataclass(frozen=True)
+class Latent:
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): keys and values from one narrow vector."""
+
+    kv_rank: int
+    """Width of that vector."""
+    query_rank: int
+    """Width of the queries' own; 0 where queries come from the residual stream."""
+    rope_width: int
+    """More width of a query and key, turned by position and shared by all heads' keys."""
+    value_width: int
+    """Width of a head's values."""
 
 
 @dataclass(frozen=True)
@@ -51,41 +66,106 @@ class Dimensions:
     """Experts in a block; 1 for a dense model."""
     top_k: int = 1
     """Experts that see each token."""
+    shared: int = 0
+    """Inner width of what sees every token beside the experts."""
+    dense_layers: int = 0
+    """Blocks at the start that have no experts."""
+    dense_ffn: int = 0
+    """Inner width of the feed-forward block there."""
+    nodes: int = 0
+    """Most nodes that a token is sent to; 0 for no limit."""
+    mtp: int = 0
+    """Modules at the end that foretell one token more each: a block, a projection and the output once more."""
+    parallel: bool = False
+    """Attention and feed-forward side by side on one input."""
+    latent: Latent | None = None
+    """Latent attention, where it is used."""
+
+    @property
+    def query_width(self) -> int:
+        """Return the width of a head's query and key."""
+        return self.head_width + (self.latent.rope_width if self.latent else 0)
+
+    @property
+    def value_width(self) -> int:
+        """Return the width of a head's values."""
+        return self.latent.value_width if self.latent else self.head_width
+
+    @property
+    def attention_matrices(self) -> tuple[tuple[int, int, bool, bool], ...]:
+        """Return the matrices of an attention block as (inputs, outputs, inputs are cut by tp, outputs are)."""
+        values = self.heads * self.value_width
+        if self.latent is None:
+            keys = 2 * self.kv_heads * self.head_width
+            return ((self.width, self.heads * self.head_width + keys, False, True), (values, self.width, True, False))
+        latent, rank = self.latent, self.latent.query_rank
+        narrow = latent.kv_rank + latent.rope_width
+        queries = self.heads * self.query_width
+        first = (self.width, narrow + (rank or 0), False, False)
+        up = (latent.kv_rank, self.heads * (self.head_width + latent.value_width), False, True)
+        return (first, (rank or self.width, queries, False, True), up, (values, self.width, True, False))
 
     @property
     def attention_parameters(self) -> int:
         """Return the matrix parameters of one attention block."""
-        return 2 * self.width * self.head_width * (self.heads + self.kv_heads)
+        return sum(inputs * outputs for inputs, outputs, _, _ in self.attention_matrices)
 
     @property
     def feed_parameters(self) -> int:
         """Return the parameters of one feed-forward block or expert."""
-        return (3 if self.gated else 2) * self.width * self.ffn
+        return self.feed_of(self.ffn)
+
+    def feed_of(self, inner: int) -> int:
+        """Return the parameters of a feed-forward block of a given inner width."""
+        return (3 if self.gated else 2) * self.width * inner
 
     @property
     def layer_parameters(self) -> int:
         """Return the parameters of one block: all experts, the router and both norms."""
         router = self.width * self.experts if self.experts > 1 else 0
-        return self.attention_parameters + self.experts * self.feed_parameters + router + 2 * self.width
+        feed = self.experts * self.feed_parameters + self.feed_of(self.shared)
+        return self.attention_parameters + feed + router + 2 * self.width
 
     @property
     def total_parameters(self) -> int:
         """Return the parameters of the whole model."""
         ends = (1 if self.tied else 2) * self.vocabulary * self.width + self.width
-        return self.layers * self.layer_parameters + ends
+        return (self.layers + self.mtp) * self.layer_parameters - self._without_experts + ends + self._foretelling
+
+    @property
+    def active_parameters(self) -> int:
+        """Return the parameters that one token meets."""
+        idle = (self.layers - self.dense_layers + self.mtp) * (self.experts - self.top_k) * self.feed_parameters
+        return self.total_parameters - (idle if self.experts > 1 else 0)
+
+    @property
+    def _without_experts(self) -> int:
+        """Return what the first blocks lack of the others' parameters."""
+        if not self.dense_layers:
+            return 0
+        sparse = self.experts * self.feed_parameters + self.feed_of(self.shared) + self.width * self.experts
+        return self.dense_layers * (sparse - self.feed_of(self.dense_ffn))
+
+    @property
+    def _foretelling(self) -> int:
+        """Return the parameters of the further modules besides their blocks."""
+        return self.mtp * (2 * self.width**2 + 3 * self.width)
 
     def flops_per_token(self, length: int, *, causal: bool) -> float:
         """Return the model's operations for one token, forward and backward; nothing computed twice is counted."""
-        matrices = self.attention_parameters + self.top_k * self.feed_parameters
-        matrices += self.width * self.experts if self.experts > 1 else 0
+        feed = self.top_k * self.feed_parameters + self.feed_of(self.shared)
+        feed += self.width * self.experts if self.experts > 1 else 0
+        blocks = self.layers + self.mtp
+        matrices = blocks * self.attention_parameters + (blocks - self.dense_layers) * feed
+        matrices += self.dense_layers * self.feed_of(self.dense_ffn) + self.mtp * 2 * self.width**2
         seen = (length + 1) / 2 if causal else length
-        pairs = 2 * self.heads * self.head_width * seen
-        return 6.0 * (self.layers * (matrices + pairs) + self.vocabulary * self.width)
+        pairs = blocks * self.heads * (self.query_width + self.value_width) * seen
+        return 6.0 * (matrices + pairs + (1 + self.mtp) * self.vocabulary * self.width)
 
 
 def dimensions_of(spec: ModelSpec) -> Dimensions:
     """Return the dimensions of a model as a job file describes it."""
-    experts = spec.experts
+    experts, latent = spec.experts, spec.latent
     return Dimensions(
         layers=spec.layers,
         width=spec.width,
@@ -95,60 +175,42 @@ def dimensions_of(spec: ModelSpec) -> Dimensions:
         ffn=experts.ffn if experts else spec.ffn,
         vocabulary=spec.vocabulary,
         tied=spec.tied,
+        gated=spec.gated,
         experts=experts.count if experts else 1,
         top_k=experts.top_k if experts else 1,
+        shared=experts.shared if experts else 0,
+        dense_layers=experts.dense_layers if experts else 0,
+        dense_ffn=spec.ffn if experts and experts.dense_layers else 0,
+        nodes=experts.nodes if experts else 0,
+        mtp=spec.mtp,
+        parallel=spec.parallel,
+        latent=None if latent is None else Latent(**latent.model_dump()),
     )
 
 
-@dataclass(frozen=True)
-class Practice:
-    """Habits of the training software: facts about a code base, the same for every size of run."""
-
-    flash: bool = True
-    """Attention in one fused, causal kernel that keeps no scores."""
-    lean: bool = False
-    """Neither norms' outputs nor activations' products are kept: fused backward kernels make them again."""
-    sequence_parallel: bool = True
-    """Norms and dropout are split over the tensor-parallel ranks."""
-    dropout: bool = False
-    """Dropout after both blocks, with masks kept for the backward pass."""
-    overlap_tensor: bool = True
-    """Tensor-parallel communication runs under the products next to it, in pieces."""
-    overlap_tensor_backward: bool = True
-    """In the backward pass, communication runs under the products for the weights."""
-    overlap_context: bool = True
-    """Keys and values travel around the ring while attention works on those that have come."""
-    overlap_data: bool = True
-    """Gradients are reduced and weights gathered while other layers compute."""
-    overlap_pipeline: bool = True
-    """Stages send while they compute; only the first and last sends of a step are waited for."""
-    gradient_bytes: int = 4
-    """Bytes of a gradient that is kept and reduced."""
-    fp8: bool = False
-    """Products of the blocks in fp8; attention and the output stay in bf16."""
-    fp32: bool = False
-    """Everything in full precision: weights are their own master copy."""
-    imbalance: float = 0.0
-    """By how much the busiest expert-parallel rank has more tokens than the average one, as a share."""
-    straggler: float = 0.0
-    """Relative spread of one rank's step time; the slowest of all sets the pace."""
-
-    @property
-    def value_bytes(self) -> int:
-        """Return the bytes of a weight or an activation that products read."""
-        return 4 if self.fp32 else 2
-
-    @property
-    def optimizer_bytes(self) -> int:
-        """Return the bytes that AdamW keeps for a parameter: two moments, and an fp32 copy of a narrower weight."""
-        return 8 if self.fp32 else 12
-
-
-def practice_of(job: JobSpec, site: SiteSpec, precision: str | None = None) -> Practice:
-    """Return the habits of our own trainer with a job on a site, in its own precision or the one that is asked for."""
+def software_of(job: JobSpec, site: SiteSpec, precision: str | None = None) -> SoftwareSpec:
+    """Return the habits that a job's file names, or our own trainer's, in the precision that is asked for."""
+    written = (job.software or SoftwareSpec()).resolved()
+    planned = None if job.plan == "auto" else job.plan.precision
     usual = "fp32" if site.gpu.kind == "CPU" else "bf16"
-    chosen = precision or (usual if job.plan == "auto" else job.plan.precision)
-    return Practice(fp8=chosen == "fp8", fp32=chosen == "fp32")
+    return written.model_copy(update={"precision": precision or written.precision or planned or usual})
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What one step trains: a model on a global batch."""
+
+    model: Dimensions
+    """The model."""
+    sequences: int
+    """Sequences of a step."""
+    length: int
+    """Tokens of a sequence."""
+
+    @property
+    def tokens(self) -> int:
+        """Return the tokens of a step."""
+        return self.sequences * self.length
 
 
 @dataclass(frozen=True)
@@ -164,7 +226,7 @@ class Plans:
     cp: Column
     """Context-parallel ranks."""
     ep: Column
-    """Expert-parallel ranks, taken from the data-parallel ones."""
+    """Expert-parallel ranks, taken from the data-parallel ones, or from all of a stage's where software folds."""
     zero: Column
     """0 replicates, 1 shards the optimiser, 2 gradients too, 3 weights too."""
     shard: Column
@@ -233,14 +295,16 @@ _SAME_COST = {"gpipe": "1f1b", "looped-bfs": "interleaved", "dualpipev": "zbv"}
 def written_plan(job: JobSpec, plan: PlanSpec) -> Plans:
     """Return the plan that a job file spells out; schedules with the same bubble share their cost."""
     schedule = _SAME_COST.get(plan.schedule, plan.schedule)
+    usual = 2 if schedule in ("interleaved", "zbv") else 1
     return one_plan(
-        dp=plan.dp, tp=plan.tp, pp=plan.pp, cp=plan.cp, ep=plan.ep, zero=SHARD_WEIGHTS if plan.shard > 1 else 0,
+        dp=plan.dp, tp=plan.tp, pp=plan.pp, cp=plan.cp, ep=plan.ep,
+        zero=SHARD_WEIGHTS if plan.shard > 1 else plan.zero,
         shard=plan.shard if plan.shard > 1 else None, schedule=schedule,
-        chunks=2 if schedule in ("interleaved", "zbv") else 1, micro=job.batch.micro, recompute=plan.recompute,
+        chunks=plan.chunks or usual, micro=job.batch.micro, recompute=plan.recompute,
     )  # fmt: skip
 
 
-def spec_of(plans: Plans, row: int, practice: Practice) -> PlanSpec:
+def spec_of(plans: Plans, row: int, practice: SoftwareSpec) -> PlanSpec:
     """Return one plan as a job file holds it; chunks of a schedule are the trainer's own choice there."""
     plain = plans.row(row)
     sharded = plain["zero"] == SHARD_WEIGHTS

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from weft.fabric.graph.shape import shape_of
 from weft.fabric.limits import blasts_of
 from weft.planning.cost_model.machine import Machine
-from weft.planning.cost_model.plans import Plans, Practice
-from weft.planning.cost_model.step import Workload, step_times
+from weft.planning.cost_model.plans import Plans, Workload
+from weft.planning.cost_model.step import step_times
 from weft.specs.site import SiteSpec
+from weft.specs.software import SoftwareSpec
 
 AXES = ("tp", "cp", "dp", "pp")
 """Mesh axes, innermost first."""
@@ -87,7 +88,7 @@ def colocation_of(plans: Plans, row: int, site: SiteSpec) -> tuple[Colocation, .
 
 
 def failure_costs(
-    work: Workload, plan: Plans, machine: Machine, practice: Practice, site: SiteSpec
+    work: Workload, plan: Plans, machine: Machine, practice: SoftwareSpec, site: SiteSpec
 ) -> tuple[FailureCost, ...]:
     """Return what a failed link, plane, switch, node and rack cost the step of a single plan."""
     base = float(step_times(work, plan, machine, practice).step_s[0])

@@ -9,12 +9,12 @@ from dataclasses import replace
 from weft.core.errors import UsageError
 from weft.core.processors import processors
 from weft.planning.cost_model.machine import Machine, machine_of
-from weft.planning.cost_model.plans import Plans, Practice, dimensions_of, spec_of
-from weft.planning.cost_model.step import Workload
+from weft.planning.cost_model.plans import Plans, Workload, dimensions_of, spec_of
 from weft.planning.legality import problems
 from weft.planning.search import search
 from weft.specs import load_site
 from weft.specs.job import JobSpec, PlanSpec
+from weft.specs.software import SoftwareSpec
 from weft.training.parallel.mesh import check
 
 _HERE = "laptop"
@@ -38,7 +38,7 @@ def planned(job: JobSpec, site: str | None = None, ranks: int | None = None) -> 
 def automatic(job: JobSpec, ranks: int, machine: Machine | None = None) -> PlanSpec:
     """Return the best plan for up to `ranks` ranks of this machine; its micro-batches are the job's own."""
     known = machine or machine_of(load_site(_HERE))
-    practice = Practice(fp32=known.kind == "CPU")
+    practice = SoftwareSpec(precision="fp32" if known.kind == "CPU" else "bf16")
     work = Workload(dimensions_of(job.model), job.batch.sequences, job.batch.length)
 
     def starts(plans: Plans, row: int) -> bool:

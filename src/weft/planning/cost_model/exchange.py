@@ -1,0 +1,158 @@
+"""What a step sends and how much of it shows: tensor, context, expert and pipeline traffic, gradients and weights.
+
+Collectives take the closed forms of `weft.collectives`, near inside a scale-up domain and far over the fabric. What
+software hides behind compute is taken off, and costs the compute above it a share of its own time (`software.price`).
+"""
+
+import numpy as np
+
+from weft.collectives.costs import Column, best_half
+from weft.planning.cost_model.blocks import BlockTimes, stage_layers, stage_parameters
+from weft.planning.cost_model.machine import Machine
+from weft.planning.cost_model.plans import FULL, SHARD_GRADIENTS, Plans, Workload
+from weft.specs.software import SoftwareSpec
+
+_WIDE = 1 << 20
+
+
+def inside(machine: Machine, stride: Column, size: Column) -> Column:
+    """Return how many ranks of a group at `stride` share a scale-up domain, whichever group it is.
+
+    Groups are cut into equal parts, each within a domain: of 72 GPUs a group of 64 uses 64, and the others stand idle
+    or go to other groups. So a larger domain is never worse.
+    """
+    slots = np.clip(machine.domain_gpus // stride, 1, size).astype(np.int64)
+    codes, place = np.unique(slots * _WIDE + size.astype(np.int64), return_inverse=True)
+    best = [max(q for q in range(1, code // _WIDE + 1) if code % _WIDE % q == 0) for code in codes.tolist()]
+    return np.array(best, dtype=np.float64)[place].reshape(np.shape(size))
+
+
+def half(machine: Machine, inner: Column, outer: Column, size: Column, rate: float = 1.0) -> Column:
+    """Return the time of a reduce-scatter or all-gather over `outer` domains of `inner` ranks each.
+
+    Every rank of a domain carries its own part over the fabric, at a share `rate` of what it reaches.
+    """
+    pieces = np.sqrt(size / machine.domain_rate * machine.pieces_s * machine.efficiency.link)
+    near = best_half(inner, size, *machine.near) + np.where(inner > 1, pieces, 0.0)
+    latency, speed = machine.far(size / inner)
+    return near + best_half(outer, size / inner, latency, speed * rate)
+
+
+def _shown(total: Column, first: Column, behind: Column, price: float) -> Column:
+    """Return what shows of traffic of which `first` hides behind nothing and the rest behind compute."""
+    rest = total - first
+    return first + np.maximum(0.0, rest - behind) + price * np.minimum(rest, behind)
+
+
+def tensor_traffic(
+    work: Workload, plans: Plans, machine: Machine, software: SoftwareSpec, block: BlockTimes, *, sparse: bool
+) -> Column:
+    """Return the exposed tensor-parallel communication of one block: forward, backward and recomputation."""
+    size = plans.micro * work.length / plans.cp * work.model.width * software.value_bytes
+    inner = inside(machine, np.ones_like(plans.tp), plans.tp)
+    # Two all-reduces, or two all-gathers and two reduce-scatters: the same four halves. Folded experts take tokens
+    # from their parts of the sequence, and a block whose two sides share an input needs one pair.
+    halves = 2 if work.model.parallel or (sparse and software.fold and not work.model.shared) else 4
+    one_pass = halves * half(machine, inner, plans.tp / inner, size)
+    forward, backward = one_pass, one_pass
+    if software.overlap_tensor:
+        # Pieces of a collective run under pieces of the product beside it; the first piece has nothing to hide behind.
+        first = one_pass / plans.tp
+        forward = _shown(one_pass, first, block.products.forward, software.price)
+        backward = _shown(one_pass, first, block.products.backward, software.price)
+    elif software.overlap_tensor_backward:
+        # With sequence parallelism only what a product waits for is left: half of the halves.
+        waited = one_pass / 2 if software.sequence_parallel else 0.0 * one_pass
+        backward = _shown(one_pass, waited, block.products.backward / 2, software.price)
+    return np.where(plans.tp > 1, forward * np.where(plans.recompute == FULL, 2, 1) + backward, 0.0)
+
+
+def context_traffic(
+    work: Workload, plans: Plans, machine: Machine, software: SoftwareSpec, block: BlockTimes
+) -> Column:
+    """Return the exposed communication of keys and values of one block, both passes."""
+    model = work.model
+    keys = np.ceil(model.kv_heads / plans.tp) * (model.query_width + model.value_width)
+    size = plans.micro * work.length * keys * software.value_bytes
+    inner = inside(machine, plans.tp, plans.cp)
+    once = half(machine, inner, plans.cp / inner, size)
+    forward, backward = once, 2 * once
+    if software.overlap_context:
+        first = once / plans.cp
+        forward = _shown(once, first, block.scores.forward, software.price)
+        backward = _shown(2 * once, 2 * first, block.scores.backward, software.price)
+    return np.where(plans.cp > 1, forward * np.where(plans.recompute == FULL, 2, 1) + backward, 0.0)
+
+
+def expert_traffic(work: Workload, plans: Plans, machine: Machine, software: SoftwareSpec, block: BlockTimes) -> Column:
+    """Return the exposed exchanges of one block: tokens to their experts and back, in both passes."""
+    model = work.model
+    tokens = plans.micro * work.length / plans.cp / (plans.tp if software.fold or software.sequence_parallel else 1.0)
+    stride = np.ones_like(plans.tp) if software.fold else plans.tp * plans.cp
+    inner = inside(machine, stride, plans.ep)
+    away = plans.ep - inner
+    # A token that several experts of one domain want crosses the fabric once, where its nodes are limited.
+    copies = min(model.top_k, model.nodes) if model.nodes else model.top_k
+
+    def one_way(each: int) -> Column:
+        values = tokens * model.width * each * (1 + software.imbalance)
+        sent = values * model.top_k * (inner - 1) / plans.ep
+        sent = sent + np.where(away > 0, values * (model.top_k - copies) * away / plans.ep, 0.0)
+        pieces = np.sqrt(sent / machine.domain_rate * machine.pieces_s * machine.efficiency.link)
+        near = np.where(inner > 1, np.log2(np.maximum(inner, 2)) * machine.domain_latency_s + pieces, 0.0)
+        out = values * copies * away / plans.ep
+        # Messages to other domains are posted together, so their latencies overlap.
+        far = out / machine.far_rate(out) + np.where(away > 0, machine.fabric_latency_s, 0.0)
+        return near + sent / machine.domain_rate + far
+
+    out, back = one_way(min(software.dispatch_bytes, software.value_bytes)), one_way(software.value_bytes)
+    forward, backward = out + back, 2 * back
+    if software.overlap_expert:
+        # The exchange of one micro-batch runs under another's compute.
+        forward = _shown(forward, 0.0 * forward, block.forward, software.price)
+        backward = _shown(backward, 0.0 * backward, block.backward, software.price)
+    again = np.where(plans.recompute == FULL, forward, 0.0)
+    return np.where(plans.ep > 1, forward + backward + again, 0.0)
+
+
+def pipeline_traffic(work: Workload, plans: Plans, machine: Machine, software: SoftwareSpec, rounds: Column) -> Column:
+    """Return the exposed sends between stages over a step."""
+    size = plans.micro * work.length / plans.cp * work.model.width * software.value_bytes / plans.tp
+    send = machine.fabric_latency_s + size / machine.far_rate(size)
+    # Without sequence parallelism a stage sends a part from each tensor-parallel rank and puts them together again.
+    if not software.sequence_parallel:
+        send = send + best_half(plans.tp, size * plans.tp, machine.domain_latency_s, machine.domain_rate)
+    waited = 2 * (plans.pp - 1) if software.overlap_pipeline else 2 * (rounds * plans.chunks + plans.pp - 1)
+    hidden = software.price * 2 * rounds * plans.chunks if software.overlap_pipeline else 0.0
+    return np.where(plans.pp > 1, (waited + hidden) * send, 0.0)
+
+
+def data_traffic(
+    work: Workload, plans: Plans, machine: Machine, software: SoftwareSpec, *, behind: Column, rounds: Column
+) -> Column:
+    """Return the exposed communication of gradients and weights of a step; `behind` is a micro-batch's time."""
+    # Experts are reduced over fewer ranks; the time is about that of their bytes, as rings are long.
+    parameters = stage_parameters(work.model, plans, software)
+    group = plans.dp * plans.cp
+    inner = np.clip(np.floor(machine.domain_gpus / plans.tp), 1, group)
+    shard_inner = np.minimum(inner, plans.shard)
+    rate = 1 / machine.node_gpus if software.one_nic else 1.0
+
+    def over(group_inner: Column, ranks: Column, size: Column) -> Column:
+        return half(machine, group_inner, np.ceil(ranks / group_inner), size, rate)
+
+    gradients = over(inner, group, parameters * software.gradient_bytes)
+    weights = over(shard_inner, plans.shard, parameters * software.value_bytes)
+    # Sharded gradients leave after each micro-batch; fully sharded weights are gathered for each, in both passes.
+    # Hybrid sharding reduces what its groups have summed over their copies once more.
+    scattered = over(shard_inner, plans.shard, parameters * software.gradient_bytes)
+    copies = group / plans.shard
+    across = over(np.ones_like(copies), copies, 2 * parameters / plans.shard * software.gradient_bytes)
+    volumes = [2 * gradients, gradients + weights, rounds * scattered + weights, rounds * (2 * weights + scattered)]
+    total = np.choose(plans.zero.astype(np.int64), volumes) + np.where(copies > 1, across, 0.0)
+    if software.overlap_data:
+        # What is done for each micro-batch hides behind each one's compute; the rest behind the last one's.
+        times = np.where(plans.zero >= SHARD_GRADIENTS, rounds, 1.0)
+        first = total / times / stage_layers(work.model.layers, plans)[0]
+        total = _shown(total, np.minimum(first, total), times * behind, software.price)
+    return np.where(group > 1, total, 0.0)

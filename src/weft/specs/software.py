@@ -1,0 +1,123 @@
+"""What can be written in a job file's `[software]` table: habits of the training software that a plan is made for.
+
+The planner reads them; weft's own trainer has habits of its own and does not. A preset names a published code base and
+year; keys beside it win. Presets say what papers and recipes say, and nothing here is fitted to one run.
+"""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from weft.core.spec import Check, Spec
+
+Precision = Literal["fp32", "bf16", "fp8", "fp8-block", "mxfp8", "nvfp4"]
+"""Arithmetic of the products: fp8 with one scale for a tensor, fp8 in blocks (DeepSeek-V3), and MX or NV formats."""
+PresetName = Literal["weft", "megatron-2021", "megatron-2022", "megatron-2024", "megascale", "torchtitan", "nemo-2025"]
+
+
+class SoftwareSpec(Spec):
+    """Habits of the training software: facts about a code base, the same for every size of run."""
+
+    preset: PresetName | None = None
+    """A published code base whose habits are taken; the keys beside it win."""
+    precision: Precision | None = None
+    """Arithmetic of the blocks' products, where it is not the plan's own; attention and the output stay in bf16."""
+    flash: bool = True
+    """Attention in one fused, causal kernel that keeps no scores."""
+    lean: bool = False
+    """Neither norms' outputs nor activations' products are kept: fused backward kernels make them again."""
+    fused_loss: bool = False
+    """The loss keeps no copy of the logits in full precision."""
+    sequence_parallel: bool = True
+    """Norms and dropout are split over the tensor-parallel ranks."""
+    dropout: bool = False
+    """Dropout after both blocks, with masks kept for the backward pass."""
+    overlap_tensor: bool = True
+    """Tensor-parallel communication runs under the products next to it, in pieces."""
+    overlap_tensor_backward: bool = True
+    """In the backward pass, communication runs under the products for the weights."""
+    overlap_context: bool = True
+    """Keys and values travel around the ring while attention works on those that have come."""
+    overlap_data: bool = True
+    """Gradients are reduced and weights gathered while other layers compute."""
+    overlap_pipeline: bool = True
+    """Stages send while they compute; only the first and last sends of a step are waited for."""
+    overlap_expert: bool = False
+    """The exchange of experts runs under the compute of another micro-batch (DeepSeek-V3's DualPipe)."""
+    gradient_bytes: Annotated[int, Field(ge=2, le=4)] = 4
+    """Bytes of a gradient that is kept and reduced."""
+    cuda_graphs: bool = False
+    """Kernels are launched by a recorded graph, so that the software's own time does not show."""
+    fold: bool = False
+    """Expert-parallel ranks are taken from all ranks of a stage, tensor-parallel ones too, and experts are not cut."""
+    dispatch_bytes: Annotated[int, Field(ge=1, le=4)] = 2
+    """Bytes of a value on its way to its expert (1: fp8 dispatch); answers come back in two."""
+    imbalance: Annotated[float, Field(ge=0, le=100)] = 0.0
+    """By how much the busiest expert-parallel rank has more tokens than the average one, as a share."""
+    one_nic: bool = False
+    """Collectives between nodes use one NIC of each node, not all."""
+    jitter: Annotated[float, Field(ge=0, le=1)] = 0.004
+    """Tail of one rank's step time, as a share: the slowest of N takes longer by this times the logarithm of N."""
+    price: Annotated[float, Field(ge=0, le=1)] = 0.15
+    """What hidden traffic costs the compute above it, as a share of its time: it takes cores and memory bandwidth."""
+
+    checks: ClassVar[tuple[Check, ...]] = (
+        Check(
+            ("gradient_bytes",),
+            lambda s: "gradient_bytes = 3 is no format; write 2 or 4" if s.gradient_bytes == 3 else None,  # noqa: PLR2004
+        ),
+    )
+
+    @property
+    def fp32(self) -> bool:
+        """Return whether everything is in full precision: weights are their own master copy."""
+        return self.precision == "fp32"
+
+    @property
+    def quantised(self) -> bool:
+        """Return whether the blocks' products take values of a byte or less."""
+        return self.precision not in (None, "fp32", "bf16")
+
+    @property
+    def value_bytes(self) -> int:
+        """Return the bytes of a weight or an activation outside of quantised products."""
+        return 4 if self.fp32 else 2
+
+    @property
+    def optimizer_bytes(self) -> int:
+        """Return the bytes that AdamW keeps for a parameter: two moments, and an fp32 copy of a narrower weight."""
+        return 8 if self.fp32 else 12
+
+    def resolved(self) -> "SoftwareSpec":
+        """Return the habits with the preset's values where nothing is written."""
+        if self.preset is None:
+            return self
+        own = {name: getattr(self, name) for name in self.model_fields_set}
+        return PRESETS[self.preset].model_copy(update=own)
+
+
+_BARE_2021 = SoftwareSpec(
+    flash=False, sequence_parallel=False, dropout=True, overlap_tensor=False, overlap_tensor_backward=False,
+    overlap_context=False, overlap_data=False, overlap_pipeline=False,
+)  # fmt: skip
+
+PRESETS: dict[str, SoftwareSpec] = {
+    "weft": SoftwareSpec(),
+    # Narayanan 2021 (arXiv 2104.04473, section 4): fused softmax and GeLU, nothing hidden, fp16 gradients.
+    "megatron-2021": _BARE_2021.model_copy(update={"gradient_bytes": 2}),
+    # Korthikanti 2022 (arXiv 2205.05198): fp32 gradients (18 bytes a parameter); with sequence parallelism the
+    # backward pass hides what the weights' products do not wait for (section 4.2.2).
+    "megatron-2022": _BARE_2021.model_copy(update={"sequence_parallel": True, "overlap_tensor_backward": True}),
+    # Llama 3 (arXiv 2407.21783, section 3.3.2) and Megatron-Core's defaults of that year: gradients overlapped,
+    # asynchronous sends, tensors freed as soon as nothing needs them; tensor-parallel communication is not hidden.
+    "megatron-2024": SoftwareSpec(
+        lean=True, overlap_tensor=False, overlap_tensor_backward=False, overlap_context=False, fold=True
+    ),
+    # MegaScale (arXiv 2402.15627, section 3.2): communication of all three axes hidden, fp32 gradients.
+    "megascale": SoftwareSpec(),
+    # torchtitan (arXiv 2410.06511): FSDP2 with prefetch and fp32 reduction, compiled blocks; async TP is an option.
+    "torchtitan": SoftwareSpec(lean=True, overlap_tensor=False, overlap_tensor_backward=False),
+    # NVIDIA's recipes of 2025: overlap for tensor, data and pipeline communication, bf16 gradients, fused loss.
+    "nemo-2025": SoftwareSpec(gradient_bytes=2, fold=True, fused_loss=True),
+}
+"""Habits by name."""
