@@ -68,12 +68,12 @@ class Run:
     calculon: float | None = None
     """Calculon's error on this row, as a share, where known."""
     model: str = ""
-    """What is left out together: all runs of one model on one type of GPU in one precision; the paper where empty."""
+    """What is left out together: runs of one model on one type of GPU in one precision; by its name where empty."""
 
     @property
     def family(self) -> str:
         """Return what is left out together with it."""
-        return self.model or self.paper
+        return self.model or f"{self.gpu} {self.name.split()[0]}"
 
     def machine(self) -> Machine:
         """Return the machine that it ran on."""
@@ -191,7 +191,9 @@ def llama_runs() -> list[Run]:
         work = Workload(LLAMA_405B, sequences, length)
         plan = one_plan(dp=gpus // (8 * 16 * cp), tp=8, pp=16, cp=cp, zero=1, schedule="interleaved", chunks=8)
         seconds = LLAMA_405B.flops_per_token(length, causal=True) * work.tokens / (gpus * speed * 1e12)
-        found.append(Run(LLAMA, f"405B {gpus} {length}", "H100", LLAMA_BPS, work, plan, LLAMA_3, seconds))
+        found.append(
+            Run(LLAMA, f"405B {gpus} {length}", "H100", LLAMA_BPS, work, plan, LLAMA_3, seconds, model="405B bf16")
+        )
     return found
 
 
@@ -205,7 +207,9 @@ def weak_runs() -> list[Run]:
         for gpus, batch, seconds in rows:
             plan = one_plan(dp=gpus // (tp * pp * 2), tp=tp, pp=pp, cp=2, zero=1, schedule="interleaved", chunks=chunks)
             work = Workload(model, batch, 8192)
-            found.append(Run(WEAK, f"{name} {gpus}", "H100", LLAMA_BPS, work, plan, RECIPES, seconds, model=name))
+            found.append(
+                Run(WEAK, f"{name} {gpus}", "H100", LLAMA_BPS, work, plan, RECIPES, seconds, model=f"{name} bf16")
+            )
     return found
 
 
@@ -217,7 +221,9 @@ def small_runs() -> list[Run]:
         ("15B", NEMOTRON_15B, 4096, _SMALL_15B),
     ):
         for gpus, batch, *seconds in rows:
-            plan = one_plan(dp=gpus // 2, cp=2, zero=1) if name == "8B" else one_plan(dp=gpus // 4, tp=4, micro=4, zero=1)
+            plan = (
+                one_plan(dp=gpus // 2, cp=2, zero=1) if name == "8B" else one_plan(dp=gpus // 4, tp=4, micro=4, zero=1)
+            )
             work = Workload(model, batch, length)
             for practice, each in zip((RECIPES_FP8, RECIPES), seconds, strict=True):
                 what = f"{name} {practice.precision}"
@@ -254,7 +260,9 @@ def own_runs() -> list[Run]:
     for length, micro, compiled, speed in _OWN_ROWS:
         work = Workload(model, micro, length)
         name = f"1.07B {length}{'' if compiled else ' eager'}"
-        found.append(Run(OWN, name, "H200", LLAMA_BPS, work, one_plan(micro=micro), SoftwareSpec(), work.tokens / speed))
+        found.append(
+            Run(OWN, name, "H200", LLAMA_BPS, work, one_plan(micro=micro), SoftwareSpec(), work.tokens / speed)
+        )
     return found
 
 
@@ -275,6 +283,18 @@ def fitted(rows: list[Run]) -> dict[str, float]:
 def _best(name: str, grid: Column, rows: list[Run], others: dict[str, float]) -> float:
     shares = [{**others, name: round(float(value), 3)} for value in grid]
     return min(shares, key=lambda each: float(np.mean([abs(row.error(**each)) for row in rows])))[name]
+
+
+def papers_left_out(rows: list[Run]) -> dict[str, list[float]]:
+    """Return, for each A100 paper, the errors with what was fitted to the other one: harder than leaving out a model.
+
+    The two disagree: on the same plan (530B, 35 stages of tensor-parallel 8) the later one's software is 10 % faster.
+    """
+    found: dict[str, list[float]] = {}
+    for paper, other in ((MEGATRON, SELECTIVE), (SELECTIVE, MEGATRON)):
+        shares = fitted([row for row in rows if row.paper == other])
+        found[paper] = [row.error(**shares) for row in rows if row.paper == paper]
+    return found
 
 
 def left_out(rows: list[Run]) -> dict[str, tuple[dict[str, float], list[float]]]:
@@ -337,11 +357,18 @@ def main() -> int:
         print(json.dumps([_document(*line) for line in table], indent=2))
     else:
         _print(table)
-    for paper, (shares, errors) in outside.items():
+    by_paper: dict[str, list[float]] = {}
+    for family, (_, errors) in outside.items():
+        own = next(row for row in rows if row.family == family)
+        by_paper.setdefault(f"{own.paper}{' fp8' if own.practice.quantised else ''}", []).extend(errors)
+    for paper, errors in by_paper.items():
         mean, worst = float(np.mean(np.abs(errors))), float(np.max(np.abs(errors)))
-        narrow = "fp8" in paper
+        narrow = paper.endswith("fp8")
         missed |= mean > (FP8_MEAN_BAR if narrow else MEAN_BAR) or worst > (FP8_WORST_BAR if narrow else WORST_BAR)
-        print(f"left out: {paper}: mean {mean:.1%}, worst {worst:.1%} with {shares}", file=sys.stderr)
+        print(f"each model left out: {paper}: mean {mean:.1%}, worst {worst:.1%}", file=sys.stderr)
+    for paper, errors in papers_left_out(rows).items():
+        print(f"whole paper left out: {paper}: mean {np.mean(np.abs(errors)):.1%}, worst {np.max(np.abs(errors)):.1%}",
+              file=sys.stderr)  # fmt: skip
     calculon = [abs(row.calculon) for row in rows if row.calculon is not None]
     ours = [abs(error) for row, error, _ in table if row.calculon is not None]
     print(f"all rows, constants of the catalogue: mean {inside:.1%}; on Calculon's {len(calculon)} rows ours "
