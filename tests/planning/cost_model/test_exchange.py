@@ -53,7 +53,7 @@ def test_more_bandwidth_is_never_slower(plan: Plans, model: Dimensions, what: st
 def test_what_hiding_costs_is_between_nothing_and_not_hiding(plan: Plans, one: float, other: float):
     low, high = (SoftwareSpec(price=each, overlap_expert=True) for each in sorted((one, other)))
     names = ("tensor", "tensor_backward", "context", "data", "pipeline", "expert")
-    bare = SoftwareSpec(**{f"overlap_{name}": False for name in names})
+    bare = SoftwareSpec().model_copy(update={f"overlap_{name}": False for name in names})
     times = [seconds(MIXTURE, plan, software=each) for each in (low, high, bare)]
     assert times == sorted(times) or np.allclose(times, sorted(times), rtol=1e-9)
 

@@ -164,7 +164,8 @@ def stage_parameters(model: Dimensions, plans: Plans, software: SoftwareSpec | N
     """Return the parameters that one GPU of the fullest stage holds before any sharding over data-parallel ranks."""
     ends: tuple[Stage, ...] = ("first", "last", "middle")
     fold = software is not None and software.fold
-    return np.max([sum(held_parameters(model, plans, stage, fold=fold)) for stage in ends], axis=0)
+    parts = [held_parameters(model, plans, stage, fold=fold) for stage in ends]
+    return np.max(np.stack([shared + experts for shared, experts in parts]), axis=0)
 
 
 def held_parameters(model: Dimensions, plans: Plans, stage: Stage, *, fold: bool) -> tuple[Column, Column]:

@@ -8,6 +8,7 @@ pipeline. Memory is `memory`'s matter, and faults `goodput`'s.
 from dataclasses import dataclass, fields
 
 import numpy as np
+from numpy.typing import NDArray
 
 from weft.collectives.costs import Column
 from weft.planning.cost_model.blocks import (
@@ -100,7 +101,7 @@ class _Costs:
         """Return the costs of both."""
         return _Costs(**{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)})
 
-    def where(self, mask: Column, other: "_Costs") -> "_Costs":
+    def where(self, mask: NDArray[np.bool], other: "_Costs") -> "_Costs":
         """Return these costs where `mask` holds, the others elsewhere."""
         return _Costs(
             **{each.name: np.where(mask, getattr(self, each.name), getattr(other, each.name)) for each in fields(self)}
