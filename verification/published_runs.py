@@ -18,6 +18,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from weft.collectives.costs import Column
+from weft.planning.calibration.run_calibration import pace_of
+from weft.planning.cost_model.confidence import Confidence, confidence_of
 from weft.planning.cost_model.machine import Machine, usual_machine, with_efficiency
 from weft.planning.cost_model.memory import memory_of
 from weft.planning.cost_model.plans import Dimensions, Plans, Workload, one_plan
@@ -33,6 +35,8 @@ ZERO = "Narayanan 2021, arXiv 2104.04473, table 2 (DeepSpeed ZeRO-3)"
 
 MEAN_BAR, WORST_BAR, INSIDE_BAR = 0.08, 0.15, 0.05
 FP8_MEAN_BAR, FP8_WORST_BAR = 0.05, 0.14
+CALIBRATED_MEAN_BAR, CALIBRATED_WORST_BAR, MOST_GROWTH = 0.03, 0.05, 16
+INTERVAL_BAR = 0.9
 LIKE = {"GB200": "H100"}
 """Whose share a type takes that has one family of runs alone."""
 
@@ -78,6 +82,10 @@ class Run:
     def machine(self) -> Machine:
         """Return the machine that it ran on."""
         return usual_machine(self.gpu, int(self.plan.ranks[0]), self.nic_bps)
+
+    def confidence(self) -> Confidence:
+        """Return how far off the planner says that it may be."""
+        return confidence_of(self.work, self.plan, 0, self.machine(), self.practice)
 
     def error(self, **shares: float) -> float:
         """Return predicted over published time, less one."""
@@ -311,6 +319,32 @@ def left_out(rows: list[Run]) -> dict[str, tuple[dict[str, float], list[float]]]
     return found
 
 
+def calibrated_errors(rows: list[Run]) -> list[float]:
+    """Return the errors on each family's other runs, up to 16 times as large, once its smallest one set the pace.
+
+    A family is one model, precision and software in weak scaling: the same share of the batch on each replica.
+    """
+    found: list[float] = []
+    for family in dict.fromkeys((row.paper, row.family) for row in rows):
+        own = sorted(
+            (row for row in rows if (row.paper, row.family) == family), key=lambda row: float(row.plan.ranks[0])
+        )
+        first = own[0]
+        share = first.work.sequences / float(first.plan.dp[0])
+        others = [
+            row
+            for row in own[1:]
+            if 1 < float(row.plan.ranks[0] / first.plan.ranks[0]) <= MOST_GROWTH
+            and row.practice == first.practice
+            and row.work.length == first.work.length
+            and row.work.sequences / float(row.plan.dp[0]) == share
+        ]
+        if others:
+            pace = pace_of(first.work, first.plan, first.machine(), first.practice, first.step_s)
+            found += [row.error(pace=pace) for row in others]
+    return found
+
+
 Line: TypeAlias = tuple[Run, float, float]
 """A run, its error, and its error with constants fitted without its paper."""
 
@@ -369,6 +403,13 @@ def main() -> int:
     for paper, errors in papers_left_out(rows).items():
         print(f"whole paper left out: {paper}: mean {np.mean(np.abs(errors)):.1%}, worst {np.max(np.abs(errors)):.1%}",
               file=sys.stderr)  # fmt: skip
+    grown = np.abs(calibrated_errors(rows))
+    missed |= bool(grown.mean() > CALIBRATED_MEAN_BAR or grown.max() > CALIBRATED_WORST_BAR)
+    print(f"calibrated on the smallest run of a family, {len(grown)} runs 2 to {MOST_GROWTH} times as large: mean "
+          f"{grown.mean():.1%}, worst {grown.max():.1%}", file=sys.stderr)  # fmt: skip
+    inside_interval = [abs(apart) <= row.confidence().share for row, _, apart in table]
+    missed |= float(np.mean(inside_interval)) < INTERVAL_BAR
+    print(f"inside the printed interval, each model left out: {sum(inside_interval)} of {len(table)}", file=sys.stderr)
     calculon = [abs(row.calculon) for row in rows if row.calculon is not None]
     ours = [abs(error) for row, error, _ in table if row.calculon is not None]
     print(f"all rows, constants of the catalogue: mean {inside:.1%}; on Calculon's {len(calculon)} rows ours "

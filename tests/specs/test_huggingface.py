@@ -5,10 +5,12 @@ from typing import Any
 import pytest
 
 from weft.core.errors import SpecError, UsageError
+from weft.planning.cost_model.plans import dimensions_of
+from weft.planning.legality import problems
 from weft.specs import load_job
 from weft.specs.files import load_any
 from weft.specs.huggingface import CLASSES, config_of, model_spec, model_type
-from weft.specs.job import ExpertsSpec, ModelSpec, RopeScalingSpec
+from weft.specs.job import BatchSpec, ExpertsSpec, ModelSpec, PlanSpec, RopeScalingSpec
 
 # Dimensions as published in the models' own config.json files.
 LLAMA_31_8B = {
@@ -170,3 +172,67 @@ def test_dimensions_that_do_not_fit_are_blamed_on_the_model_table(tmp_path: Path
 def test_an_odd_head_is_refused() -> None:
     with pytest.raises(ValueError, match="an even width"):
         ModelSpec(layers=1, width=9, heads=3, ffn=8)
+
+
+DEEPSEEK_V3 = {
+    "first_k_dense_replace": 3, "hidden_size": 7168, "intermediate_size": 18432, "kv_lora_rank": 512,
+    "model_type": "deepseek_v3", "moe_intermediate_size": 2048, "n_group": 8, "n_routed_experts": 256,
+    "n_shared_experts": 1, "num_attention_heads": 128, "num_experts_per_tok": 8, "num_hidden_layers": 61,
+    "num_key_value_heads": 128, "num_nextn_predict_layers": 0, "q_lora_rank": 1536, "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64, "topk_group": 4, "v_head_dim": 128, "vocab_size": 129280,
+}  # fmt: skip
+DEEPSEEK_V2 = DEEPSEEK_V3 | {
+    "first_k_dense_replace": 1, "hidden_size": 5120, "intermediate_size": 12288, "model_type": "deepseek_v2",
+    "moe_intermediate_size": 1536, "n_routed_experts": 160, "n_shared_experts": 2, "num_experts_per_tok": 6,
+    "num_hidden_layers": 60, "vocab_size": 102400,
+}  # fmt: skip
+KIMI_K2 = DEEPSEEK_V3 | {
+    "first_k_dense_replace": 1, "model_type": "kimi_k2", "n_group": 1, "n_routed_experts": 384,
+    "num_attention_heads": 64, "num_key_value_heads": 64, "topk_group": 1, "vocab_size": 163840,
+}  # fmt: skip
+GPT_OSS_120B = {
+    "head_dim": 64, "hidden_size": 2880, "intermediate_size": 2880, "model_type": "gpt_oss", "num_attention_heads": 64,
+    "num_experts_per_tok": 4, "num_hidden_layers": 36, "num_key_value_heads": 8, "num_local_experts": 128,
+    "sliding_window": 128, "vocab_size": 201088,
+}  # fmt: skip
+NEMOTRON_340B = {
+    "hidden_size": 18432, "intermediate_size": 73728, "model_type": "nemotron", "num_attention_heads": 96,
+    "num_hidden_layers": 96, "num_key_value_heads": 8, "vocab_size": 256000,
+}  # fmt: skip
+QWEN_57B = {
+    "hidden_size": 3584, "intermediate_size": 18944, "model_type": "qwen2_moe", "moe_intermediate_size": 2560,
+    "num_attention_heads": 28, "num_experts": 64, "num_experts_per_tok": 8, "num_hidden_layers": 28,
+    "num_key_value_heads": 4, "shared_expert_intermediate_size": 20480, "vocab_size": 151936,
+}  # fmt: skip
+
+
+# Totals and active parameters as published with each model.
+@pytest.mark.parametrize(
+    ("config", "total", "active"),
+    [
+        (DEEPSEEK_V3, 671e9, 37e9),
+        (DEEPSEEK_V2, 236e9, 21e9),
+        (KIMI_K2, 1.03e12, 32e9),
+        (GPT_OSS_120B, 116.8e9, 5.7e9),
+        (NEMOTRON_340B, 341e9, 341e9),
+        (QWEN_57B, 57.4e9, 14.3e9),
+    ],
+    ids=lambda value: value["model_type"] if isinstance(value, dict) else "",
+)
+def test_models_that_are_only_planned_have_their_published_sizes(config: dict[str, Any], total: float, active: float):
+    model = dimensions_of(model_spec(config))
+    assert model.total_parameters == pytest.approx(total, rel=0.01)
+    assert model.active_parameters == pytest.approx(active, rel=0.05)
+
+
+@pytest.mark.parametrize("config", [DEEPSEEK_V3, DEEPSEEK_V2, KIMI_K2, GPT_OSS_120B, NEMOTRON_340B, QWEN_57B])
+def test_the_trainer_refuses_what_it_can_only_plan(config: dict[str, Any]):
+    found = problems(PlanSpec(), model_spec(config), BatchSpec(sequences=1, micro=1, length=64))
+    assert any("it can be planned only" in each for each in found)
+
+
+@pytest.mark.parametrize("config", [DEEPSEEK_V3, GPT_OSS_120B, NEMOTRON_340B, QWEN_57B])
+def test_a_config_to_plan_that_lacks_a_key_is_refused_by_its_name(config: dict[str, Any]):
+    for key in ("hidden_size", *(each for each in ("kv_lora_rank", "sliding_window", "num_experts") if each in config)):
+        with pytest.raises(UsageError, match=key):
+            model_spec({name: value for name, value in config.items() if name != key})

@@ -116,6 +116,7 @@ def _beyond_the_trainer(plan: PlanSpec, model: ModelSpec) -> list[str]:
         "model.gated = false": not model.gated,
         "model.parallel": model.parallel,
         "model.mtp": model.mtp > 0,
+        "model.window": model.window > 0,
         "model.latent": model.latent is not None,
         "experts.shared": experts is not None and experts.shared > 0,
         "experts.dense_layers": experts is not None and experts.dense_layers > 0,

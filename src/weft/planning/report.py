@@ -5,7 +5,7 @@ Pure: a site and a job in, a report out. Tables and pictures are made from it el
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +13,7 @@ from weft.collectives.costs import Column
 from weft.core.errors import UsageError
 from weft.core.provenance import provenance
 from weft.fabric.bill import bill_of
+from weft.planning.cost_model.confidence import Confidence, confidence_of
 from weft.planning.cost_model.machine import Machine, machine_of
 from weft.planning.cost_model.memory import memory_of
 from weft.planning.cost_model.plans import Plans, Workload, dimensions_of, software_of, spec_of, written_plan
@@ -33,7 +34,7 @@ from weft.planning.run.power import (
     samples,
     with_lag,
 )
-from weft.planning.run.run_cost import GPU_HOUR_CENTS, RunCost, Tariff, run_cost
+from weft.planning.run.run_cost import GPU_HOUR_CENTS, NINETY, RunCost, Tariff, run_cost
 from weft.planning.search import Scored, SearchResult, limit_of, scored, search
 from weft.specs.job import JobSpec, PlanSpec
 from weft.specs.site import SiteSpec
@@ -86,6 +87,8 @@ class PlanReport:
     """Which ranks share a place."""
     failures: tuple[FailureCost, ...]
     """What failures of the network and of nodes cost the step."""
+    confidence: Confidence
+    """How far off the chosen plan's step may be."""
     serving: Serving | None
     """The same model served from one scale-up domain; none where it does not fit."""
 
@@ -104,6 +107,14 @@ class PlanReport:
         """Return the energy of one step at the meter."""
         return self.power.mean_w * float(self.chosen.step_s[0])
 
+    def row(self, found: Scored, number: int) -> dict[str, Any]:
+        """Return one plan with its costs and how far off they may be, as plain values."""
+        told = confidence_of(self.work, found.plans, number, self.machine, self.practice)
+        step_s = float(found.step_s[number])
+        interval = {"step_low_s": step_s * (1 - told.share), "step_high_s": step_s * (1 + told.share)}
+        row = plan_row(found, number, self.machine, self.work)
+        return {**row, **interval, "interval_basis": told.basis, "unmatched": told.unmatched}
+
     def as_json(self) -> dict[str, Any]:
         """Return the report as plain values."""
         best = self.outcome.best
@@ -114,8 +125,8 @@ class PlanReport:
             "considered": self.outcome.considered,
             "feasible": self.outcome.feasible,
             "every_plan": self.outcome.every,
-            "plans": [plan_row(best, row, self.machine, self.work) for row in range(len(best))],
-            "own_plan": None if self.own is None else plan_row(self.own, 0, self.machine, self.work),
+            "plans": [self.row(best, row) for row in range(len(best))],
+            "own_plan": None if self.own is None else self.row(self.own, 0),
             "memory": self.chosen.memory.row(0),
             "step": step_row(self.chosen.times, 0),
             "goodput": _goodput_json(self.goodput),
@@ -215,6 +226,7 @@ def _report(asked: _PlanRequest, outcome: SearchResult, own: Scored | None) -> P
     meter = Meter(gpus, site.node.power / 1000 / site.node.gpus + network_w, site.power.pue)
     contract = _contract(site)
     power = judge(meter.at(wave), per_second, contract)
+    told = confidence_of(work, chosen.plans, 0, machine, practice)
     tariff = Tariff(site.power.price_per_kwh, site.power.carbon_g_per_kwh, asked.gpu_hour_cents)
     return PlanReport(
         site=site,
@@ -231,7 +243,9 @@ def _report(asked: _PlanRequest, outcome: SearchResult, own: Scored | None) -> P
         meter=meter,
         power=power,
         mitigations=tuple(mitigations(wave, meter, machine.power_w, per_second, contract)),
-        run=run_cost(job.steps, step_s, gpus, goodput=goodput, meter_w=power.mean_w, tariff=tariff),
+        confidence=told,
+        run=run_cost(job.steps, step_s, gpus, goodput=goodput, meter_w=power.mean_w,
+                     tariff=replace(tariff, model_error=told.share / NINETY)),
         axes=axes_of(plan, 0, site),
         sharing=colocation_of(plan, 0, site),
         failures=failure_costs(work, plan, machine, practice, site),

@@ -57,8 +57,12 @@ def _split(table: dict[str, Any], site: SiteSpec, planes: int) -> None:
     port = fabric.nic_rate // planes
     radix = fabric.parts.switch.capacity // port // 2 * 2
     table["fabric"] |= {"planes": planes, "port_rate": RATE.format(port), "radix": radix}
-    # Fewer, faster ports reach fewer GPUs; where two tiers do not reach all of them, a third one does.
-    if fabric.tiers == TWO_TIERS and clos_capacity(TWO_TIERS, radix, fabric.oversubscription) < fabric.gpus:
+    # Slower ports and more of them reach more GPUs in two tiers; where two do not reach all of them, a third one does.
+    if fabric.tiers == 1:
+        return
+    if clos_capacity(TWO_TIERS, radix, fabric.oversubscription) >= fabric.gpus:
+        table["fabric"]["tiers"] = TWO_TIERS
+    elif fabric.tiers == TWO_TIERS:
         links = table["fabric"]["links"]
         table["fabric"] |= {"tiers": THREE_TIERS, "build": "compact"}
         links.setdefault("t1_t2", links["t0_t1"])

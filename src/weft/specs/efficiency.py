@@ -45,6 +45,8 @@ class EfficiencySpec(Spec):
     sustained: Share = 1.0
     """Share of the speed of single measured products that lasts inside a training step: clocks fall under the power
     limit, and kernels do not follow each other without gaps."""
+    pace: Ratio = 1.0
+    """Time of a step's compute on this site over what the rest says, as `weft calibrate` finds it from a run."""
     quantise: Annotated[float, Field(ge=0)] = 7.5
     """Memory traffic, in bytes at the full rate, with which one value is measured, scaled, rounded and turned for a
     quantised product and its gradients."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from weft.core.errors import UsageError
 from weft.core.input_files import json_of, read_bytes
+from weft.specs.huggingface_planned import PLANNED, planned_table
 from weft.specs.job import ModelSpec
 
 DENSE = ("llama", "mistral", "qwen2", "qwen3")
@@ -85,9 +86,11 @@ def model_spec(config: Mapping[str, Any], shown: str = "config.json") -> ModelSp
 def model_table(config: Mapping[str, Any], shown: str = "config.json") -> dict[str, Any]:
     """Return a Hugging Face `config` as the values of a `ModelSpec`, or raise with everything that is in the way."""
     kind = config.get("model_type")
+    if kind in PLANNED:
+        return planned_table(config, shown)
     if kind not in CLASSES:
-        known = ", ".join(CLASSES)
-        raise UsageError(f"{shown} describes a model of type {kind!r}; weft builds {known}")
+        known, more = ", ".join(CLASSES), ", ".join(PLANNED)
+        raise UsageError(f"{shown} describes a model of type {kind!r}; weft builds {known}, and plans {more} too")
     problems = [*_missing(config, kind), *_unsupported(config, kind)]
     if problems:
         raise UsageError(f"{shown} cannot be built: " + "; ".join(problems))

@@ -46,14 +46,21 @@ class SoftwareSpec(Spec):
     """The exchange of experts runs under the compute of another micro-batch (DeepSeek-V3's DualPipe)."""
     gradient_bytes: Annotated[int, Field(ge=2, le=4)] = 4
     """Bytes of a gradient that is kept and reduced."""
+    fused_sums: bool = False
+    """The product that makes a weight's gradient adds it to what is there; otherwise the gradient is made, turned into
+    the precision that is kept, and added."""
     cuda_graphs: bool = False
     """Kernels are launched by a recorded graph, so that the software's own time does not show."""
+    host_us: Annotated[float, Field(ge=0)] = 0.0
+    """Time in which the software launches one block's kernels, both passes: a block takes no less, unless a graph was
+    recorded. Megatron takes 5 ms (Llama 3 70B, tensor-parallel over 8 B200, SimuMax 1.2, November 2026)."""
     fold: bool = False
     """Expert-parallel ranks are taken from all ranks of a stage, tensor-parallel ones too, and experts are not cut."""
     dispatch_bytes: Annotated[int, Field(ge=1, le=4)] = 2
     """Bytes of a value on its way to its expert (1: fp8 dispatch); answers come back in two."""
-    imbalance: Annotated[float, Field(ge=0, le=100)] = 0.0
-    """By how much the busiest expert-parallel rank has more tokens than the average one, as a share."""
+    imbalance: Annotated[float, Field(ge=0, le=100)] = 0.2
+    """By how much the busiest expert-parallel rank has more tokens than the average one, as a share. Default: steps of
+    DeepSeek-V2 and V3 on 8 B200 (SimuMax 1.2, November 2026)."""
     one_nic: bool = False
     """Collectives between nodes use one NIC of each node, not all."""
     jitter: Annotated[float, Field(ge=0, le=1)] = 0.004
@@ -99,6 +106,7 @@ class SoftwareSpec(Spec):
 _BARE_2021 = SoftwareSpec(
     flash=False, sequence_parallel=False, dropout=True, overlap_tensor=False, overlap_tensor_backward=False,
     overlap_context=False, overlap_data=False, overlap_pipeline=False,
+    fused_sums=True,
 )  # fmt: skip
 
 PRESETS: dict[str, SoftwareSpec] = {
@@ -111,13 +119,19 @@ PRESETS: dict[str, SoftwareSpec] = {
     # Llama 3 (arXiv 2407.21783, section 3.3.2) and Megatron-Core's defaults of that year: gradients overlapped,
     # asynchronous sends, tensors freed as soon as nothing needs them; tensor-parallel communication is not hidden.
     "megatron-2024": SoftwareSpec(
-        lean=True, overlap_tensor=False, overlap_tensor_backward=False, overlap_context=False, fold=True
+        lean=True,
+        overlap_tensor=False,
+        overlap_tensor_backward=False,
+        overlap_context=False,
+        fold=True,
+        fused_sums=True,
+        host_us=5000.0,
     ),
     # MegaScale (arXiv 2402.15627, section 3.2): communication of all three axes hidden, fp32 gradients.
-    "megascale": SoftwareSpec(),
+    "megascale": SoftwareSpec(fused_sums=True, host_us=5000.0),
     # torchtitan (arXiv 2410.06511): FSDP2 with prefetch and fp32 reduction, compiled blocks; async TP is an option.
     "torchtitan": SoftwareSpec(lean=True, overlap_tensor=False, overlap_tensor_backward=False),
     # NVIDIA's recipes of 2025: overlap for tensor, data and pipeline communication, bf16 gradients, fused loss.
-    "nemo-2025": SoftwareSpec(gradient_bytes=2, fold=True, fused_loss=True),
+    "nemo-2025": SoftwareSpec(gradient_bytes=2, fold=True, fused_loss=True, fused_sums=True, host_us=5000.0),
 }
 """Habits by name."""

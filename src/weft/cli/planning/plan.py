@@ -97,13 +97,14 @@ def print_report(found: PlanReport) -> None:
 def print_plans(found: PlanReport) -> None:
     """Print the table of plans, the job's own first where it has one."""
     best = found.outcome.best
-    rows = [plan_row(best, row, found.machine, found.work) for row in range(len(best))]
+    rows = [found.row(best, row) for row in range(len(best))]
     if found.own is not None:
-        rows.insert(0, plan_row(found.own, 0, found.machine, found.work))
+        rows.insert(0, found.row(found.own, 0))
     axes = [axis for axis in ("dp", "tp", "pp", "cp", "ep") if any(row[axis] > 1 for row in rows)] or ["dp"]
     table = [
         (
-            "own" if found.own is not None and number == 0 else str(number + (found.own is None)),
+            ("own" if found.own is not None and number == 0 else str(number + (found.own is None)))
+            + ("?" if row["unmatched"] else ""),
             *(f"{row[axis]:,}" for axis in axes),
             *_plan_cells(row),
         )
@@ -117,6 +118,13 @@ def print_plans(found: PlanReport) -> None:
         ("plan", *axes, "ZeRO", "schedule", "micro", "recompute", "step", "MFU", "tokens/s", "GiB", "limit"),
         table,
         words=(0, last + 2, last + 4, last + 9),
+    )
+    for reason in dict.fromkeys(row["unmatched"] for row in rows if row["unmatched"]):
+        say(f"? {reason}")
+    first = rows[0]
+    say(
+        f"step of the first plan: 90 % interval {seconds(first['step_low_s'])} to {seconds(first['step_high_s'])}"
+        f" ({first['interval_basis']})"
     )
 
 

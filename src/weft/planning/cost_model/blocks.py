@@ -108,7 +108,7 @@ def _attention(work: Workload, plans: Plans, kernels: Kernels) -> Pass:
     if kernels.software.flash:
         # A causal kernel does half of the pairs.
         operations = tokens * work.length * heads * (model.query_width + model.value_width)
-        return kernels.attention(operations, work.length, model.value_width)
+        return kernels.attention(operations * model.seen(work.length), work.length, model.value_width)
     length = np.full_like(tokens, float(work.length))
     side = np.full_like(tokens, float(model.head_width))
     count = plans.micro * heads / plans.cp

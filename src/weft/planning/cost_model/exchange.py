@@ -118,7 +118,9 @@ def expert_traffic(work: Workload, plans: Plans, machine: Machine, software: Sof
 def pipeline_traffic(work: Workload, plans: Plans, machine: Machine, software: SoftwareSpec, rounds: Column) -> Column:
     """Return the exposed sends between stages over a step."""
     size = plans.micro * work.length / plans.cp * work.model.width * software.value_bytes / plans.tp
+    near = machine.domain_latency_s + size / machine.domain_rate
     send = machine.fabric_latency_s + size / machine.far_rate(size)
+    send = np.where(plans.ranks <= machine.domain_gpus, np.minimum(near, send), send)
     # Without sequence parallelism a stage sends a part from each tensor-parallel rank and puts them together again.
     if not software.sequence_parallel:
         send = send + best_half(plans.tp, size * plans.tp, machine.domain_latency_s, machine.domain_rate)

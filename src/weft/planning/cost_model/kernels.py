@@ -15,6 +15,8 @@ from weft.specs.efficiency import ProductsSpec
 from weft.specs.software import SoftwareSpec
 
 _USUAL_HEAD = 128
+_TURNED_BYTES = 10
+"""Traffic of a gradient that is read in half precision, written in full precision and read again to be added."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Kernels:
         """Look up the measured products of the software's precision."""
         self.machine = machine
         self.software = software
+        self.pace = machine.efficiency.pace
         share = machine.efficiency
         self.usual = (
             (machine.fp32_flops if software.fp32 else machine.bf16_flops),
@@ -56,7 +59,7 @@ class Kernels:
         """Return the times of `count` products of inputs m x k and weights k x n; `usual` ones are never quantised."""
         peak, known = self.usual if usual else self.narrow
         if known is None:
-            each = self._by_peak(m, n, k, peak, count)
+            each = self.pace * self._by_peak(m, n, k, peak, count)
             return Pass(each, 2 * each)
         full = self.machine.full_memory_rate
         speed = peak * known.peak * self.machine.efficiency.sustained
@@ -67,10 +70,11 @@ class Kernels:
         forward = (left * m * k + known.right * k * n + known.out * m * n) / full
         # Gradients of the input: (m x n) (n x k), then of the weights: (k x m) (m x n), added to what is there.
         inputs = (left * m * n + known.right * k * n + known.out * m * k) / full
-        added = 2 * self.software.gradient_bytes * k * n / self.machine.memory_rate
+        bytes_added = 2 * self.software.gradient_bytes + (0 if self.software.fused_sums else _TURNED_BYTES)
+        added = bytes_added * k * n / self.machine.memory_rate
         weights = (known.right * (m * k + m * n) + known.out * k * n) / full + added
         backward = 2 * arithmetic + inputs + weights
-        return Pass(count * (arithmetic + forward) + launch, count * backward + 2 * launch)
+        return Pass(self.pace * (count * (arithmetic + forward) + launch), self.pace * (count * backward + 2 * launch))
 
     def _by_peak(self, m: Column, n: Column, k: Column, peak: float, count: Column | float) -> Column:
         """Return the time of products of a type whose kernels were not measured one by one."""
@@ -90,11 +94,11 @@ class Kernels:
         backward = share.attention_backward or share.attention
         again = operations / (peak * backward * narrow) * (1 + 2 * share.attention_half / length)
         # The backward pass has five products for the forward's two.
-        return Pass(forward, 2.5 * again)
+        return Pass(self.pace * forward, self.pace * 2.5 * again)
 
     def traffic(self, amount: Column) -> Column:
         """Return the time that `amount` bytes take to or from memory."""
-        return amount / self.machine.memory_rate
+        return self.pace * amount / self.machine.memory_rate
 
     def rows(self, tokens: Column) -> Column:
         """Return the time of one pass over a block's rows, besides their bytes."""

@@ -27,6 +27,11 @@ from weft.specs.software import SoftwareSpec
 
 _LOGIT_BYTES, _FUSED_LOGIT_BYTES = 6, 4
 """A logit in half precision, and its fp32 copy for the loss or the gradient in half precision."""
+_BACKWARD_BYTES = 8
+"""What is alive for a value of the residual stream inside one block's backward pass: gradients that come and go, and
+the inputs that tensor-parallel ranks gather again."""
+_MADE_BYTES = 6
+"""A gradient in half precision and turned into full precision, before it is added to what is kept."""
 _ZBV = SCHEDULES.index("zbv")
 
 
@@ -43,7 +48,7 @@ class Memory:
     activations: Column
     """What blocks keep for the backward pass, over all micro-batches in flight."""
     working: Column
-    """Logits, one block being recomputed, gathered weights."""
+    """Logits, one block's backward pass, what is recomputed in it, gathered weights."""
 
     @property
     def total(self) -> Column:
@@ -87,13 +92,16 @@ def stage_memory(work: Workload, plans: Plans, software: SoftwareSpec, stage: St
     # Two layers' worth of what is sharded is whole at a time: one in use, one on its way.
     whole = np.where(plans.zero >= SHARD_GRADIENTS, float(software.gradient_bytes), 0.0)
     whole += np.where(plans.zero == SHARD_WEIGHTS, float(software.value_bytes), 0.0)
+    backward = _BACKWARD_BYTES * tokens * model.width
+    if not software.fused_sums:
+        backward = backward + _MADE_BYTES * _largest(model) / plans.tp
     again = np.where(plans.recompute == FULL, np.maximum(plain[1], routed[1]), 0.0)
     return Memory(
         weights=held(software.value_bytes, SHARD_WEIGHTS),
         gradients=held(software.gradient_bytes, SHARD_GRADIENTS),
         optimizer=held(software.optimizer_bytes, SHARD_OPTIMIZER),
         activations=(dense * plain[0] + sparse * routed[0]) * flight,
-        working=ends + again + 2 * whole * one_layer,
+        working=ends + again + backward + 2 * whole * one_layer,
     )
 
 
@@ -132,6 +140,13 @@ def _block_bytes(work: Workload, plans: Plans, software: SoftwareSpec, *, sparse
     chosen = np.where(plans.recompute == FULL, full, np.where(plans.recompute == SELECTIVE, selective, none))
     wider = software.value_bytes / 2
     return wider * tokens * chosen, wider * tokens * none
+
+
+def _largest(model: Dimensions) -> int:
+    """Return the parameters of the largest single matrix of a block that is not one of its experts'."""
+    ways = 2 if model.gated else 1
+    inner = model.ffn if model.experts == 1 else max(model.shared, model.dense_ffn)
+    return max(ways * model.width * inner, *(inputs * outputs for inputs, outputs, _, _ in model.attention_matrices))
 
 
 def _in_flight(work: Workload, plans: Plans) -> Column:

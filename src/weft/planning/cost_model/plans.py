@@ -78,8 +78,15 @@ class Dimensions:
     """Modules at the end that foretell one token more each: a block, a projection and the output once more."""
     parallel: bool = False
     """Attention and feed-forward side by side on one input."""
+    window: int = 0
+    """Tokens that every other block sees; 0 where all see the whole text."""
     latent: Latent | None = None
     """Latent attention, where it is used."""
+
+    def seen(self, length: int) -> float:
+        """Return the share of a causal text's pairs that blocks attend to on average."""
+        reach = min(1.0, self.window / length) if self.window else 1.0
+        return (1 + reach * (2 - reach)) / 2
 
     @property
     def query_width(self) -> int:
@@ -158,7 +165,7 @@ class Dimensions:
         blocks = self.layers + self.mtp
         matrices = blocks * self.attention_parameters + (blocks - self.dense_layers) * feed
         matrices += self.dense_layers * self.feed_of(self.dense_ffn) + self.mtp * 2 * self.width**2
-        seen = (length + 1) / 2 if causal else length
+        seen = (length + 1) / 2 * self.seen(length) if causal else length
         pairs = blocks * self.heads * (self.query_width + self.value_width) * seen
         return 6.0 * (matrices + pairs + (1 + self.mtp) * self.vocabulary * self.width)
 
@@ -184,6 +191,7 @@ def dimensions_of(spec: ModelSpec) -> Dimensions:
         nodes=experts.nodes if experts else 0,
         mtp=spec.mtp,
         parallel=spec.parallel,
+        window=spec.window,
         latent=None if latent is None else Latent(**latent.model_dump()),
     )
 

@@ -169,11 +169,14 @@ def _block(work: Workload, plans: Plans, kernels: Kernels, *, sparse: bool) -> t
     own = _software(work, plans, kernels)
     crowded = np.where(plans.pp > 1, machine.efficiency.crowding, 0.0) * (own / 3 + block.elementwise)
     none = np.zeros_like(block.elementwise)
+    tensor = tensor_traffic(work, plans, machine, software, block, sparse=sparse)
+    host = 0.0 if software.cuda_graphs else software.host_us * 1e-6
+    idle = np.maximum(0.0, host - block.forward - block.backward - tensor) / 3
     return _Costs(
-        forward=block.forward + own / 3 + crowded,
-        backward=block.backward + 2 * (own / 3 + crowded),
+        forward=block.forward + own / 3 + crowded + idle,
+        backward=block.backward + 2 * (own / 3 + crowded + idle),
         again=_again(block, plans, software),
-        tensor=tensor_traffic(work, plans, machine, software, block, sparse=sparse),
+        tensor=tensor,
         context=context_traffic(work, plans, machine, software, block),
         expert=expert_traffic(work, plans, machine, software, block) if sparse else none,
     ), block

@@ -52,6 +52,8 @@ class Tariff:
     """Carbon dioxide of the grid's energy."""
     gpu_hour_cents: float = GPU_HOUR_CENTS
     """Price of a GPU-hour."""
+    model_error: float = MODEL_ERROR
+    """Spread of the predicted step time, as a share."""
 
 
 def run_cost(steps: int, step_s: float, gpus: int, *, goodput: Goodput, meter_w: float, tariff: Tariff) -> RunCost:
@@ -61,12 +63,12 @@ def run_cost(steps: int, step_s: float, gpus: int, *, goodput: Goodput, meter_w:
     # Each failure costs a restart and, evenly spread, up to an interval of lost work.
     each = goodput.restart_s + goodput.interval_s / 2
     chance = math.sqrt(failures) * math.sqrt(each**2 + goodput.interval_s**2 / 12)
-    spread = math.hypot(chance, MODEL_ERROR * seconds)
+    spread = math.hypot(chance, tariff.model_error * seconds)
     hours = gpus * seconds / HOUR_S
     energy = meter_w * seconds / JOULES_PER_KWH
     return RunCost(
         days=seconds / DAY_S,
-        days_low=max(steps * step_s * (1 - NINETY * MODEL_ERROR), seconds - NINETY * spread) / DAY_S,
+        days_low=max(steps * step_s * (1 - NINETY * tariff.model_error), seconds - NINETY * spread) / DAY_S,
         days_high=(seconds + NINETY * spread) / DAY_S,
         failures=failures,
         gpu_hours=hours,

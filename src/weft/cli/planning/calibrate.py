@@ -1,0 +1,100 @@
+"""`weft calibrate`: one run's log against what was expected of it, and a site file that meets it."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from weft.cli.output import JobArgument, JsonFlag, print_json, print_table, say, warn, writing, written_to
+from weft.cli.planning.plan import seconds
+from weft.core.errors import UsageError
+from weft.core.provenance import provenance
+from weft.core.toml import written
+from weft.planning.calibration.run_calibration import RunCalibration, calibrated
+from weft.planning.calibration.run_logs import StepLog, read_log
+from weft.planning.report import step_row
+from weft.specs import load_job, load_site
+
+_MANY = 0.1
+
+
+def calibrate(
+    log: Annotated[Path, Parameter(help="Log of a run: MLPerf, torchtitan, Megatron-LM, NeMo, or metrics.jsonl.")],
+    /,
+    *,
+    job: JobArgument,
+    site: Annotated[str, Parameter(help="Built-in name or path of a site file.")],
+    out: Annotated[
+        Path | None, Parameter(help="Site file to write, calibrated by the run."), written_to("--out", ".toml")
+    ] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Compare the steps in LOG with what JOB should take on a site, and predict runs 2 to 16 times as large."""
+    room, task = load_site(site), load_job(job)
+    if task.plan == "auto":
+        raise UsageError(f'{task.name} leaves its plan open (plan = "auto"); write the [plan] that the run had')
+    tokens = task.batch.sequences * task.batch.length
+    found = read_log(_text(log), str(log), tokens=tokens, gpus=task.plan.ranks)
+    told = calibrated(room, task, found.median_s)
+    if out is not None:
+        with writing(out) as part:
+            part.write_text(
+                f"# Calibrated by `weft calibrate` with a run of {task.name}.\n{written(told.site.as_written())}\n",
+                encoding="utf-8",
+            )
+    if json:
+        print_json(_document(found, told))
+        return
+    _print(found, told, out)
+
+
+def _text(log: Path) -> str:
+    try:
+        return log.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        raise UsageError(f"there is no file {log}; a log of a run is wanted") from None
+    except OSError as error:
+        raise UsageError(f"{log} cannot be read: {error.strerror}") from None
+
+
+def _document(found: StepLog, told: RunCalibration) -> dict[str, object]:
+    return {
+        "source": found.source,
+        "steps": len(found.seconds),
+        "measured_s": told.measured_s,
+        "spread": found.spread,
+        "expected_s": float(told.expected.step_s[0]),
+        "ratio": told.ratio,
+        "pace": told.pace,
+        "expected": step_row(told.expected, 0),
+        "calibrated": step_row(told.adjusted, 0),
+        "forecasts": [asdict(each) for each in told.forecasts],
+        "provenance": provenance({"site": told.site.as_written()}).as_json(),
+    }
+
+
+def _print(found: StepLog, told: RunCalibration, out: Path | None) -> None:
+    before, after = step_row(told.expected, 0), step_row(told.adjusted, 0)
+    rows = [
+        (name.removesuffix("_s"), seconds(before[name]), seconds(after[name]), seconds(after[name] - before[name]))
+        for name in before
+        if before[name] or after[name]
+    ]
+    rows.append(
+        ("step", seconds(float(told.expected.step_s[0])), seconds(told.measured_s),
+         seconds(told.measured_s - float(told.expected.step_s[0])))
+    )  # fmt: skip
+    print_table(
+        f"{len(found.seconds)} steps by {found.source}: {told.ratio:.3f} times what was expected",
+        ("part", "expected", "calibrated", "difference"),
+        rows,
+    )
+    grown = [
+        (f"{each.gpus:,}", f"{each.sequences:,}", seconds(each.step_s), f"{seconds(each.low_s)}-{seconds(each.high_s)}")
+        for each in told.forecasts
+    ]
+    print_table("the same job with more replicas", ("GPUs", "batch", "step", "90 % interval"), grown, words=(3,))
+    if found.spread > _MANY:
+        warn(f"note: the middle half of the steps spreads over {100 * found.spread:.0f} %; a calmer run says more")
+    say(f"compute takes {told.pace:.3f} times what the catalogue says" + (f"; written to {out}" if out else ""))
