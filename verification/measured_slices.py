@@ -75,8 +75,8 @@ def _memory(line: dict[str, str], work: Workload, plan: Plans) -> list[dict[str,
     )
     found: list[dict[str, float]] = []
     for stage, rank in (("first", 0), ("last", GPUS - 1)) if plan.pp[0] > 1 else (("last", 0),):
-        told = float(stage_memory(work, plan, SOFTWARE, "first" if stage == "first" else "last").total[0]) / 2**20
-        found.append({"measured": allocated[rank], "predicted": told, "error": told / allocated[rank] - 1,
+        predicted = float(stage_memory(work, plan, SOFTWARE, "first" if stage == "first" else "last").total[0]) / 2**20
+        found.append({"measured": allocated[rank], "predicted": predicted, "error": predicted / allocated[rank] - 1,
                       "reserved_over_allocated": reserved[rank] / allocated[rank]})  # fmt: skip
     return found
 

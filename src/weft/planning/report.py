@@ -109,11 +109,11 @@ class PlanReport:
 
     def row(self, found: Scored, number: int) -> dict[str, Any]:
         """Return one plan with its costs and how far off they may be, as plain values."""
-        told = confidence_of(self.work, found.plans, number, self.machine, self.practice)
+        doubt = confidence_of(self.work, found.plans, number, self.machine, self.practice)
         step_s = float(found.step_s[number])
-        interval = {"step_low_s": step_s * (1 - told.share), "step_high_s": step_s * (1 + told.share)}
+        interval = {"step_low_s": step_s * (1 - doubt.share), "step_high_s": step_s * (1 + doubt.share)}
         row = plan_row(found, number, self.machine, self.work)
-        return {**row, **interval, "interval_basis": told.basis, "unmatched": told.unmatched}
+        return {**row, **interval, "interval_basis": doubt.basis, "unmatched": doubt.unmatched}
 
     def as_json(self) -> dict[str, Any]:
         """Return the report as plain values."""
@@ -226,7 +226,7 @@ def _report(asked: _PlanRequest, outcome: SearchResult, own: Scored | None) -> P
     meter = Meter(gpus, site.node.power / 1000 / site.node.gpus + network_w, site.power.pue)
     contract = _contract(site)
     power = judge(meter.at(wave), per_second, contract)
-    told = confidence_of(work, chosen.plans, 0, machine, practice)
+    doubt = confidence_of(work, chosen.plans, 0, machine, practice)
     tariff = Tariff(site.power.price_per_kwh, site.power.carbon_g_per_kwh, asked.gpu_hour_cents)
     return PlanReport(
         site=site,
@@ -243,9 +243,9 @@ def _report(asked: _PlanRequest, outcome: SearchResult, own: Scored | None) -> P
         meter=meter,
         power=power,
         mitigations=tuple(mitigations(wave, meter, machine.power_w, per_second, contract)),
-        confidence=told,
+        confidence=doubt,
         run=run_cost(job.steps, step_s, gpus, goodput=goodput, meter_w=power.mean_w,
-                     tariff=replace(tariff, model_error=told.share / NINETY)),
+                     tariff=replace(tariff, model_error=doubt.share / NINETY)),
         axes=axes_of(plan, 0, site),
         sharing=colocation_of(plan, 0, site),
         failures=failure_costs(work, plan, machine, practice, site),

@@ -137,7 +137,7 @@ class ModelSpec(Spec):
     parallel: bool = False
     """Whether attention and feed-forward stand side by side on one input (PaLM, GPT-J)."""
     mtp: Annotated[int, Field(ge=0, le=16)] = 0
-    """Further modules that foretell one token more each (DeepSeek-V3)."""
+    """Further modules that predict one token more each (DeepSeek-V3)."""
     window: Annotated[int, Field(ge=0, le=10**9)] = 0
     """Tokens that every other block sees (gpt-oss); 0 where all blocks see the whole text."""
     latent: LatentSpec | None = None

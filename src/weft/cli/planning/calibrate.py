@@ -36,17 +36,17 @@ def calibrate(
         raise UsageError(f'{task.name} leaves its plan open (plan = "auto"); write the [plan] that the run had')
     tokens = task.batch.sequences * task.batch.length
     found = read_log(_text(log), str(log), tokens=tokens, gpus=task.plan.ranks)
-    told = calibrated(room, task, found.median_s)
+    fit = calibrated(room, task, found.median_s)
     if out is not None:
         with writing(out) as part:
             part.write_text(
-                f"# Calibrated by `weft calibrate` with a run of {task.name}.\n{written(told.site.as_written())}\n",
+                f"# Calibrated by `weft calibrate` with a run of {task.name}.\n{written(fit.site.as_written())}\n",
                 encoding="utf-8",
             )
     if json:
-        print_json(_document(found, told))
+        print_json(_document(found, fit))
         return
-    _print(found, told, out)
+    _print(found, fit, out)
 
 
 def _text(log: Path) -> str:
@@ -58,43 +58,43 @@ def _text(log: Path) -> str:
         raise UsageError(f"{log} cannot be read: {error.strerror}") from None
 
 
-def _document(found: StepLog, told: RunCalibration) -> dict[str, object]:
+def _document(found: StepLog, fit: RunCalibration) -> dict[str, object]:
     return {
         "source": found.source,
         "steps": len(found.seconds),
-        "measured_s": told.measured_s,
+        "measured_s": fit.measured_s,
         "spread": found.spread,
-        "expected_s": float(told.expected.step_s[0]),
-        "ratio": told.ratio,
-        "pace": told.pace,
-        "expected": step_row(told.expected, 0),
-        "calibrated": step_row(told.adjusted, 0),
-        "forecasts": [asdict(each) for each in told.forecasts],
-        "provenance": provenance({"site": told.site.as_written()}).as_json(),
+        "expected_s": float(fit.expected.step_s[0]),
+        "ratio": fit.ratio,
+        "pace": fit.pace,
+        "expected": step_row(fit.expected, 0),
+        "calibrated": step_row(fit.adjusted, 0),
+        "forecasts": [asdict(each) for each in fit.forecasts],
+        "provenance": provenance({"site": fit.site.as_written()}).as_json(),
     }
 
 
-def _print(found: StepLog, told: RunCalibration, out: Path | None) -> None:
-    before, after = step_row(told.expected, 0), step_row(told.adjusted, 0)
+def _print(found: StepLog, fit: RunCalibration, out: Path | None) -> None:
+    before, after = step_row(fit.expected, 0), step_row(fit.adjusted, 0)
     rows = [
         (name.removesuffix("_s"), seconds(before[name]), seconds(after[name]), seconds(after[name] - before[name]))
         for name in before
         if before[name] or after[name]
     ]
     rows.append(
-        ("step", seconds(float(told.expected.step_s[0])), seconds(told.measured_s),
-         seconds(told.measured_s - float(told.expected.step_s[0])))
+        ("step", seconds(float(fit.expected.step_s[0])), seconds(fit.measured_s),
+         seconds(fit.measured_s - float(fit.expected.step_s[0])))
     )  # fmt: skip
     print_table(
-        f"{len(found.seconds)} steps by {found.source}: {told.ratio:.3f} times what was expected",
+        f"{len(found.seconds)} steps by {found.source}: {fit.ratio:.3f} times what was expected",
         ("part", "expected", "calibrated", "difference"),
         rows,
     )
     grown = [
         (f"{each.gpus:,}", f"{each.sequences:,}", seconds(each.step_s), f"{seconds(each.low_s)}-{seconds(each.high_s)}")
-        for each in told.forecasts
+        for each in fit.forecasts
     ]
     print_table("the same job with more replicas", ("GPUs", "batch", "step", "90 % interval"), grown, words=(3,))
     if found.spread > _MANY:
         warn(f"note: the middle half of the steps spreads over {100 * found.spread:.0f} %; a calmer run says more")
-    say(f"compute takes {told.pace:.3f} times what the catalogue says" + (f"; written to {out}" if out else ""))
+    say(f"compute takes {fit.pace:.3f} times what the catalogue says" + (f"; written to {out}" if out else ""))

@@ -1,7 +1,7 @@
 """From one run's step time to a site whose predictions meet it, and what the same job takes at 2 to 16 times the size.
 
 One number is fitted: the time of a step's compute over what the catalogue says (`efficiency.pace`). What the fabric
-takes stays as it is, so that larger runs are foretold by the model and not by a rule of three. Pure: times are given.
+takes stays as it is, so that larger runs are predicted by the model and not by a rule of three. Pure: times are given.
 """
 
 from dataclasses import dataclass, replace
@@ -18,10 +18,10 @@ from weft.specs.site import SiteSpec
 from weft.specs.software import SoftwareSpec
 
 FACTORS = (2, 4, 8, 16)
-"""How many times larger the foretold runs are."""
+"""How many times larger the predicted runs are."""
 _SLOWEST, _FASTEST, _HALVINGS = 32.0, 1 / 32, 50
 _OWN, _EACH_DOUBLING = 0.02, 0.01
-"""Half of the 90 % interval of a foretold step, as a share: at the run's own size, and more for each doubling. The
+"""Half of the 90 % interval of a predicted step, as a share: at the run's own size, and more for each doubling. The
 families of `verification/published_runs.py` are 0.5 % off on average and 2 % at worst."""
 
 

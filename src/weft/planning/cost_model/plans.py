@@ -75,7 +75,7 @@ class Dimensions:
     nodes: int = 0
     """Most nodes that a token is sent to; 0 for no limit."""
     mtp: int = 0
-    """Modules at the end that foretell one token more each: a block, a projection and the output once more."""
+    """Modules at the end that predict one token more each: a block, a projection and the output once more."""
     parallel: bool = False
     """Attention and feed-forward side by side on one input."""
     window: int = 0
@@ -137,7 +137,7 @@ class Dimensions:
     def total_parameters(self) -> int:
         """Return the parameters of the whole model."""
         ends = (1 if self.tied else 2) * self.vocabulary * self.width + self.width
-        return (self.layers + self.mtp) * self.layer_parameters - self._without_experts + ends + self._foretelling
+        return (self.layers + self.mtp) * self.layer_parameters - self._without_experts + ends + self._predicting
 
     @property
     def active_parameters(self) -> int:
@@ -154,7 +154,7 @@ class Dimensions:
         return self.dense_layers * (sparse - self.feed_of(self.dense_ffn))
 
     @property
-    def _foretelling(self) -> int:
+    def _predicting(self) -> int:
         """Return the parameters of the further modules besides their blocks."""
         return self.mtp * (2 * self.width**2 + 3 * self.width)
 

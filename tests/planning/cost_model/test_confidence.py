@@ -1,0 +1,48 @@
+"""Intervals: narrow where runs were seen, wide where nothing was, and a mark on classes that no run confirms."""
+
+from dataclasses import replace
+
+import pytest
+
+from weft.planning.cost_model.confidence import Confidence, confidence_of
+from weft.planning.cost_model.machine import usual_machine, with_efficiency
+from weft.planning.cost_model.plans import Dimensions, Plans, Workload, one_plan
+from weft.specs.software import SoftwareSpec
+
+DENSE = Dimensions(32, 4096, 32, 8, 128, 14336, 32000)
+MIXTURE = replace(DENSE, experts=64, top_k=4, ffn=2048)
+
+
+def doubt(kind: str, precision: str, plan: Plans, model: Dimensions = DENSE) -> Confidence:
+    software = SoftwareSpec.model_validate({"precision": precision, "fold": True})
+    return confidence_of(Workload(model, 64, 4096), plan, 0, usual_machine(kind, 64, 400 * 10**9), software)
+
+
+def test_what_was_seen_is_known_best():
+    seen = doubt("H100", "bf16", one_plan(dp=8)).share
+    sister = doubt("H200", "bf16", one_plan(dp=8)).share
+    unseen = doubt("GB300", "nvfp4", one_plan(dp=8)).share
+    machine = replace(usual_machine("H100", 8, 10**11), kind="MI300X")
+    bare = with_efficiency(machine, bf16=None, fp8=None)  # pyrefly: ignore[bad-argument-type]
+    sheet = confidence_of(Workload(DENSE, 64, 4096), one_plan(dp=8), 0, bare, SoftwareSpec())
+    assert seen < sister < unseen < sheet.share
+    assert "data sheet" in sheet.basis
+
+
+@pytest.mark.parametrize(("ep", "marked"), [(1, False), (8, False), (16, True), (64, True)])
+def test_experts_that_leave_a_domain_are_marked(ep: int, marked: bool):
+    found = doubt("H100", "bf16", one_plan(dp=64, ep=ep), MIXTURE)
+    assert (found.unmatched is not None) == marked
+    assert found.share > doubt("H100", "bf16", one_plan(dp=64)).share
+
+
+@pytest.mark.parametrize(("zero", "shard", "marked"), [(1, 64, False), (2, 64, False), (3, 8, False), (3, 64, True)])
+def test_weights_that_are_sharded_over_domains_are_marked(zero: int, shard: int, marked: bool):
+    found = doubt("H100", "bf16", one_plan(dp=64, zero=zero, shard=shard))
+    assert (found.unmatched is not None) == marked
+
+
+@pytest.mark.parametrize(("schedule", "marked"), [("1f1b", False), ("zero-bubble", True), ("zbv", True)])
+def test_schedules_that_no_run_used_are_marked(schedule: str, marked: bool):
+    found = doubt("H100", "bf16", one_plan(dp=8, pp=8, schedule=schedule))
+    assert (found.unmatched is not None) == marked
