@@ -19,15 +19,17 @@ from weft.planning.cost_model.memory import memory_of
 from weft.planning.cost_model.plans import Plans, Workload, dimensions_of, software_of, spec_of, written_plan
 from weft.planning.cost_model.step import StepTimes
 from weft.planning.legality import divisors
-from weft.planning.run.goodput import Goodput, goodput_of
+from weft.planning.run.goodput import Goodput, checkpoint_s, goodput_of
 from weft.planning.run.inference import Serving, best_serving
 from weft.planning.run.placement import AxisPlacement, Colocation, FailureCost, axes_of, colocation_of, failure_costs
 from weft.planning.run.power import (
     Contract,
     Meter,
     Mitigation,
+    PowerEvent,
     PowerPhase,
     PowerVerdict,
+    events_of,
     judge,
     mitigations,
     phases_of,
@@ -77,6 +79,8 @@ class PlanReport:
     """From that to the utility's meter."""
     power: PowerVerdict
     """The wave at the meter against the contract."""
+    events: tuple[PowerEvent, ...]
+    """Stops, starts and checkpoints at the meter."""
     mitigations: tuple[Mitigation, ...]
     """Power mitigations."""
     run: RunCost
@@ -132,6 +136,7 @@ class PlanReport:
             "goodput": _goodput_json(self.goodput),
             "energy_j_per_step": self.energy_j_per_step,
             "power": {**asdict(self.power), "broken": list(self.power.broken)},
+            "power_events": [_finite({**asdict(each), "swing_w": each.swing_w}) for each in self.events],
             "mitigations": [
                 {"name": each.name, "energy": each.energy, "slower": each.slower, "swing_w": each.verdict.swing_w,
                  "broken": list(each.verdict.broken)}
@@ -216,8 +221,9 @@ def _report(asked: _PlanRequest, outcome: SearchResult, own: Scored | None) -> P
     plan = chosen.plans.take([0])
     gpus = int(plan.ranks[0])
     step_s = float(chosen.step_s[0])
-    state = work.model.total_parameters * (practice.value_bytes + practice.optimizer_bytes) / gpus
-    goodput = goodput_of(site, gpus, gpus // int(plan.dp[0]), write_s=state / machine.nic_rate, step_s=step_s)
+    state = work.model.total_parameters * (practice.value_bytes + practice.optimizer_bytes)
+    write_s = checkpoint_s(site, state, machine.nic_rate * gpus)
+    goodput = goodput_of(site, gpus, gpus // int(plan.dp[0]), write_s=write_s, step_s=step_s)
     phases = phases_of(chosen.times, 0, machine.power_w, machine.idle_power_w)
     per_second = min(SAMPLES_PER_STEP / step_s, _MOST_PER_SECOND)
     steps = max(_WAVE_STEPS, math.ceil(_WAVE_SECONDS / step_s))
@@ -242,6 +248,7 @@ def _report(asked: _PlanRequest, outcome: SearchResult, own: Scored | None) -> P
         per_second=per_second,
         meter=meter,
         power=power,
+        events=events_of(meter, machine.power_w, machine.idle_power_w, goodput),
         mitigations=tuple(mitigations(wave, meter, machine.power_w, per_second, contract)),
         confidence=doubt,
         run=run_cost(job.steps, step_s, gpus, goodput=goodput, meter_w=power.mean_w,

@@ -94,6 +94,13 @@ class FailuresSpec(Spec):
     """From a failure to its being known. Default: good systems need 15-30 s."""
     restart: Duration = Picoseconds(180 * 10**12)
     """From knowing to the first new step. Default: arXiv 2602.00277."""
+    cold_start: Duration = Picoseconds(0)
+    """More of a restart for every thousand GPUs: processes, connections and first steps of a job take longer in larger
+    ones. Cold starts of MLPerf v3.1 on H100: 168 s on 512, 290 s on 8,192, 390 s on 10,752 (22 s a thousand)."""
+    silent_detection: Duration = Picoseconds(0)
+    """From silent corruption to its being found: all work since is lost."""
+    optic_stops: Share = 0.0
+    """Share of failed NIC optics that take their NIC with them, however many planes there are."""
     repair: Duration = Picoseconds(24 * 3600 * 10**12)
     """From a node's failure to its return."""
 
@@ -132,6 +139,9 @@ class SiteSpec(Spec):
     """The domain of fast links between GPUs."""
     fabric: FabricSpec
     """The network between nodes."""
+    storage: Rate | None = None
+    """Bandwidth of the checkpoint store, all clients together: a checkpoint stops the training for as long as it takes
+    to write, a restart reads one. The fabric's own rate into the memory of peers where absent."""
     efficiency: EfficiencySpec | None = None
     """What is reached of the data sheet here, as `weft site measure` finds it; the catalogue's where absent."""
     power: PowerSpec = PowerSpec()

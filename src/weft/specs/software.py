@@ -104,9 +104,8 @@ class SoftwareSpec(Spec):
 
 
 _BARE_2021 = SoftwareSpec(
-    flash=False, sequence_parallel=False, dropout=True, overlap_tensor=False, overlap_tensor_backward=False,
-    overlap_context=False, overlap_data=False, overlap_pipeline=False,
-    fused_sums=True,
+    precision="bf16", flash=False, sequence_parallel=False, dropout=True, overlap_tensor=False,
+    overlap_tensor_backward=False, overlap_context=False, overlap_data=False, overlap_pipeline=False, fused_sums=True,
 )  # fmt: skip
 
 PRESETS: dict[str, SoftwareSpec] = {
@@ -119,6 +118,7 @@ PRESETS: dict[str, SoftwareSpec] = {
     # Llama 3 (arXiv 2407.21783, section 3.3.2) and Megatron-Core's defaults of that year: gradients overlapped,
     # asynchronous sends, tensors freed as soon as nothing needs them; tensor-parallel communication is not hidden.
     "megatron-2024": SoftwareSpec(
+        precision="bf16",
         lean=True,
         overlap_tensor=False,
         overlap_tensor_backward=False,
@@ -128,10 +128,12 @@ PRESETS: dict[str, SoftwareSpec] = {
         host_us=5000.0,
     ),
     # MegaScale (arXiv 2402.15627, section 3.2): communication of all three axes hidden, fp32 gradients.
-    "megascale": SoftwareSpec(fused_sums=True, host_us=5000.0),
+    "megascale": SoftwareSpec(precision="bf16", fused_sums=True, host_us=5000.0),
     # torchtitan (arXiv 2410.06511): FSDP2 with prefetch and fp32 reduction, compiled blocks; async TP is an option.
-    "torchtitan": SoftwareSpec(lean=True, overlap_tensor=False, overlap_tensor_backward=False),
+    "torchtitan": SoftwareSpec(precision="bf16", lean=True, overlap_tensor=False, overlap_tensor_backward=False),
     # NVIDIA's recipes of 2025: overlap for tensor, data and pipeline communication, bf16 gradients, fused loss.
-    "nemo-2025": SoftwareSpec(gradient_bytes=2, fold=True, fused_loss=True, fused_sums=True, host_us=5000.0),
+    "nemo-2025": SoftwareSpec(
+        precision="bf16", gradient_bytes=2, fold=True, fused_loss=True, fused_sums=True, host_us=5000.0
+    ),
 }
 """Habits by name."""

@@ -8,10 +8,12 @@ from hypothesis import strategies as st
 from weft.planning.cost_model.machine import usual_machine
 from weft.planning.cost_model.plans import Dimensions, Workload, one_plan
 from weft.planning.cost_model.step import step_times
+from weft.planning.run.goodput import goodput_of
 from weft.planning.run.power import (
     Contract,
     Meter,
     energy_overhead,
+    events_of,
     judge,
     mitigations,
     phases_of,
@@ -24,6 +26,7 @@ from weft.planning.run.power import (
     with_stop_delay,
     with_storage,
 )
+from weft.specs import load_site
 from weft.specs.software import SoftwareSpec
 
 PER_SECOND = 200.0
@@ -118,3 +121,21 @@ def test_a_step_draws_between_idle_and_full_power():
     slow = with_lag(wave, 1000 / step)
     assert slow.mean() == pytest.approx(mean, rel=0.02)
     assert np.ptp(slow) <= np.ptp(wave)
+
+
+@given(st.integers(8, 200_000), st.floats(200, 1500), st.floats(20, 150))
+def test_a_stop_a_start_and_a_checkpoint_are_swings_of_the_whole_job(gpus: int, full: float, idle: float):
+    good = goodput_of(load_site("gb200-8x100g-131k"), 131_072, 512, write_s=2.0, step_s=2.0)
+    stop, start, checkpoint = events_of(Meter(gpus, 100.0, 1.2), full, idle, good)
+    assert stop.swing_w == pytest.approx((full - idle) * gpus * 1.2)
+    assert start.swing_w > stop.swing_w > checkpoint.swing_w
+    assert (stop.every_s, stop.seconds, checkpoint.every_s) == (good.mttf_s, good.restart_s, good.interval_s)
+
+
+@given(st.floats(200, 1500), st.floats(0.01, 0.5))
+def test_a_floor_alone_keeps_a_contract_only_above_a_fifth_of_full_power(tdp: float, share: float):
+    wave = two_level(tdp, 0.1 * tdp, 0.8)
+    meter = Meter(1000, 0.0, 1.0)
+    found = mitigations(wave, meter, tdp, 500.0, Contract(swing_w=share * tdp * 1000))
+    floor = next(each for each in found if each.name.startswith("floor at 90 %"))
+    assert ("swing" in floor.verdict.broken) == (share < 0.2 - 1e-9)

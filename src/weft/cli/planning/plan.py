@@ -245,6 +245,12 @@ def _print_power(found: PlanReport) -> None:
         ("utility-contract violations", ", ".join(power.broken) or "none"),
     ]
     print_table("power at the meter", ("what", "value"), facts, words=(0, 1))
+    events = [
+        (each.name, "never" if math.isinf(each.every_s) else seconds(each.every_s), watts(each.swing_w),
+         seconds(each.seconds))
+        for each in found.events
+    ]  # fmt: skip
+    print_table("power events besides the steps", ("what", "every", "swing", "stays for"), events)
     rows = [
         (each.name, f"{each.energy:+.1%}", f"{each.slower:+.1%}", watts(each.verdict.swing_w),
          ", ".join(each.verdict.broken) or "none")

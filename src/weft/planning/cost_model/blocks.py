@@ -165,7 +165,8 @@ def stage_parameters(model: Dimensions, plans: Plans, software: SoftwareSpec | N
     ends: tuple[Stage, ...] = ("first", "last", "middle")
     fold = software is not None and software.fold
     parts = [held_parameters(model, plans, stage, fold=fold) for stage in ends]
-    return np.max(np.stack([shared + experts for shared, experts in parts]), axis=0)
+    first, last, middle = (shared + experts for shared, experts in parts)
+    return np.maximum(np.maximum(first, last), np.where(plans.pp > len(ends) - 1, middle, 0.0))
 
 
 def held_parameters(model: Dimensions, plans: Plans, stage: Stage, *, fold: bool) -> tuple[Column, Column]:

@@ -115,12 +115,20 @@ def spares_for(mean_down: float, confidence: float = 0.999) -> int:
     return count
 
 
+def checkpoint_s(site: SiteSpec, state_bytes: float, peers_rate: float) -> float:
+    """Return the time that a checkpoint of `state_bytes` takes: into the site's store, or to peers at `peers_rate`."""
+    return state_bytes / (peers_rate if site.storage is None else site.storage / 8)
+
+
 def goodput_of(site: SiteSpec, gpus: int, replica_gpus: int, *, write_s: float, step_s: float) -> Goodput:
     """Return what failures cost a job on `gpus` of a site whose replicas have `replica_gpus` GPUs each.
 
-    A checkpoint stops the training for `write_s`; there is at most one for each step of `step_s`.
+    A checkpoint stops the training for `write_s`; there is at most one for each step of `step_s`. A restart reads one,
+    and takes longer the more GPUs there are.
     """
-    restart_s = (site.failures.detection + site.failures.restart) / PICOSECONDS_PER_SECOND
+    failures = site.failures
+    cold = failures.detection + failures.restart + failures.cold_start * gpus / 1000
+    restart_s = cold / PICOSECONDS_PER_SECOND + (0.0 if site.storage is None else write_s)
     repair_s = site.failures.repair / PICOSECONDS_PER_SECOND
     rates = _rates(site, gpus)
     per_hour = sum(rate for rate, stops, _ in rates.values() if stops)
@@ -135,13 +143,16 @@ def goodput_of(site: SiteSpec, gpus: int, replica_gpus: int, *, write_s: float, 
     node_rate = sum(rate for name, (rate, _, idle) in rates.items() if idle)
     down = node_rate * repair_s / HOUR_S
     replicas = gpus / replica_gpus
+    # What was computed wrongly until it was noticed is thrown away, and the stop is counted with the others.
+    found_s = failures.silent_detection / PICOSECONDS_PER_SECOND
+    right = math.exp(-rates["silent corruption"][0] / HOUR_S * found_s)
     return Goodput(
         mttf_s=mttf_s,
         interval_s=interval_s,
         write_s=write_s,
         restart_s=restart_s,
-        share=daly_share(mttf_s, restart_s, write_s, interval_s),
-        linear_share=linear_share(mttf_s, restart_s, write_s, interval_s),
+        share=right * daly_share(mttf_s, restart_s, write_s, interval_s),
+        linear_share=right * linear_share(mttf_s, restart_s, write_s, interval_s),
         spares=spares_for(down),
         degraded_share=max(0.0, 1 - min(down, replicas) / replicas),
         faults=tuple(sorted(faults, key=lambda fault: -fault.per_hour)),
@@ -155,14 +166,19 @@ def _rates(site: SiteSpec, gpus: int) -> dict[str, tuple[float, bool, int]]:
     share = gpus / fabric.gpus
     nodes = gpus / site.node.gpus
     several = fabric.planes > 1
+    optics = 2 * fabric.parts.optic.failure_rate
     return {
         "GPU": (failures.gpu * gpus / FIT_HOURS, True, site.node.gpus),
         "host": (failures.host * nodes / FIT_HOURS, True, site.node.gpus),
         "software": (failures.software / FIT_HOURS, True, 0),
         "silent corruption": (failures.silent * gpus / FIT_HOURS, True, site.node.gpus),
-        "NIC": (fabric.parts.nic.failure_rate * gpus / FIT_HOURS, True, site.node.gpus),
+        "NIC": (
+            (fabric.parts.nic.failure_rate + failures.optic_stops * optics) * gpus / FIT_HOURS,
+            True,
+            site.node.gpus,
+        ),
         # With several planes a lost link, optic or switch takes bandwidth, not the job.
-        "NIC link optics": (2 * fabric.parts.optic.failure_rate * gpus / FIT_HOURS, not several, 0),
+        "NIC link optics": ((1 - failures.optic_stops) * optics * gpus / FIT_HOURS, not several, 0),
         "switch": (fabric.parts.switch.failure_rate * shape.switches * share / FIT_HOURS, not several, 0),
         # A link that comes back by itself is waited for: transports retry for longer than a flap lasts.
         "link flap": (failures.link_flap * sum(shape.links) * share / FIT_HOURS, False, 0),

@@ -7,12 +7,13 @@ critical bands and the form of the contract are those of arXiv 2508.14318. Meter
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from weft.collectives.costs import Column
 from weft.planning.cost_model.step import StepTimes
+from weft.planning.run.goodput import Goodput
 
 JOULES_PER_KWH = 3.6e6
 LAG_S = 0.025
@@ -25,6 +26,9 @@ RACK_JOULES = 65.0
 _NOISE = 1e-9
 _FEWEST_SAMPLES = 4
 _COMPUTE, _MEMORY, _NETWORK, _WAIT = 1.0, 0.65, 0.2, 0.05
+
+EDP = 1.1
+"""Highest draw of a GPU for milliseconds over its TDP, where power management has not caught up (arXiv 2508.14318)."""
 
 CRITICAL_BANDS = ((0.1, 1.0, "between areas"), (1.0, 2.5, "between plants"), (7.0, 100.0, "turbine shafts"))
 """Bands in Hz in which an oscillating load meets a resonance of the grid (arXiv 2508.14318)."""
@@ -235,12 +239,59 @@ class Meter:
         return (wave + self.other_w) * (self.gpus * self.pue)
 
 
+@dataclass(frozen=True)
+class PowerEvent:
+    """A change of the whole job's draw that is no part of its steps, at the meter."""
+
+    name: str
+    """What happens."""
+    every_s: float
+    """How often; infinite for once."""
+    from_w: float
+    """Draw before."""
+    to_w: float
+    """Draw after."""
+    seconds: float
+    """How long it stays."""
+
+    @property
+    def swing_w(self) -> float:
+        """Return the size of the change."""
+        return abs(self.to_w - self.from_w)
+
+
+def events_of(meter: Meter, power_w: float, idle_w: float, goodput: Goodput) -> tuple[PowerEvent, ...]:
+    """Return what a utility asks about first: stops, starts and checkpoints.
+
+    A stop takes every GPU from its full draw to idle within milliseconds, and a start back to the peak that power
+    management has not caught yet. While a checkpoint is written GPUs copy their state.
+    """
+    full, idle, peak, copying = (
+        float(meter.at(np.array([watts]))[0])
+        for watts in (power_w, idle_w, EDP * power_w, idle_w + _MEMORY * (power_w - idle_w))
+    )
+    return (
+        PowerEvent("stop by a failure", goodput.mttf_s, full, idle, goodput.restart_s),
+        PowerEvent("start after it", goodput.mttf_s, idle, peak, LAG_S),
+        PowerEvent("checkpoint", goodput.interval_s, full, copying, goodput.write_s),
+    )
+
+
 def mitigations(wave: Column, meter: Meter, tdp_w: float, per_second: float, contract: Contract) -> list[Mitigation]:
     """Return the usual ways to smooth a GPU's wave, each judged at the meter."""
 
     def judged(name: str, smooth: Column, slower: float = 0.0) -> Mitigation:
         verdict = judge(meter.at(smooth), per_second, contract)
         return Mitigation(name, energy_overhead(meter.at(wave), meter.at(smooth)), slower, verdict)
+
+    def floored(name: str, smooth: Column) -> Mitigation:
+        # A floor holds what is below it; above it stand the milliseconds in which GPUs draw more than their TDP.
+        found = judged(name, smooth)
+        spread = (EDP * tdp_w - floor) * meter.gpus * meter.pue
+        swing = max(found.verdict.swing_w, spread)
+        over = contract.swing_w is not None and swing > contract.swing_w and "swing" not in found.verdict.broken
+        broken = (*found.verdict.broken, "swing") if over else found.verdict.broken
+        return replace(found, verdict=replace(found.verdict, swing_w=swing, broken=broken))
 
     def running(smooth: Callable[[Column], Column]) -> Column:
         return smooth(np.tile(wave, 2))[len(wave) :]
@@ -254,7 +305,7 @@ def mitigations(wave: Column, meter: Meter, tdp_w: float, per_second: float, con
     held_back = float(np.maximum(0.0, wave - held).sum() / wave.sum())
     return [
         judged("nothing", wave),
-        judged("floor at 90 % of full power", with_floor(wave, floor)),
+        floored("floor at 90 % of full power", with_floor(wave, floor)),
         judged(f"ramps of {ramp:.0f} W/s a GPU", held, held_back),
         judged("stop delay of 1 s", running(lambda twice: with_stop_delay(twice, 1.0, per_second))),
         judged(f"rack storage of {RACK_JOULES:.0f} J a GPU ({used:.0f} J used)", stored),

@@ -1,0 +1,86 @@
+"""Blocks and stages: every model is held whole, whatever it is made of and however it is cut."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft.planning.cost_model.blocks import block_times, held_parameters, stage_blocks, stage_parameters
+from weft.planning.cost_model.machine import usual_machine
+from weft.planning.cost_model.memory import memory_of, stage_memory
+from weft.planning.cost_model.plans import Dimensions, Latent, Workload, one_plan
+from weft.planning.cost_model.step import step_times
+from weft.specs.software import PRESETS, SoftwareSpec
+
+MACHINE = usual_machine("H100", 1024, 400 * 10**9)
+LATENT = Latent(kv_rank=256, query_rank=768, rope_width=32, value_width=128)
+
+
+@st.composite
+def models(draw: st.DrawFn) -> Dimensions:
+    layers = draw(st.integers(4, 64))
+    model = Dimensions(
+        layers, 2048, 16, draw(st.sampled_from([4, 16])), 128, 4096, 32_000, tied=False, gated=draw(st.booleans()),
+        parallel=draw(st.booleans()), mtp=draw(st.integers(0, 2)), window=draw(st.sampled_from([0, 512])),
+    )  # fmt: skip
+    if draw(st.booleans()):
+        dense = draw(st.integers(0, 3))
+        model = replace(model, experts=16, top_k=2, shared=draw(st.sampled_from([0, 2048])), dense_layers=dense,
+                        dense_ffn=8192 if dense else 0)  # fmt: skip
+    return replace(model, kv_heads=16, latent=LATENT) if draw(st.booleans()) else model
+
+
+@given(models(), st.sampled_from([1, 2, 3, 4, 7]))
+@settings(max_examples=80, deadline=None)
+def test_the_stages_hold_every_block_once(model: Dimensions, pp: int):
+    plan = one_plan(pp=pp)
+    first, middle, last = (stage_blocks(model, plan, stage) for stage in ("first", "middle", "last"))
+    if pp == 1:
+        assert float(sum(last)[0]) == model.layers + model.mtp
+        return
+    held = float((sum(first) + (pp - 2) * sum(middle) + sum(last))[0])
+    assert model.layers + model.mtp <= held < model.layers + model.mtp + pp
+    assert float(first[0][0]) >= min(model.dense_layers, float(sum(first)[0]))
+
+
+@given(models())
+@settings(max_examples=60, deadline=None)
+def test_one_gpu_holds_the_whole_model(model: Dimensions):
+    held = float(sum(held_parameters(model, one_plan(), "last", fold=False))[0])
+    assert held == pytest.approx(model.total_parameters, rel=2e-3)
+    assert float(stage_parameters(model, one_plan())[0]) == pytest.approx(held)
+
+
+@given(models(), st.sampled_from([1, 2, 4, 8]))
+@settings(max_examples=60, deadline=None)
+def test_cutting_over_tensor_ranks_never_holds_or_takes_more(model: Dimensions, tp: int):
+    whole, cut = one_plan(dp=8), one_plan(dp=8, tp=tp)
+    assert float(stage_parameters(model, cut)[0]) <= float(stage_parameters(model, whole)[0])
+    work = Workload(model, 8, 2048)
+    times = [block_times(work, plan, MACHINE, SoftwareSpec()) for plan in (whole, cut)]
+    assert float(times[1].forward[0]) <= float(times[0].forward[0]) * (1 + 1e-9)
+
+
+@given(models(), st.sampled_from(sorted(PRESETS)), st.sampled_from([1, 2, 4]), st.sampled_from(["none", "full"]))
+@settings(max_examples=60, deadline=None)
+def test_every_model_has_a_step_and_a_peak_under_every_preset(model: Dimensions, preset: str, pp: int, recompute: str):
+    plan = one_plan(dp=8, pp=pp, ep=4 if model.experts > 1 else 1, zero=1, recompute=recompute)
+    work, software = Workload(model, 64, 2048), PRESETS[preset]
+    step = float(step_times(work, plan, MACHINE, software).step_s[0])
+    floor = model.flops_per_token(2048, causal=True) * work.tokens / (float(plan.ranks[0]) * MACHINE.bf16_flops)
+    assert step > floor
+    peak = float(memory_of(work, plan, software).total[0])
+    assert peak == max(float(stage_memory(work, plan, software, stage).total[0]) for stage in ("first", "last"))
+    state = float(stage_parameters(model, plan, software)[0]) * (software.value_bytes + software.gradient_bytes)
+    assert peak > 0.9 * state
+
+
+def test_a_window_shortens_attention_and_nothing_else():
+    model = Dimensions(8, 2048, 16, 16, 128, 4096, 32_000)
+    work = Workload(model, 8, 8192)
+    near = Workload(replace(model, window=128), 8, 8192)
+    full, cut = (block_times(each, one_plan(), MACHINE, SoftwareSpec()) for each in (work, near))
+    assert 0.5 < float(cut.scores.forward[0] / full.scores.forward[0]) < 0.55
+    assert np.array_equal(full.products.forward, cut.products.forward)
