@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -53,7 +52,7 @@ def job(dp: int, tp: int) -> JobSpec:
     return load_job("gpt3-175b").model_copy(update={**update, "batch": batch})
 
 
-@given(st.sampled_from([1, 2, 8]), st.sampled_from([4, 8]), st.floats(0.75, 4.0))
+@given(st.sampled_from([1, 2, 8]), st.sampled_from([4, 8]), st.floats(1.0, 4.0))
 @settings(max_examples=25, deadline=None)
 def test_a_calibrated_site_meets_the_run_and_keeps_the_fabric(dp: int, tp: int, factor: float):
     site = load_site("h100-400g-16k")
@@ -66,7 +65,8 @@ def test_a_calibrated_site_meets_the_run_and_keeps_the_fabric(dp: int, tp: int, 
     assert again.pace == pytest.approx(found.pace, rel=1e-3)
     assert float(again.expected.step_s[0]) == pytest.approx(wanted, rel=1e-3)
     assert [each.gpus for each in found.forecasts] == [dp * tp * 8 * grown for grown in (2, 4, 8, 16)]
-    assert np.all(np.diff([each.step_s for each in found.forecasts]) >= -1e-9)
+    # More replicas share the optimizer, and wait for more of their own.
+    assert all(0.9 * wanted < each.low_s < each.step_s < each.high_s < 1.3 * wanted for each in found.forecasts)
 
 
 @pytest.mark.parametrize("measured", [1e-4, 1e6])

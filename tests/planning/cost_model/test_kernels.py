@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.collectives.costs import Column
-from weft.planning.cost_model.kernels import Kernels, Pass
+from weft.planning.cost_model.kernels import KernelTimes, Pass
 from weft.planning.cost_model.machine import Machine, usual_machine, with_efficiency
 from weft.specs.gpus import GPUS, gpu_type_named
 from weft.specs.software import SoftwareSpec
@@ -23,9 +23,9 @@ def one(value: float) -> Column:
     return np.array([float(value)])
 
 
-def kernels(name: str, precision: str = "bf16", **habits: float) -> Kernels:
+def kernels(name: str, precision: str = "bf16", **habits: float) -> KernelTimes:
     software = SoftwareSpec.model_validate({"precision": precision, **habits})
-    return Kernels(usual_machine(name, 8, 400 * 10**9), software)
+    return KernelTimes(usual_machine(name, 8, 400 * 10**9), software)
 
 
 def whole(found: Pass) -> float:
@@ -59,7 +59,7 @@ def test_narrow_products_are_faster_where_they_are_large_and_pay_for_quantising(
     usual, narrow = kernels(name).product(*sides), kernels(name, precision).product(*sides)
     assert whole(narrow) < whole(usual)
     machine = kernels(name, precision).machine
-    free = Kernels(with_efficiency(machine, quantise=0.0), SoftwareSpec.model_validate({"precision": precision}))
+    free = KernelTimes(with_efficiency(machine, quantise=0.0), SoftwareSpec.model_validate({"precision": precision}))
     assert whole(free.product(*sides)) < whole(narrow)
     # What stays in half precision is not touched by any of it.
     assert whole(kernels(name, precision).product(*sides, usual=True)) == whole(usual)
@@ -95,8 +95,8 @@ def without_tables(machine: Machine) -> Machine:
 def test_pace_stretches_all_kernels_alike_measured_or_not(m: int, n: int, k: int, pace: float):
     base = usual_machine("H100", 8, 400 * 10**9)
     for machine in (base, without_tables(base)):
-        usual, slow = (Kernels(with_efficiency(machine, pace=each), SoftwareSpec()) for each in (1.0, pace))
-        calls: list[Callable[[Kernels], float]] = [
+        usual, slow = (KernelTimes(with_efficiency(machine, pace=each), SoftwareSpec()) for each in (1.0, pace))
+        calls: list[Callable[[KernelTimes], float]] = [
             lambda each: whole(each.product(one(m), one(n), one(k))),
             lambda each: whole(each.attention(one(1e14), m, 128)),
             lambda each: float(each.traffic(one(1e9))[0]),

@@ -183,6 +183,7 @@ def test_more_failures_and_slower_recovery_never_help(nodes: int, times: float, 
 
 def test_a_store_that_is_slower_stops_the_training_longer():
     site = load_site("h100-400g-16k")
+    assert site.storage is not None
     slow = site.model_copy(update={"storage": site.storage // 20})
     shares = [
         goodput_of(each, 16_384, 128, write_s=checkpoint_s(each, 5.7e12, 1e15), step_s=6).share for each in (site, slow)

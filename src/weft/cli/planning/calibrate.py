@@ -9,6 +9,7 @@ from cyclopts import Parameter
 from weft.cli.output import JobArgument, JsonFlag, print_json, print_table, say, warn, writing, written_to
 from weft.cli.planning.plan import seconds
 from weft.core.errors import UsageError
+from weft.core.input_files import read_bytes
 from weft.core.provenance import provenance
 from weft.core.toml import written
 from weft.planning.calibration.run_calibration import RunCalibration, calibrated
@@ -51,7 +52,7 @@ def calibrate(
 
 def _text(log: Path) -> str:
     try:
-        return log.read_text(encoding="utf-8", errors="replace")
+        return read_bytes(log).decode("utf-8", errors="replace")
     except FileNotFoundError:
         raise UsageError(f"there is no file {log}; a log of a run is wanted") from None
     except OSError as error:

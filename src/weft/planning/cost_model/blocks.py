@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from weft.collectives.costs import Column
-from weft.planning.cost_model.kernels import Kernels, Pass
+from weft.planning.cost_model.kernels import KernelTimes, Pass
 from weft.planning.cost_model.machine import Machine
 from weft.planning.cost_model.plans import Dimensions, Plans, Workload
 from weft.specs.software import SoftwareSpec
@@ -50,10 +50,10 @@ def block_times(
     work: Workload, plans: Plans, machine: Machine, software: SoftwareSpec, *, sparse: bool | None = None
 ) -> BlockTimes:
     """Return the times of one block for one micro-batch; the one with experts where the model has them."""
-    return times_of_block(work, plans, Kernels(machine, software), sparse=sparse)
+    return times_of_block(work, plans, KernelTimes(machine, software), sparse=sparse)
 
 
-def times_of_block(work: Workload, plans: Plans, kernels: Kernels, *, sparse: bool | None = None) -> BlockTimes:
+def times_of_block(work: Workload, plans: Plans, kernels: KernelTimes, *, sparse: bool | None = None) -> BlockTimes:
     """Return the times of one block for one micro-batch; `sparse` says whether it is one with experts."""
     model, software = work.model, kernels.software
     sparse = model.experts > 1 if sparse is None else sparse
@@ -73,7 +73,7 @@ def times_of_block(work: Workload, plans: Plans, kernels: Kernels, *, sparse: bo
     return BlockTimes(products + feed, _attention(work, plans, kernels), elementwise)
 
 
-def _feed(work: Workload, plans: Plans, kernels: Kernels, *, sparse: bool) -> tuple[Pass, Column]:
+def _feed(work: Workload, plans: Plans, kernels: KernelTimes, *, sparse: bool) -> tuple[Pass, Column]:
     """Return the products of a feed-forward block, and the bytes of its activation for each token."""
     model, software = work.model, kernels.software
     tokens = plans.micro * work.length / plans.cp
@@ -100,7 +100,7 @@ def _feed(work: Workload, plans: Plans, kernels: Kernels, *, sparse: bool) -> tu
     return found, activation
 
 
-def _attention(work: Workload, plans: Plans, kernels: Kernels) -> Pass:
+def _attention(work: Workload, plans: Plans, kernels: KernelTimes) -> Pass:
     """Return the times of scores, softmax and weighted values."""
     model = work.model
     tokens = plans.micro * work.length / plans.cp
@@ -119,7 +119,7 @@ def _attention(work: Workload, plans: Plans, kernels: Kernels) -> Pass:
     return Pass(forward, 2 * forward)
 
 
-def head_time(work: Workload, plans: Plans, kernels: Kernels) -> Column:
+def head_time(work: Workload, plans: Plans, kernels: KernelTimes) -> Column:
     """Return the time of the output matrix and the loss, both passes, for one micro-batch; once for each module."""
     tokens = plans.micro * work.length / plans.cp
     columns = work.model.vocabulary / plans.tp

@@ -33,7 +33,7 @@ class Pass:
         return Pass(self.forward + other.forward, self.backward + other.backward)
 
 
-class Kernels:
+class KernelTimes:
     """Kernels of one machine under one software's habits."""
 
     def __init__(self, machine: Machine, software: SoftwareSpec) -> None:

@@ -27,7 +27,7 @@ from weft.planning.cost_model.exchange import (
     pipeline_traffic,
     tensor_traffic,
 )
-from weft.planning.cost_model.kernels import Kernels
+from weft.planning.cost_model.kernels import KernelTimes
 from weft.planning.cost_model.machine import Machine
 from weft.planning.cost_model.plans import FULL, SELECTIVE, SHARD_GRADIENTS, Plans, Workload
 from weft.specs.software import SoftwareSpec
@@ -112,7 +112,7 @@ def step_times(work: Workload, plans: Plans, machine: Machine, software: Softwar
     """Return where the time of a step goes, for every plan."""
     share = machine.efficiency
     software = software if share.overlaps else _nothing_beside(software)
-    kernels = Kernels(machine, software)
+    kernels = KernelTimes(machine, software)
     rounds = work.sequences / (plans.dp * plans.micro)
     sparse = _block(work, plans, kernels, sparse=work.model.experts > 1)
     dense = _block(work, plans, kernels, sparse=False) if work.model.dense_layers else sparse
@@ -162,7 +162,7 @@ def step_times(work: Workload, plans: Plans, machine: Machine, software: Softwar
     )
 
 
-def _block(work: Workload, plans: Plans, kernels: Kernels, *, sparse: bool) -> tuple[_Costs, BlockTimes]:
+def _block(work: Workload, plans: Plans, kernels: KernelTimes, *, sparse: bool) -> tuple[_Costs, BlockTimes]:
     """Return what a block of one sort costs, and the times that it is made of."""
     machine, software = kernels.machine, kernels.software
     block = times_of_block(work, plans, kernels, sparse=sparse)
@@ -198,12 +198,12 @@ def _nothing_beside(software: SoftwareSpec) -> SoftwareSpec:
     return software.model_copy(update={f"overlap_{name}": False for name in names})
 
 
-def _software(work: Workload, plans: Plans, kernels: Kernels) -> Column:
+def _software(work: Workload, plans: Plans, kernels: KernelTimes) -> Column:
     """Return the software's own time for one block and micro-batch."""
     return kernels.machine.efficiency.block_us * 1e-6 + _spread(work, plans, kernels)
 
 
-def _spread(work: Workload, plans: Plans, kernels: Kernels) -> Column:
+def _spread(work: Workload, plans: Plans, kernels: KernelTimes) -> Column:
     """Return what the software takes longer for cut matrices and shards: of one block, or of embedding and head."""
     share = kernels.machine.efficiency
     values = plans.micro * work.length / plans.cp * work.model.width
