@@ -93,7 +93,7 @@ def _freeze_the_coordinator(pods: Gang) -> str:
 def test_whoever_dies_the_run_ends_with_the_same_bits(
     field: Any, undisturbed: Undisturbed, tmp_path: Path, disturb: Callable[[Gang], str]
 ):
-    steps = 400
+    steps = 200
     with gang(tmp_path / "gang", field.job(steps=steps, recovery={"policy": "shrink", "spares": 0})) as pods:
         until(lambda: pods.steps() > 5)
         kind = disturb(pods)
@@ -108,13 +108,13 @@ def test_whoever_dies_the_run_ends_with_the_same_bits(
 def test_a_lost_host_that_is_replaced_is_waited_for_where_the_job_says_so(
     field: Any, undisturbed: Undisturbed, tmp_path: Path
 ):
-    with gang(tmp_path / "gang", field.job(steps=400, recovery={"policy": "wait", "spares": 0})) as pods:
+    with gang(tmp_path / "gang", field.job(steps=200, recovery={"policy": "wait", "spares": 0})) as pods:
         until(lambda: pods.steps() > 5)
         pods.lose(1)
         time.sleep(3)
         pods.start(1)
         assert pods.statuses() == {0: 0, 1: 0}
-        assert pods.result()["weights_digest"] == undisturbed(400)
+        assert pods.result()["weights_digest"] == undisturbed(200)
 
 
 def test_noise_and_forged_words_at_every_port_change_nothing(field: Any, undisturbed: Undisturbed, tmp_path: Path):
