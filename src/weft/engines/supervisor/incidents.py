@@ -112,6 +112,9 @@ class IncidentLog:
         since = self._clock.now() - kept["now"]
         spent[TimeClass.DETECT] = spent.get(TimeClass.DETECT, 0) + since
         self._ledger = Ledger(self._clock, spent)
+        # As after the start of a log: what comes first is left at the first turn.
+        self._ledger.enter(TimeClass.DETECT)
+        self._inside = True
         self.incidents, self.open = list(kept["incidents"]), kept["open"]
 
     def use(self, folder: Path) -> None:

@@ -45,7 +45,7 @@ def test_the_time_of_a_run_sums_to_its_wall_time_over_two_coordinators(before: i
     second.go_on(kept)
     clock.advance(Picoseconds(after * SECOND))
     assert sum(second.goodput()["seconds"].values()) == pytest.approx(before + between + after)
-    assert second.goodput()["seconds"].get("detect", 0.0) == pytest.approx(between)
+    assert second.goodput()["seconds"].get("detect", 0.0) == pytest.approx(between + after)
     assert second.incidents == first.incidents
     assert second.open == first.open
     assert second.begin(Cause("coordinator", None, "it died", detected_ps=clock.now()), 4).number == 3
