@@ -6,11 +6,12 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, Parameter
 
 from weft import api
-from weft.cli.output import JobArgument, JsonFlag, PlotFile, print_json, print_table, save_picture, say, scaled
+from weft.cli.output import JobArgument, JsonFlag, PlotFile, console, print_json, print_table, save_picture, say, scaled
 from weft.core.errors import UsageError
 from weft.core.quantity import ENERGY, POWER, SIZE, TIME, significant
 from weft.planning.report import PlanReport, plan_row, step_row
 from weft.planning.run.goodput import DAY_S, HOUR_S
+from weft.planning.run_formats import ChosenRun, ToolName, run_file
 
 app = App(name="plan", help="Find the best plans of a job on a site and their cost.", help_format="plaintext")
 
@@ -39,6 +40,9 @@ def plan(
     fix: Pairs = None,
     what_if: Changes = None,
     precision: Precision = None,
+    tool: Annotated[
+        ToolName | None, Parameter(name="--export", help="Print the chosen plan for the tool that is to run it.")
+    ] = None,
     json: JsonFlag = False,
     plot: PlotFile = None,
 ) -> None:
@@ -51,6 +55,12 @@ def plan(
         (change, api.plan(job, site, top=top, fixed=fixed, precision=precision, what_if=change))
         for change in what_if or []
     ]
+    if tool is not None:
+        chosen = found.chosen.plans
+        batch = found.job.batch.model_copy(update={"micro": int(chosen.micro[0])})
+        run = ChosenRun(found.job.model_copy(update={"batch": batch}), found.plan_spec, found.site)
+        console().out(run_file(tool, run), end="", highlight=False)
+        return
     save_picture(plot, "draw_plan", found, size=(13.0, 9.0))
     if json:
         document = found.as_json()
