@@ -21,8 +21,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from weft.cluster.recovery.limits import LimitRule
 from weft.core.errors import WeftError
+from weft.core.units import PICOSECONDS_PER_SECOND, Picoseconds
 from weft.engines.supervisor import Supervisor
+from weft.engines.supervisor.rank_layout import RankMain
 from weft.specs.faults import FaultsSpec
 from weft.specs.job import JobSpec
 from weft.training.checkpoint.manifest import MANIFEST, complete
@@ -138,8 +141,11 @@ def live(life: Life, pipe: Any) -> None:
             acted.append(True)
             _ACTS[life.act](supervisor)
 
+    # Higher than the product's floor of 3 s: on a machine that does much else, a pause is no hang.
+    main = RankMain(rule=LimitRule(least_ps=Picoseconds(10 * PICOSECONDS_PER_SECOND)))
     try:
-        supervisor = Supervisor(life.job, life.folder / "runs", faults=faults, resume=life.resume, on_line=follow)
+        runs = life.folder / "runs"
+        supervisor = Supervisor(life.job, runs, main=main, faults=faults, resume=life.resume, on_line=follow)
         supervisor.start_over = life.start_over
         result = supervisor.run()
         pipe.send(("done", {key: result[key] for key in ("state", "weights_digest", "incidents", "goodput", "run")}))
@@ -244,7 +250,10 @@ class Undisturbed:
 
 def outcome(draw: Draw, undisturbed: Undisturbed) -> tuple[str, str]:
     """Carry out a draw; returns "same", "refused", or what is wrong, with what was said."""
-    wanted = undisturbed.of(draw)
+    try:
+        wanted = undisturbed.of(draw)
+    except RuntimeError as error:
+        return "no undisturbed run", str(error)
     with tempfile.TemporaryDirectory() as place, contextlib.ExitStack():
         folder = Path(place)
         job = job_of(folder, draw, {})
