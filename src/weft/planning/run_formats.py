@@ -95,7 +95,7 @@ def megatron(run: ChosenRun) -> str:
         raise UsageError(f"Megatron-LM has no schedule {plan.schedule!r}; plan again with --fix schedule=1f1b")
     if plan.shard > 1 and plan.shard != plan.dp:
         raise UsageError(f"Megatron-LM shards over all {plan.dp} data-parallel ranks or none, not over {plan.shard}")
-    options = {
+    options: dict[str, str | int | float] = {
         "tensor-model-parallel-size": plan.tp, "pipeline-model-parallel-size": plan.pp,
         "context-parallel-size": plan.cp,
         "micro-batch-size": job.batch.micro, "global-batch-size": job.batch.sequences, "seq-length": job.batch.length,
@@ -127,14 +127,17 @@ def megatron(run: ChosenRun) -> str:
         flags += ["--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split"]
     if plan.schedule == "interleaved" and plan.pp > 1:
         options["num-layers-per-virtual-pipeline-stage"] = counted // (plan.pp * (plan.chunks or 2))
-    if plan.recompute == "full":
-        options |= {"recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": 1}
-    elif plan.recompute == "selective":
-        options["recompute-granularity"] = "selective"
+    options |= _megatron_recompute(plan)
     if plan.shard > 1:
         flags += ["--use-megatron-fsdp", "--data-parallel-sharding-strategy optim_grads_params"]
     flags.append("--use-distributed-optimizer")
     return "\n".join([*(f"--{name} {value}" for name, value in options.items()), *flags]) + "\n"
+
+
+def _megatron_recompute(plan: PlanSpec) -> dict[str, str | int]:
+    if plan.recompute == "full":
+        return {"recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": 1}
+    return {} if plan.recompute == "none" else {"recompute-granularity": "selective"}
 
 
 def nemo(run: ChosenRun) -> str:
@@ -179,15 +182,15 @@ def sbatch(run: ChosenRun) -> str:
 
 
 def _layers_counted(run: ChosenRun, tool: str) -> int:
-    """Return the layers that are split evenly over stages: the model's, or with embedding and loss as one layer each."""
+    """Return the layers that are split evenly: the model's, or with embedding and loss as one layer each."""
     plan, layers = run.plan, run.job.model.layers
     parts = plan.pp * ((plan.chunks or 2) if plan.schedule == "interleaved" and plan.pp > 1 else 1)
     for counted in (layers, layers + 2):
         if counted % parts == 0:
             return counted
     raise UsageError(
-        f"{tool} splits layers evenly, and neither {layers} nor {layers + 2} (with embedding and loss) are a multiple of"
-        f" {parts} model chunks; fix another pp with --fix"
+        f"{tool} splits layers evenly, and neither {layers} nor {layers + 2} (with embedding and loss) are a multiple"
+        f" of {parts} model chunks; fix another pp with --fix"
     )
 
 
