@@ -9,10 +9,13 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 export PYTHONPATH := $(CURDIR)/src:$(CURDIR)/packages/weft-lab/src
 PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
+MUTANTS ?= 15
+# A small sample scatters: where four in five are noticed in truth, fewer than 9 of 15 are once in fifty commits.
+LEAST_NOTICED ?= 0.6
 MRC_RUN = $(BIN)/weft train tiny-gpt --folder build/demo --faults examples/planes.toml --set guard.digest_every=1 \
     --set backend=mrc
 
-.PHONY: help setup demo test test-slow test-root test-kube kube-assets check format bench verify docs clean
+.PHONY: help setup demo test mutants test-slow test-root test-kube kube-assets check format bench verify docs clean
 
 help:  ## Say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -57,6 +60,10 @@ demo: $(STAMP)  ## Design a 131,072-GPU fabric; train a small GPT, kill, corrupt
 test: $(STAMP)  ## Run the tests (fast ones; under ten minutes on two cores)
 	@echo "test: the fast tests on $(WORKERS) workers"
 	@$(PYTEST) -n $(WORKERS) -m "not slow and not root and not kube"
+
+mutants: $(STAMP)  ## Change a rule here and there, drawn from the commit, and see whether the tests notice
+	@PYTHONPATH=$(PYTHONPATH):$(CURDIR) $(BIN)/python -m verification.mutation --sample $(MUTANTS) --workers $(WORKERS) \
+	    --seed "$$(git rev-parse HEAD)" --floor $(LEAST_NOTICED)
 
 test-slow: $(STAMP)  ## Run the tests that take long
 	@$(PYTEST) -n $(WORKERS) --timeout 900 -m "slow and not root and not kube"

@@ -86,3 +86,20 @@ def test_records_hold_everything_that_a_restart_needs(used: list[float], now_ms:
     again = Shares(found.records(), POLICY)
     assert again.used_gpu_ms.tolist() == pytest.approx(found.used_gpu_ms.tolist())
     assert again.at_ms == found.at_ms
+
+
+@given(st.integers(1, 64), st.integers(1, 10_000))
+def test_what_is_held_is_used_as_the_integral_of_the_decay_says(gpus: int, span_ms: int):
+    found = shares(Team("red", 64))
+    found.hold("red", gpus)
+    found.advance(span_ms)
+    steps = 2000
+    summed = sum(gpus * 0.5 ** ((step + 0.5) * span_ms / steps / HALF_MS) for step in range(steps)) * span_ms / steps
+    assert found.used_gpu_ms[0] == pytest.approx(summed, rel=1e-3)
+
+
+@given(st.integers(0, 5000), st.integers(0, 5000))
+def test_a_team_that_joins_brings_its_use_as_it_has_decayed_by_then(used_ms: int, later_ms: int):
+    found = shares(Team("red", 4, used_at_ms=used_ms + later_ms))
+    found.set(Team("blue", 4, used_gpu_ms=640.0, used_at_ms=used_ms))
+    assert found.used_gpu_ms[1] == pytest.approx(640 * 0.5 ** (later_ms / HALF_MS))

@@ -256,3 +256,25 @@ def test_a_suspect_node_is_tested_by_the_health_programs_and_comes_back(engine: 
     drive(engine, lambda: engine.node("slot-0").state is NodeState.READY, patience_s=200)
     told = [line["text"] for line in engine.memory.store.happenings(50)]
     assert {"diagnose test: passed", "validate test: passed"} <= set(told)
+
+
+def test_a_clock_that_is_set_back_does_not_set_the_engine_back(home: Home):
+    times = [5_000_000]
+    engine = LocalEngine(home, clock=lambda: times[0])
+    assert engine.now() == 5_000_000
+    times[0] = 1_000
+    assert engine.now() == 5_000_000
+    engine.submit(submission("true"))
+    engine.tick()
+    assert engine.cluster.planned_ms == 5_000_000
+    engine.reopen()
+    # What was planned is remembered across a restart, too.
+    again = LocalEngine(home, clock=lambda: times[0])
+    assert again.now() >= 5_000_000
+    times[0] = 6_000_000
+    assert engine.now() == 6_000_000
+    for entry in list(again.entries):
+        again.cancel(entry.job.id)
+    drive(again, lambda: not list(again.entries))
+    again.close()
+    engine.close()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from weft.cluster.records.job import ENDED, Gang, Job, JobState, Placement
 from weft.cluster.records.node import Location, Node, NodeEvidence, NodeState
-from weft.core.errors import FailedError
+from weft.core.errors import FailedError, UsageError
 from weft.engines.local.launches import Launch
 from weft.engines.local.store import JobStore, StoredJob
 
@@ -132,3 +132,41 @@ def test_a_database_of_another_version_is_refused(tmp_path: Path):
     database.close()
     with pytest.raises(FailedError, match="another version"):
         JobStore(path)
+
+
+def test_every_commit_is_on_the_disk_before_anybody_hears_of_it(store: JobStore):
+    full, wal = 2, "wal"
+    assert store._db.execute("pragma synchronous").fetchone()[0] == full
+    assert store._db.execute("pragma journal_mode").fetchone()[0] == wal
+    store.reopen()
+    assert store._db.execute("pragma synchronous").fetchone()[0] == full
+
+
+def test_a_commit_that_fails_leaves_no_transaction_open(store: JobStore):
+    store._db.execute("pragma foreign_keys = on")
+    store._db.execute("create table child (of integer references jobs (number) deferrable initially deferred)")
+
+    def childless() -> None:
+        # What refers to nobody is found out at the commit, and not before.
+        with store.transaction():
+            store.add(stored(1))
+            store._db.execute("insert into child values (99)")
+
+    with pytest.raises(sqlite3.IntegrityError):
+        childless()
+    assert not store._db.in_transaction
+    with store.transaction():
+        store.add(stored(2))
+    store.reopen()
+    assert [entry.job.id for entry in store.newest(9)] == ["j2"]
+
+
+def test_another_programs_database_and_no_database_are_named(tmp_path: Path):
+    with sqlite3.connect(tmp_path / "other.sqlite") as other:
+        other.execute("create table theirs (a)")
+    other.close()
+    with pytest.raises(UsageError, match="another program's database"):
+        JobStore(tmp_path / "other.sqlite")
+    (tmp_path / "text.sqlite").write_text("no database, but a text of some length\n" * 99)
+    with pytest.raises(UsageError, match="no state of a cluster"):
+        JobStore(tmp_path / "text.sqlite")

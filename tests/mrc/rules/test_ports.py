@@ -95,3 +95,20 @@ def test_a_plane_that_returns_clears_the_evs_that_its_silence_retired(plane: int
     assert (evs["state"][here] == GOOD).all()
     assert (evs["state"][~here] == ASSUMED_BAD).any()
     check_evs(sender, 0)
+
+
+def test_an_answer_to_an_announcement_that_was_overtaken_says_nothing() -> None:
+    sender, out = sender_of(), send_row()
+    port_changed(sender, 0, 1, 0, 0)
+    on_timer(sender, 0, REMAP_PS)
+    assert next_control(sender, 0, REMAP_PS, -1, out) == PORT_STATUS
+    stale = int(out["id"])
+    port_changed(sender, 0, 1, 1, REMAP_PS)
+    on_timer(sender, 0, 2 * REMAP_PS)
+    assert sender.qp[0]["announce_id"] != stale
+    port_changed(sender, 0, 0, 0, 2 * REMAP_PS)
+    on_timer(sender, 0, 3 * REMAP_PS)
+    before = int(sender.qp[0]["ports_announced"])
+    on_port_answer(sender, 0, stale)
+    assert sender.qp[0]["ports_announced"] == before != sender.qp[0]["local_up"]
+    assert next_control(sender, 0, 3 * REMAP_PS, -1, out) == PORT_STATUS, "the peer does not know yet"

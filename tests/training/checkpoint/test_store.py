@@ -379,3 +379,27 @@ def test_a_power_cut_at_any_point_leaves_a_whole_newest_checkpoint(tmp_path: Pat
         assert clean
     assert {step for _, step, *_ in found} >= {2, 3}, "the cuts were not spread over both saves"
     assert any(left for *_, left in found), "no cut fell into a write"
+
+
+def test_everything_is_on_the_disk_before_a_checkpoint_can_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    happened: list[str] = []
+    sync, rename = os.fsync, Path.rename
+
+    def synced(handle: int) -> None:
+        happened.append(f"sync {Path(f'/proc/self/fd/{handle}').readlink().name}")
+        sync(handle)
+
+    def renamed(path: Path, target: Path) -> Path:
+        happened.append(f"rename {Path(target).name}")
+        return rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "rename", renamed)
+    saved(tmp_path / "store", 3)
+    seen = happened.index("rename step-00000003")
+    (part,) = {word for word in happened if word.startswith("sync .step-00000003")}
+    for wanted in (f"sync {MANIFEST}", "sync __0_0.distcp", part):
+        assert wanted in happened[:seen], happened
+    # The folder's own entries come after the last file in it, and the store's after the rename.
+    assert happened.index(part) > happened.index(f"sync {MANIFEST}")
+    assert "sync store" in happened[seen:]

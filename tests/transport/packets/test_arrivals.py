@@ -258,3 +258,27 @@ def test_events_go_round_their_ring(head):
     report(state, 3, 0, 42, 7)
     assert state.events[head % layout.EVENTS, :4].tolist() == [3, 0, 42, 7]
     assert state.hub[0]["events_head"] == head + 1
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 11))
+def test_a_packet_for_another_opening_of_a_queue_pair_changes_nothing(bit: int):
+    state, memory = receiver(), np.zeros(12_000, np.uint8)
+    open_region(state, memory)
+    (packet, *_) = packets(np.full(100, 7, np.uint8), address_of(memory))
+    state.peers[0]["number"] ^= 1 << (layout.INDEX_MASK.bit_length() + bit)
+    take(state, packet)
+    assert not memory.any()
+    assert state.peers[0]["waiting"] == 0
+
+
+def test_a_payload_longer_than_was_agreed_is_refused_though_it_would_fit():
+    state, memory = receiver(), np.zeros(12_000, np.uint8)
+    open_region(state, memory)
+    (packet, *_) = packets(np.full(100, 7, np.uint8), address_of(memory))
+    state.receiver.params["payload"] = 99
+    take(state, packet)
+    assert (int(state.hub[0]["out_of_bounds"]), memory.any()) == (1, False)
+    state.receiver.params["payload"] = 100
+    take(state, packet)
+    assert memory[:100].all()
