@@ -189,6 +189,8 @@ def test_a_store_that_is_slower_stops_the_training_longer():
         goodput_of(each, 16_384, 128, write_s=checkpoint_s(each, 5.7e12, 1e15), step_s=6).share for each in (site, slow)
     ]
     assert shares[1] < shares[0] - 0.02
+
+
 @pytest.mark.parametrize("ratio", [0.01, 0.1, 0.3, 0.5])
 def test_dalys_interval_is_near_the_true_optimum_also_where_writing_takes_long(ratio: float):
     mttf = 1000.0
