@@ -207,15 +207,13 @@ def passed_on(
     for number, run, example in stages:
         source = relay.rank if number == 0 else relay.owner(number - 1)
         target = relay.rank if number == last else relay.owner(number + 1)
-        made: list[Tensor] = []
-        for entering in held:
-            arrived = entering
-            if source != relay.rank:
-                arrived = torch.empty(example.shape, dtype=example.dtype, device=relay.device)
-                dist.recv(arrived, group=relay.group, group_src=source)
-            output = run(arrived)
-            if target != relay.rank:
-                dist.send(output.contiguous(), group=relay.group, group_dst=target)
-            made.append(output)
-        held = made
+        # All arrive before any is sent on: where two ranks have stages in turns, both would wait to send otherwise.
+        if source != relay.rank:
+            held = [torch.empty(example.shape, dtype=example.dtype, device=relay.device) for _ in inputs]
+            for arriving in held:
+                dist.recv(arriving, group=relay.group, group_src=source)
+        held = [run(entering) for entering in held]
+        if target != relay.rank:
+            for leaving in held:
+                dist.send(leaving.contiguous(), group=relay.group, group_dst=target)
     return held if last in [number for number, _, _ in stages] else None
