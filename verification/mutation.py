@@ -21,6 +21,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
+
+from typing_extensions import override
 
 ROOT = Path(__file__).parents[1]
 FLOOR = 0.8
@@ -123,6 +126,7 @@ class _Places(ast.NodeTransformer):
         self.wanted, self.count = wanted, 0
         self.made = ("", 0)
 
+    @override
     def visit(self, node: ast.AST) -> ast.AST:
         """Look at a node and what is below it."""
         for text, other in _changed(node):
@@ -133,16 +137,19 @@ class _Places(ast.NodeTransformer):
             self.count += 1
         return self.generic_visit(node)
 
+    @override
     def generic_visit(self, node: ast.AST) -> ast.AST:
         """Go on below, but not into what says nothing about behaviour: annotations, texts, messages of errors."""
         if isinstance(node, ast.Assert | ast.Raise | ast.Import | ast.ImportFrom | ast.JoinedStr | ast.arg):
             return node
         if isinstance(node, ast.AnnAssign):
             if node.value is not None:
-                node.value = self.visit(node.value)
+                value: Any = self.visit(node.value)
+                node.value = value
             return node
         if isinstance(node, ast.FunctionDef):
-            node.body = [self.visit(each) for each in node.body]
+            body: list[Any] = [self.visit(each) for each in node.body]
+            node.body = body
             return node
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             return node
