@@ -58,3 +58,12 @@ def policy_of(job: JobSpec, plan: PlanSpec, rule: LimitRule) -> RecoveryPolicy:
         recovery.policy, plan.dp, plan.ranks // plan.dp, widths, recovery.restarts, patience_ps=recovery.patience,
         rule=rule,
     )  # fmt: skip
+
+
+def checks_of(job: JobSpec) -> Any:
+    """Return how the ranks' collectives are checked, where the job asks for it."""
+    if not job.guard.checked:
+        return None
+    from weft.training.checked_collectives import Checks
+
+    return Checks(seed=job.seed, inner="mrc" if job.backend == "mrc" else "gloo")

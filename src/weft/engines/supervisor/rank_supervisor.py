@@ -25,7 +25,7 @@ from weft.engines.supervisor.fork_server_host import ForkServerHost, RankProgram
 from weft.engines.supervisor.generation import Generation
 from weft.engines.supervisor.incidents import IncidentLog
 from weft.engines.supervisor.rank_host import DomainBack, DomainLost, Heard, KeeperDied, RankHost, RankSaid, RankStart
-from weft.engines.supervisor.rank_layout import TRAIN, RankMain, narrowed, policy_of, slots_of
+from weft.engines.supervisor.rank_layout import TRAIN, RankMain, checks_of, narrowed, policy_of, slots_of
 from weft.engines.supervisor.snapshots import AGREED, SnapshotIndex
 from weft.specs import JobSpec, load_job
 from weft.specs.faults import Fault, FaultsSpec, refuse_planes, resolved
@@ -464,15 +464,6 @@ class Supervisor:
                     held = [key for key in keys if node in commit.pieces[key].nodes]
                     if held:
                         self.host.memory.damage(node, commit.snapshot, held[fault.word % len(held)], fault.word >> 8)
-
-
-def checks_of(job: JobSpec) -> Any:
-    """Return how the ranks' collectives are checked, where the job asks for it."""
-    if not job.guard.checked:
-        return None
-    from weft.training.checked_collectives import Checks
-
-    return Checks(seed=job.seed, inner="mrc" if job.backend == "mrc" else "gloo")
 
 
 _EVENTS: dict[str, Callable[[int, int, Any], RecoveryEvent]] = {

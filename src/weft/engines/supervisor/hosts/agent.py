@@ -34,8 +34,7 @@ from weft.engines.supervisor.hosts.host_words import (
     Welcome,
 )
 from weft.engines.supervisor.rank_host import RankStart
-from weft.engines.supervisor.rank_layout import TRAIN
-from weft.engines.supervisor.rank_supervisor import checks_of
+from weft.engines.supervisor.rank_layout import TRAIN, checks_of
 from weft.training.launch.authenticated_channel import AuthenticatedChannel
 from weft.training.launch.ranks import fork_server
 
