@@ -30,7 +30,7 @@ def main() -> None:
     nodes = nodes_of(site, NODES)
     gpus = site.node.gpus
     teams = tuple(Team(f"team-{number}", NODES * gpus // TEAMS) for number in range(TEAMS))
-    snapshot = Snapshot(nodes, teams=teams, power=power_of(site), policy=policy_of("weft"))
+    snapshot = Snapshot(nodes, teams=teams, power=power_of(site), policy=policy_of("weft")[0])
 
     lines = generated(jobs, NODES, gpus, Seed(0))
     begin = time.process_time()

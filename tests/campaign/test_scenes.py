@@ -7,7 +7,7 @@ import pytest
 
 from weft.campaign.failures import Failures
 from weft.campaign.measures import Measures
-from weft.campaign.policies import NAMES, policy_of
+from weft.campaign.policies import ORDER, policy_of
 from weft.campaign.replay import TraceReplay
 from weft.campaign.scenes import full_site, small_beside_big
 from weft.campaign.trace import TraceJob, generated
@@ -31,7 +31,7 @@ def replayed(lines: list[TraceJob], policy: str = "weft", count: int = 7500) -> 
     share = count * GPUS // len(teams)
     snapshot = Snapshot(
         NODES[:count], teams=tuple(Team(name, share) for name in teams), power=power_of(SITE),
-        policy=policy_of(policy),
+        policy=policy_of(policy)[0],
     )  # fmt: skip
     return TraceReplay(snapshot, lines).run()
 
@@ -96,7 +96,7 @@ def test_a_job_that_would_break_the_sites_budget_waits_with_that_reason():
     assert waits == {"second": "power"}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ORDER)
 def test_every_policy_finishes_a_mixed_trace_and_explains_every_wait(name: str):
     measured = replayed(generated(150, 64, GPUS, Seed(3), load=1.2), name, 64)
     found = measured.as_json()
@@ -116,7 +116,7 @@ def test_failing_nodes_are_tested_repaired_and_returned_while_jobs_go_on():
     failures = replace(Failures.of(SITE, Seed(5)), per_node_hour=0.01, repair_ms=3_600_000)
     snapshot = Snapshot(
         NODES[:64], teams=tuple(Team(f"team-{number}", 64) for number in range(4)), power=power_of(SITE),
-        policy=policy_of("weft"),
+        policy=policy_of("weft")[0],
     )  # fmt: skip
     world = TraceReplay(snapshot, lines, failures=failures)
     moves = [action for action in world.actions() if isinstance(action, Move)]

@@ -1,43 +1,29 @@
-"""Policies by name, to be replayed side by side: weft's own, what others do, and weft's with one rule left out.
+"""Policies by name, to be replayed side by side: built-in and written files, and the rules of plugins.
 
 Rules of other distributions (`cluster.scheduling.rules`) are policies too: weft's numbers, their order and placement.
 """
 
 from dataclasses import replace
 
-from weft.cluster.records.snapshot import SchedulingPolicy
-from weft.cluster.scheduling.rules import rule_names
+from weft.cluster.from_policy import policy_of_spec, power_of_spec
+from weft.cluster.records.snapshot import Power, SchedulingPolicy
+from weft.cluster.scheduling.rules import BUILT_IN, rule_names
 from weft.core.errors import UsageError
+from weft.specs import POLICIES, load_policy
 
-LANE_SHARE = 0.01
-"""Share of the GPUs that the fast lane keeps."""
-_PLAIN = SchedulingPolicy(backfill=False, preempt=False, priorities=False, fair=False, power=False)
-
-NAMES = {
-    "weft": "priorities, fair share, quotas, reservations with backfill, preemption, fast lane, power",
-    "fifo": "in the order of submission; whoever does not fit stops all behind it",
-    "backfill-only": "in the order of submission, with backfill that does not delay the first (EASY)",
-    "no-preempt": "weft's, but nobody is asked to leave",
-    "no-lane": "weft's, without nodes kept for small experiments",
-    "no-power": "weft's, without budgets and ramps",
-}
-"""Every policy and what it is."""
+DEFAULT = BUILT_IN
+"""The policy of replays and engines that are told no other."""
+ORDER = ("weft", "fifo", "backfill-only", "no-preempt", "no-lane", "no-power")
+"""The built-in policies, the fullest first."""
 
 
-def policy_of(name: str) -> SchedulingPolicy:
-    """Return a policy by name."""
-    full = SchedulingPolicy(lane_share=LANE_SHARE)
-    table = {
-        "weft": full,
-        "fifo": _PLAIN,
-        "backfill-only": replace(_PLAIN, backfill=True),
-        "no-preempt": replace(full, preempt=False),
-        "no-lane": replace(full, lane_share=0),
-        "no-power": replace(full, power=False),
-    }
-    if name in table:
-        return table[name]
+def policy_of(name: str, site: Power | None = None) -> tuple[SchedulingPolicy, Power]:
+    """Return rules and budgets by the name of a policy, of a plugin's rules, or of a file."""
+    if name in POLICIES.names() or name.endswith(".toml"):
+        spec = load_policy(name)
+        return policy_of_spec(spec), power_of_spec(spec, site)
     if name in rule_names():
-        return replace(full, rules=name)
-    known = dict.fromkeys((*table, *rule_names()))
-    raise UsageError(f"there is no policy {name!r}; there are: {', '.join(known)}")
+        full, power = policy_of(DEFAULT, site)
+        return replace(full, rules=name), power
+    known = dict.fromkeys((*ORDER, *rule_names()))
+    raise UsageError(f"there is no policy {name!r}; there are: {', '.join(known)}, or a file that ends in .toml")

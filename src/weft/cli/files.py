@@ -13,7 +13,7 @@ from weft.core.specfile import schema as describe
 from weft.specs import SITES, load_site
 from weft.specs.files import KINDS, load_any
 
-Kind = Literal["site", "job", "scenario", "faults"]
+Kind = Literal["site", "job", "scenario", "faults", "policy"]
 
 
 def list_sites(*, json: JsonFlag = False) -> None:
@@ -42,14 +42,16 @@ def show_site(site: SiteArgument, /, *, json: JsonFlag = False) -> None:
 
 
 def schema(kind: Annotated[Kind, Parameter(help="Kind of file.")], /, *, json: JsonFlag = False) -> None:  # noqa: ARG001 - it is JSON either way
-    """Print the JSON schema of site, job, scenario or faults files; it is JSON with --json and without."""
+    """Print the JSON schema of site, job, scenario, faults or policy files; it is JSON with --json and without."""
     print_json(describe(KINDS[kind]))
 
 
 def check(
     *files: Annotated[
         str,
-        Parameter(help="Site, job, scenario or faults files, or built-in names; the kind is found from their content."),
+        Parameter(
+            help="Site, job, scenario, faults or policy files, or built-in names; the kind follows from the content."
+        ),
     ],
     json: JsonFlag = False,
 ) -> None:

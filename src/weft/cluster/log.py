@@ -1,15 +1,19 @@
 """The decision log: what each pass saw and what it said, so that any decision can be made again.
 
-The first entry holds the whole snapshot; every later one only what changed since, and what was decided. Entries are
+The first entry holds the whole snapshot; every later one only what changed since, and what was decided; where a state
+is opened anew (a policy was changed, nodes were added), a snapshot begins again. Entries are
 plain values, one JSON line each; who writes them to a disk is the engine's business. `replayed` reads a log, makes
 every decision again and returns where it differs from what was written; sentences for people are not compared, so that
 a log outlives better words.
 """
 
+import contextlib
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
+
+from typing_extensions import override
 
 from weft.cluster.plan import decide
 from weft.cluster.records.actions import Action
@@ -35,41 +39,88 @@ class Difference:
     """What was decided now."""
 
 
-class DecisionRecorder:
-    """A state whose every change and decision becomes a line of a log; one owner."""
+class RecordedState(ClusterState):
+    """A state that remembers how it was opened and what has changed since the last pass; one owner."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        """Open a state; take the first line with `opening`."""
-        self.cluster = ClusterState(snapshot)
-        self.opening = json.dumps({"snapshot": as_plain(snapshot)})
-        """The log's first line."""
+    def __init__(self, snapshot: Snapshot, *, recording: bool = True) -> None:
+        """Open a state; what it is opened with is no change. Without `recording` it remembers nothing."""
+        self._remembers = False
         self._changes: list[dict[str, Any]] = []
+        super().__init__(snapshot)
+        self._opening: Snapshot | None = snapshot if recording else None
+        self._remembers = self._recording = recording
 
+    @override
     def put(self, record: Job | Node | Team, now_ms: int) -> None:
-        """Tell the state of a record, and remember it for the next line."""
-        self._changes.append({"put": type(record).__name__.lower(), "at_ms": now_ms, "record": as_plain(record)})
-        self.cluster.put(record, now_ms)
+        """Take in a record, and remember it for the next line."""
+        if self._remembers:
+            self._changes.append({"put": type(record).__name__.lower(), "at_ms": now_ms, "record": record})
+        # The base class drops what it puts.
+        with self._silent():
+            super().put(record, now_ms)
 
+    @override
     def drop(self, job_id: str, now_ms: int) -> None:
-        """Let the state forget a job, and remember that for the next line."""
-        self._changes.append({"drop": job_id, "at_ms": now_ms})
-        self.cluster.drop(job_id, now_ms)
+        """Forget a job, and remember that for the next line."""
+        if self._remembers:
+            self._changes.append({"drop": job_id, "at_ms": now_ms})
+        with self._silent():
+            super().drop(job_id, now_ms)
 
-    def decide(self, now_ms: int) -> tuple[tuple[Action, ...], str]:
-        """Make a pass; return the actions and the log's next line."""
-        actions = decide(self.cluster, now_ms)
-        entry = {"at_ms": now_ms, "changes": self._changes, "actions": [action_as_plain(each) for each in actions]}
+    @override
+    def forget_end(self, job_id: str) -> None:
+        """Forget how a job ended, and remember that for the next line."""
+        if self._remembers:
+            self._changes.append({"forget": job_id, "at_ms": self.shares.at_ms})
+        super().forget_end(job_id)
+
+    def decided(self, now_ms: int) -> tuple[tuple[Action, ...], str]:
+        """Make a pass; return the actions and the log's next lines: two where a log begins, none without recording."""
+        with self._silent():
+            actions = decide(self, now_ms)
+        if not self._recording:
+            return actions, ""
+        changes = [{**each, "record": as_plain(each["record"])} if "record" in each else each for each in self._changes]
+        entry = {"at_ms": now_ms, "changes": changes, "actions": [action_as_plain(each) for each in actions]}
+        line = json.dumps(entry)
+        if self._opening is not None:
+            line = f"{opening_of(self._opening)}\n{line}"
+            self._opening = None
         self._changes = []
-        return actions, json.dumps(entry)
+        return actions, line
+
+    def begin_log(self) -> None:
+        """Let the next lines begin a log: they hold the state as it is now."""
+        self._opening = self.snapshot()
+
+    @contextlib.contextmanager
+    def _silent(self) -> Iterator[None]:
+        before, self._remembers = self._remembers, False
+        try:
+            yield
+        finally:
+            self._remembers = before
+
+
+def opening_of(snapshot: Snapshot) -> str:
+    """Return the first line of a log: the whole state that its decisions begin with."""
+    return json.dumps({"snapshot": as_plain(snapshot)})
 
 
 def replayed(lines: Iterable[str]) -> Iterator[Difference]:
     """Make every decision of a log again and return those that come out otherwise."""
-    entries = (json.loads(line) for line in lines)
-    cluster = ClusterState(from_plain(Snapshot, next(entries)["snapshot"]))
-    for number, entry in enumerate(entries):
+    cluster: ClusterState | None = None
+    number = -1
+    for entry in (json.loads(line) for line in lines):
+        if "snapshot" in entry:
+            cluster = ClusterState(from_plain(Snapshot, entry["snapshot"]))
+            continue
+        assert cluster is not None, "a log begins with a snapshot"
+        number += 1
         for change in entry["changes"]:
-            if "drop" in change:
+            if "forget" in change:
+                cluster.forget_end(change["forget"])
+            elif "drop" in change:
                 cluster.drop(change["drop"], change["at_ms"])
             else:
                 cluster.put(from_plain(_KINDS[change["put"]], change["record"]), change["at_ms"])

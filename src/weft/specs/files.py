@@ -11,6 +11,7 @@ from weft.specs.faults import FaultsSpec
 from weft.specs.gpus import OWN_DATA_SHEET, with_own_efficiency
 from weft.specs.huggingface import read_model
 from weft.specs.job import JobSpec
+from weft.specs.policy import PolicySpec
 from weft.specs.scenario import ScenarioSpec
 from weft.specs.site import SiteSpec
 
@@ -19,10 +20,13 @@ _BUILT_IN = Path(__file__).parent / "builtin"
 SITES = Library("site", _BUILT_IN / "sites")
 JOBS = Library("job", _BUILT_IN / "jobs")
 SCENARIOS = Library("scenario", _BUILT_IN / "scenarios")
+POLICIES = Library("policy", _BUILT_IN / "policies")
 
-_LIBRARIES = {library.kind: library for library in (SITES, JOBS, SCENARIOS)}
+_LIBRARIES = {library.kind: library for library in (SITES, JOBS, SCENARIOS, POLICIES)}
 
-KINDS: dict[str, type[Spec]] = {"site": SiteSpec, "job": JobSpec, "scenario": ScenarioSpec, "faults": FaultsSpec}
+KINDS: dict[str, type[Spec]] = {
+    "site": SiteSpec, "job": JobSpec, "scenario": ScenarioSpec, "faults": FaultsSpec, "policy": PolicySpec,
+}  # fmt: skip
 """What people write; a faults file breaks a training on purpose and has no built-in ones."""
 
 MODEL_CONFIG = Pointer("model", "config", lambda folder, name: read_model(folder / name))
@@ -49,6 +53,12 @@ def load_scenario(reference: str) -> ScenarioSpec:
     """Return the scenario called `reference`: a built-in name or the path of a file."""
     _refuse_another_kind(reference, "scenario")
     return load(reference, ScenarioSpec, SCENARIOS)
+
+
+def load_policy(reference: str) -> PolicySpec:
+    """Return the policy called `reference`: a built-in name or the path of a file."""
+    _refuse_another_kind(reference, "policy")
+    return load(reference, PolicySpec, POLICIES)
 
 
 def load_any(reference: str) -> tuple[str, Spec]:

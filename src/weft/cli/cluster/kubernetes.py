@@ -100,6 +100,8 @@ def control(
     metrics: Annotated[str, Parameter(name="--metrics", help="Serve metrics and health at HOST:PORT.")] = "",
     reports: Annotated[str, Parameter(name="--reports", help="URL at which pods reach --metrics.")] = "",
     rate: Annotated[float, Parameter(name="--rate", help="API writes per second, at most.")] = 2000.0,
+    policy: Annotated[Path | None, Parameter(name="--policy", help="Policy file; changes in it are taken up.")] = None,
+    decisions: Annotated[Path | None, Parameter(name="--decisions", help="Folder for logs of decisions.")] = None,
 ) -> None:  # fmt: skip
     """Run the controller: it places jobs on the pool's nodes and keeps them running. One replica leads."""
     needed()
@@ -111,8 +113,14 @@ def control(
     if rate < 1 or lease <= 0:
         raise UsageError(f"--rate {rate} and --lease {lease} must be at least 1 write and more than 0 seconds")
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    if policy is not None:
+        from weft.cluster.from_policy import policy_of_spec
+        from weft.specs import load_policy
+
+        policy_of_spec(load_policy(str(policy)))
     access = load(on, os.environ, kubeconfig)
-    settings = Settings(pool=pool, namespace=namespace, rate_per_s=rate, aggregator=reports.rstrip("/"))
+    settings = Settings(pool=pool, namespace=namespace, rate_per_s=rate, aggregator=reports.rstrip("/"),
+                        policy_file=policy, decisions=decisions)  # fmt: skip
     leading = Leading(lease_namespace, identity or socket.gethostname(), lease, metrics)
     run(work(access, settings, leading))
 

@@ -55,6 +55,9 @@ def up(
         str, Parameter(help="Address to listen on; any but loopback is reachable from the network.")
     ] = LOOPBACK,
     port: Annotated[int, Parameter(help="Port; 0 for any free one.")] = 0,
+    policy: Annotated[
+        str | None, Parameter(help="Policy file, or a built-in policy's name; a running cluster takes it up.")
+    ] = None,
     home: HomeOption = None,
     json: JsonFlag = False,
 ) -> None:
@@ -62,6 +65,8 @@ def up(
     place = home_of(home)
     client = LocalClient(place)
     running = client.process()
+    if policy is not None:
+        _save_policy(place, policy)
     if running is None:
         bring_up(place, nodes=nodes, gpus=gpus, team=team, host=host, port=port)
     elif nodes is not None or gpus is not None or team:
@@ -86,6 +91,20 @@ def bring_up(
     place.make()
     _configure(place, nodes, gpus, team)
     _start(place, host, port)
+
+
+def _save_policy(place: Home, reference: str) -> None:
+    """Write a policy, with all that it is built on, where the engine reads it."""
+    from weft.cluster.from_policy import policy_of_spec
+    from weft.core.toml import written
+    from weft.specs import load_policy
+
+    spec = load_policy(reference)
+    policy_of_spec(spec)
+    place.make()
+    part = place.policy.with_suffix(".part")
+    part.write_text(written(spec.as_written()), encoding="utf-8")
+    part.replace(place.policy)
 
 
 def take_down(client: LocalClient) -> bool:
@@ -175,8 +194,8 @@ def ago(span_ms: int) -> str:
 def _configure(place: Home, nodes: int | None, gpus: int | None, team: tuple[str, ...]) -> None:
     """Write down what the cluster is made of, where that is new or asked for."""
     from weft.cluster.records.job import Team
-    from weft.cluster.records.snapshot import SchedulingPolicy
     from weft.engines.local.site_state import SiteState
+    from weft.engines.policy_file import default_policy
 
     memory = SiteState(place)
     try:
@@ -185,7 +204,7 @@ def _configure(place: Home, nodes: int | None, gpus: int | None, team: tuple[str
             return
         count = nodes if nodes is not None else len(known) or DEFAULT_NODES
         each = gpus if gpus is not None else (known[0].gpus if known else 1)
-        memory.configure(count, each, [Team(*_team(text)) for text in team], SchedulingPolicy())
+        memory.configure(count, each, [Team(*_team(text)) for text in team], default_policy())
     finally:
         memory.store.close()
 

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from weft.campaign.failures import Failures
 from weft.campaign.measures import Measures
-from weft.campaign.policies import NAMES, policy_of
+from weft.campaign.policies import ORDER, policy_of
 from weft.campaign.replay import TraceReplay
 from weft.campaign.scenes import scene
 from weft.campaign.trace import TraceJob, admit_all, read, written
@@ -25,6 +25,7 @@ from weft.cli.output import (
     writing,
     written_to,
 )
+from weft.cluster.from_policy import as_tables, differences
 from weft.cluster.from_site import nodes_of, power_of
 from weft.cluster.health.idle_tests import hours_to_validate
 from weft.cluster.records.job import Team
@@ -63,7 +64,7 @@ def replay(
     *,
     site: SiteName = _SITE,
     nodes: Nodes = None,
-    policy: Annotated[str, Parameter(help=f"Policies by comma: {', '.join(NAMES)}.")] = "weft",
+    policy: Annotated[str, Parameter(help=f"Policies by comma: {', '.join(ORDER)}, or policy files.")] = "weft",
     quota: Annotated[str | None, Parameter(help="GPU quota per team, as red=4000,blue=2000; default: equal.")] = None,
     failures: Annotated[bool, Parameter(negative="", help="Inject node failures at the site's rates.")] = False,
     seed: SeedNumber = 0,
@@ -82,13 +83,13 @@ def replay(
     lines = read(_text(trace), str(trace))
     teams = _teams(lines, pool, quota)
     admit_all(lines, pool, teams, str(trace))
-    policies = {name: policy_of(name) for name in names}
+    policies = {name: policy_of(name, power_of(spec)) for name in names}
     found: dict[str, Measures] = {}
     documents: list[dict[str, Any]] = []
     with progress() as watch:
-        for name, rules in policies.items():
+        for name, (rules, power) in policies.items():
             begin_s = time.process_time()
-            snapshot = Snapshot(pool, teams=teams, power=power_of(spec), policy=rules)
+            snapshot = Snapshot(pool, teams=teams, power=power, policy=rules)
             world = TraceReplay(snapshot, lines, failures=Failures.of(spec, Seed(seed)) if failures else None)
             found[name] = world.run(None if watch is None else partial(watch, name))
             documents.append(_document(name, found[name], world.passes, time.process_time() - begin_s))
@@ -172,6 +173,7 @@ def _document(name: str, measured: Measures, passes: int, cpu_s: float) -> dict[
     hours = hours_to_validate(measured.cluster.pool.count, idle, 0, _TEST_MS)
     return {
         "policy": name,
+        "rules": as_tables(measured.cluster.policy),
         **measured.as_json(),
         "hours_to_validate": hours if hours != float("inf") else None,
         "passes": passes,
@@ -201,6 +203,8 @@ def _print(trace: Path, lines: list[TraceJob], pool: tuple[Node, ...], documents
         for each in documents
     ]  # fmt: skip
     print_table("wait, 95th percentile, of quick experiments and by nodes", ("policy", "quick", *sizes), rows)
+    for each in documents:
+        say(f"policy {each['policy']}: {differences(each['rules']) or 'as built in'}")
     reasons = list(dict.fromkeys(name for each in documents for name in each["wait_hours_by_reason"]))
     rows = [
         (each["policy"], *(f"{each['wait_hours_by_reason'].get(name, 0):,.1f} h" for name in reasons),

@@ -110,6 +110,16 @@ class SchedulingPolicy:
     """Idle nodes that are tested at the same time; 0 for none."""
     test_every_ms: int = 24 * HOUR_MS
     """A node that was tested more recently is not tested again while idle."""
+    limit_default_ms: int | None = None
+    """The limit of a job that declares none; none for no limit."""
+    limit_most_ms: int | None = None
+    """The longest limit that a job gets, whatever it declares."""
+
+    def limited(self, limit_ms: int | None) -> int | None:
+        """Return the limit that a job gets which declares `limit_ms`."""
+        found = self.limit_default_ms if limit_ms is None else limit_ms
+        limits = [each for each in (found, self.limit_most_ms) if each is not None]
+        return min(limits, default=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ own actions as carried out, so that the next one builds on them; what could not 
 
 import heapq
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
@@ -84,6 +85,9 @@ class ClusterState:
         match record:
             case Job():
                 self.drop(record.id, now_ms)
+                limit_ms = self.policy.limited(record.limit_ms)
+                if limit_ms != record.limit_ms:
+                    record = replace(record, limit_ms=limit_ms)
                 if record.state in ENDED:
                     self._end(record)
                 else:
@@ -109,6 +113,10 @@ class ClusterState:
                 self.dependants.get(each, set()).discard(job_id)
         else:
             self.queue.drop(job, self.shares.index[job.team])
+
+    def forget_end(self, job_id: str) -> None:
+        """Forget how a job ended: another of its name may come."""
+        self.ended.pop(job_id, None)
 
     def snapshot(self) -> Snapshot:
         """Return the state as frozen records."""

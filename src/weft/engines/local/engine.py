@@ -15,7 +15,7 @@ from weft.cluster import lifecycle
 from weft.cluster.health.node_life import NodeEvent, after, allowed
 from weft.cluster.invariants import InvariantSampler
 from weft.cluster.lifecycle import ProcessEnd
-from weft.cluster.log import DecisionRecorder
+from weft.cluster.log import RecordedState
 from weft.cluster.records import actions
 from weft.cluster.records.effects import ended, node_after, witnessed
 from weft.cluster.records.encoding import action_as_plain
@@ -23,7 +23,6 @@ from weft.cluster.records.job import ENDED, Job, JobState
 from weft.cluster.records.node import Node, NodeEvidence
 from weft.cluster.records.snapshot import Snapshot
 from weft.cluster.scheduling.admission import admit
-from weft.cluster.scheduling.state import ClusterState
 from weft.core.errors import UsageError
 from weft.engines.local.attempts import Attempts
 from weft.engines.local.home import Home
@@ -32,6 +31,7 @@ from weft.engines.local.progress import news_of
 from weft.engines.local.site_state import SiteState
 from weft.engines.local.store import StoredJob
 from weft.engines.local.test_processes import TestProcesses
+from weft.engines.policy_file import PolicyFile, with_policy
 from weft.specs.submission import SubmissionSpec
 
 Pulse = Callable[[str], None]
@@ -59,15 +59,12 @@ class LocalEngine:
         self.attempts = Attempts(home, pulse)
         self.trials = TestProcesses()
         self._home, self._clock, self._pulse = home, clock, pulse
+        self._policy = PolicyFile(home.policy, lambda text: self.memory.store.note(self.now(), text))
         self._latest, self._heard_ms = 0, 0
         self._entries: dict[str, StoredJob] = {}
-        self._recorder = DecisionRecorder(self.memory.snapshot([]))
+        self.cluster = RecordedState(self.memory.snapshot([]))
+        """What decisions are made on."""
         self.reopen()
-
-    @property
-    def cluster(self) -> ClusterState:
-        """Return what decisions are made on."""
-        return self._recorder.cluster
 
     def reopen(self) -> None:
         """Believe the database alone: at the start, and after a stumble between a decision and its writing."""
@@ -84,9 +81,8 @@ class LocalEngine:
 
     def _record(self, snapshot: Snapshot) -> None:
         """Decide on `snapshot` from now on, and begin a log of what is decided."""
-        self._recorder = DecisionRecorder(snapshot)
+        self.cluster = RecordedState(snapshot)
         self._invariants = InvariantSampler()
-        self.memory.decisions.begin(self._recorder.opening, self.now())
 
     def close(self) -> None:
         """Let go of the state; jobs go on."""
@@ -115,7 +111,7 @@ class LocalEngine:
         self._pulse("submitted")
         for entry in found:
             self._entries[entry.job.id] = entry
-            self._recorder.put(entry.job, now)
+            self.cluster.put(entry.job, now)
         self._dirty = True
         return found
 
@@ -208,12 +204,23 @@ class LocalEngine:
         for node, text in self.trials.finished(self.cluster.pool.nodes, now):
             self._put_node(node, text)
         if now - self._heard_ms >= _HEAR_EVERY_MS:
+            changed = self._read_policy(now) or changed
             changed = self._hear(now) or changed
         planned = self.cluster.planned_ms
         busy = bool(self.cluster.jobs or self.cluster.pool.watched)
         if self._dirty or changed or planned is None or (busy and now - planned >= _PLAN_EVERY_MS):
             return self._decide(now) or changed
         return False
+
+    def _read_policy(self, now: int) -> bool:
+        """Take up a policy file that has changed; returns whether it has."""
+        spec = self._policy.changed()
+        if spec is None:
+            return False
+        self._record(with_policy(self.cluster.snapshot(), spec))
+        with self.memory.store.transaction():
+            self.memory.store.note(now, f"policy read: {spec.description or self._policy.path}")
+        return True
 
     def _recover(self) -> None:
         """Start what an engine before this one meant to start; whom it asked to leave is asked again by `_observe`."""
@@ -283,7 +290,7 @@ class LocalEngine:
         self.memory.store.save(entry)
         if text:
             self.memory.store.note(now, text, job=job.id)
-        self._recorder.put(job, now)
+        self.cluster.put(job, now)
 
     def _finish(self, entry: StoredJob, job: Job, text: str, now: int) -> None:
         entry.text, entry.ended_ms = text, now
@@ -295,16 +302,16 @@ class LocalEngine:
         with self.memory.store.transaction():
             self.memory.store.save_node(node)
             self.memory.store.note(now, text, node=node.number)
-        self._recorder.put(node, now)
+        self.cluster.put(node, now)
         self._dirty = True
 
     # Decisions
 
     def _decide(self, now: int) -> bool:
         """Ask for a pass, write it down whole, and carry it out."""
-        decided, line = self._recorder.decide(now)
-        if self.memory.decisions.append(line):
-            self._record(self.cluster.snapshot())
+        decided, lines = self.cluster.decided(now)
+        if self.memory.decisions.take(lines, now):
+            self.cluster.begin_log()
         for text in self._invariants.after_pass(self.cluster):
             with self.memory.store.transaction():
                 self.memory.store.note(now, f"invariant violated: {text}")

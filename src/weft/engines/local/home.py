@@ -95,6 +95,11 @@ class Home:
         return self.folder / "decisions"
 
     @property
+    def policy(self) -> Path:
+        """Return the policy file, where there is one; a running engine takes up what changes in it."""
+        return self.folder / "policy.toml"
+
+    @property
     def snapshots(self) -> Path:
         """Return the folder of working folders as they were submitted."""
         return self.folder / "snapshots"

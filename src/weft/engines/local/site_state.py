@@ -5,7 +5,6 @@ The database holds the records; this turns them into the snapshot that `cluster`
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from weft.cluster.records.encoding import as_plain, from_plain
 from weft.cluster.records.job import Job, Team
@@ -14,13 +13,12 @@ from weft.cluster.records.snapshot import Power, Reservation, SchedulingPolicy, 
 from weft.cluster.scheduling.admission import admit_team
 from weft.cluster.scheduling.state import ClusterState
 from weft.core.errors import UsageError
+from weft.engines.decision_log import DecisionLog
 from weft.engines.local.home import Home
 from weft.engines.local.store import JobStore
 
 MOST_NODES = 4096
 MOST_GPUS = 1024
-_LARGEST_LOG_BYTES = 64 * 2**20
-_LOGS_KEPT = 8
 DEFAULT_TEAM = "default"
 
 
@@ -83,33 +81,3 @@ class SiteState:
                 "alarms": sorted(cluster.alarms), "planned_ms": cluster.planned_ms,
             },
         )  # fmt: skip
-
-
-class DecisionLog:
-    """What every pass saw and said, in files that can be replayed (`cluster.log.replayed`): one for each start."""
-
-    def __init__(self, folder: Path) -> None:
-        """Write into `folder`."""
-        self._folder = folder
-        self._path: Path | None = None
-
-    def begin(self, opening: str, now_ms: int) -> None:
-        """Begin a file; the oldest ones go when there are many."""
-        self._folder.mkdir(exist_ok=True)
-        path = self._folder / f"{now_ms:015d}.jsonl"
-        try:
-            path.write_text(opening + "\n", encoding="utf-8")
-        except OSError:
-            path.unlink(missing_ok=True)
-            raise
-        self._path = path
-        # Only now: a log that could not be begun must not cost an old one.
-        for old in sorted(self._folder.glob("*.jsonl"))[:-_LOGS_KEPT]:
-            old.unlink(missing_ok=True)
-
-    def append(self, line: str) -> bool:
-        """Write a pass down; returns whether the file has become so long that another is to begin."""
-        assert self._path is not None, "a log begins with a snapshot"
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
-            return file.tell() > _LARGEST_LOG_BYTES

@@ -6,10 +6,12 @@ that could not be written is taken back by what the server holds instead.
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from weft.cluster.scheduling.state import ClusterState
+from weft.engines.decision_log import DecisionLog
 from weft.engines.kubernetes.api.api_client import ApiClient
 from weft.engines.kubernetes.controller.cache import ClusterCache
 from weft.engines.kubernetes.controller.controller_state import ControllerState
@@ -19,6 +21,9 @@ from weft.engines.kubernetes.controller.observed import PodReport
 from weft.engines.kubernetes.controller.reconcile import load, reconcile
 from weft.engines.kubernetes.controller.settings import Now, Settings, system_ms
 from weft.engines.kubernetes.controller.writer import ClusterWriter
+from weft.engines.policy_file import PolicyFile
+
+_LOG = logging.getLogger(__name__)
 
 
 class KubernetesEngine:
@@ -35,6 +40,8 @@ class KubernetesEngine:
         self.state = ControllerState(self.settings)
         self.writer = ClusterWriter(client, self.lanes, self.cache, self.state, touch=self.touch, now_ms=now_ms)
         self._now_ms = now_ms
+        self._policy = None if self.settings.policy_file is None else PolicyFile(self.settings.policy_file, _LOG.error)
+        self._log = None if self.settings.decisions is None else DecisionLog(self.settings.decisions)
         self._touched: set[str] = set()
         self._reports: list[PodReport] = []
 
@@ -84,11 +91,18 @@ class KubernetesEngine:
 
     def one_pass(self) -> None:
         """Reconcile once and hand what is to be written over."""
+        if self._policy is not None and (spec := self._policy.changed()) is not None:
+            self.state.take_policy(spec)
+            _LOG.info("policy read: %s", spec.description or self._policy.path)
         touched, self._touched = self._touched, set()
         reports = tuple(self._reports)
         self._reports.clear()
         for write in reconcile(self.cache.observation(touched, reports), self.state, self._now()):
             self.writer.perform(write)
+        lines, self.state.lines = self.state.lines, []
+        for each in lines if self._log is not None else ():
+            if self._log.take(each, self._now_ms()):
+                self.state.cluster.begin_log()
 
     def _now(self) -> Now:
         return Now(self._now_ms(), asyncio.get_running_loop().time())

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from weft.cluster.invariants import InvariantSampler
+from weft.cluster.log import RecordedState
 from weft.cluster.records.job import Job, Team
 from weft.cluster.records.node import Node
 from weft.cluster.records.snapshot import Snapshot
-from weft.cluster.scheduling.state import ClusterState
 from weft.engines.kubernetes.api.crds import TopologyBody
 from weft.engines.kubernetes.controller.gangs import Step
 from weft.engines.kubernetes.controller.ledger import JobEntry
@@ -28,6 +28,8 @@ from weft.engines.kubernetes.controller.observed import (
     PodReport,
 )
 from weft.engines.kubernetes.controller.settings import Now, Settings
+from weft.engines.policy_file import with_policy
+from weft.specs import PolicySpec
 
 
 @dataclass(frozen=True)
@@ -127,8 +129,10 @@ class ControllerState:
     """What the controller has in mind."""
 
     settings: Settings
-    cluster: ClusterState = field(init=False)
-    """The scheduler's state."""
+    cluster: RecordedState = field(init=False)
+    """The scheduler's state, which remembers its changes for the log of decisions."""
+    lines: list[str] = field(default_factory=list)
+    """What goes to the log of decisions, where there is one."""
     node_index: NodeIndex = field(default_factory=NodeIndex)
     entries: dict[str, JobEntry] = field(default_factory=dict)
     """What was decided for each job."""
@@ -157,7 +161,7 @@ class ControllerState:
     def __post_init__(self) -> None:
         """Begin with an empty cluster."""
         self.tests = NodeTests(self.settings.test_s)
-        self.cluster = ClusterState(Snapshot((), policy=self.settings.policy, power=self.settings.power))
+        self._decide_on(Snapshot((), policy=self.settings.policy, power=self.settings.power))
 
     def open(self, seen: Observation) -> None:
         """Give every node a number, neighbours next to each other, before the first pass."""
@@ -192,8 +196,15 @@ class ControllerState:
                     self.cluster.put(record, now.ms)
         if new:
             # The columns of the scheduler have a fixed length: more nodes need new columns.
-            self.cluster = ClusterState(replace(self.cluster.snapshot(), nodes=tuple(records)))
+            self._decide_on(replace(self.cluster.snapshot(), nodes=tuple(records)))
         return bool(new)
+
+    def take_policy(self, spec: PolicySpec) -> None:
+        """Decide by a policy file from now on."""
+        self._decide_on(with_policy(self.cluster.snapshot(), spec))
+
+    def _decide_on(self, snapshot: Snapshot) -> None:
+        self.cluster = RecordedState(snapshot, recording=self.settings.decisions is not None)
 
     def put_team(self, name: str, seen: Observation, now: Now) -> None:
         """Put a team's quota into the scheduler's state."""

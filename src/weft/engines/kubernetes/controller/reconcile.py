@@ -11,7 +11,6 @@ from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from weft.cluster.lifecycle import ProcessEnd, Tries, first_cause, outcome_of, pod_rules
-from weft.cluster.plan import decide
 from weft.cluster.records import actions
 from weft.cluster.records.effects import checkpointed, ended, witnessed
 from weft.cluster.records.exit_status import TRY_AGAIN
@@ -65,7 +64,10 @@ def reconcile(seen: Observation, state: ControllerState, now: Now) -> list[Write
         state.put_team(name, seen, now)
     for job_id in sorted(jobs):
         one.take_in_job(job_id)
-    for action in decide(state.cluster, now.ms):
+    decided, lines = state.cluster.decided(now.ms)
+    if lines:
+        state.lines.append(lines)
+    for action in decided:
         state.decisions += not isinstance(action, actions.Wait)
         one.take_up(action)
     for text in state.invariants.after_pass(state.cluster):
@@ -126,7 +128,7 @@ class _Pass:
         if entry is not None and (seen is None or seen.uid != entry.seen.uid):
             del state.entries[job_id]
             state.cluster.drop(job_id, now.ms)
-            state.cluster.ended.pop(job_id, None)
+            state.cluster.forget_end(job_id)
             state.unfit.discard(job_id)
             entry = None
         if seen is not None and seen.body is None:

@@ -2,9 +2,11 @@
 
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 from weft.cluster.records.snapshot import Power, SchedulingPolicy
+from weft.engines.policy_file import default_policy
 
 
 class Now(NamedTuple):
@@ -24,8 +26,12 @@ class Settings:
     """The pool whose nodes are ours: the value of the label cluster.weft/pool."""
     namespace: str | None = None
     """Where jobs are looked for; none for everywhere."""
-    policy: SchedulingPolicy = field(default_factory=SchedulingPolicy)
-    """The rules of `weft.cluster`."""
+    policy: SchedulingPolicy = field(default_factory=default_policy)
+    """The rules of `weft.cluster`, until `policy_file` says otherwise."""
+    policy_file: Path | None = None
+    """A policy file; what changes in it is taken up."""
+    decisions: Path | None = None
+    """Folder of the logs of decisions; none for no logs."""
     power: Power = field(default_factory=Power)
     """What may be drawn."""
     pass_s: float = 0.03
