@@ -33,7 +33,7 @@ def test_every_number_of_a_policy_has_a_key_of_its_own():
     assert len(usual) == len(fields(SchedulingPolicy))
     for field in fields(SchedulingPolicy):
         value = getattr(SchedulingPolicy(), field.name)
-        other = not value if isinstance(value, bool) else "other" if isinstance(value, str) else (value or 0) + 1
+        other: Any = not value if isinstance(value, bool) else "other" if isinstance(value, str) else (value or 0) + 1
         changed = flat(as_tables(replace(SchedulingPolicy(), **{field.name: other})))
         assert sum(changed[key] != usual[key] for key in usual) == 1, field.name
 

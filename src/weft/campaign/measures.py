@@ -20,7 +20,7 @@ from weft.cluster.scheduling.state import ClusterState
 
 HOUR_MS = 3_600_000
 _SIZES = ((1, "1"), (4, "2-4"), (32, "5-32"), (256, "33-256"), (math.inf, "over 256"))
-_UNTOLD = "next pass"
+_UNTOLD = "pass"
 """The wait from a submission to the next pass: nobody blocks it."""
 
 
@@ -85,9 +85,25 @@ class Measures:
         """Repairs that were asked for."""
         self.used_gpu_ms: dict[str, int] = defaultdict(int)
         """What each team held."""
+        self.waited_ms, self.held_while_waiting, self.stranded_while_waiting = 0, 0.0, 0.0
+        """Time with jobs in line, and over it the GPU-milliseconds that were held, or free on partly used nodes."""
+        self._looked: tuple[int, int, int] | None = None
         self._held = 0
         self._since: dict[str, tuple[str, int]] = {}
         self._extra: list[tuple[int, int]] = []
+
+    def after_pass(self, now_ms: int) -> None:
+        """Note how the pool stands after a pass; while jobs wait, what is free is what the scheduler could not use."""
+        if self._looked is not None:
+            since_ms, held, stranded = self._looked
+            self.waited_ms += now_ms - since_ms
+            self.held_while_waiting += held * (now_ms - since_ms)
+            self.stranded_while_waiting += stranded * (now_ms - since_ms)
+        self._looked = None
+        if len(self.cluster.queue):
+            pool = self.cluster.pool
+            free = pool.free_gpus
+            self._looked = (now_ms, self._held, free - int(pool.histogram[1, pool.largest]) * pool.largest)
 
     def submitted(self, job: Job) -> None:
         """Note that a job was handed in."""
@@ -167,9 +183,9 @@ class Measures:
             if record.wait_ms is not None and not record.preemptions
         )
 
-    def utilisation(self) -> float:
-        """Return the share of the pool's GPU time that jobs held, from the first to the last submission."""
-        until = max(self.last_submit_ms, self.first_ms + 1)
+    def utilisation(self, *, whole: bool = False) -> float:
+        """Return the share of the pool's GPU time that jobs held, to the last submission or to the end."""
+        until = max(self.end_ms if whole else self.last_submit_ms, self.first_ms + 1)
         times = np.array([at for at, _ in self.busy] + [until])
         held = np.array([gpus for _, gpus in self.busy])
         spans = np.diff(np.minimum(times, until))
@@ -243,6 +259,9 @@ class Measures:
             "over_limit": sum(record.state == "failed" for record in records),
             "makespan_s": span_ms / 1000,
             "utilisation": self.utilisation(),
+            "utilisation_makespan": self.utilisation(whole=True),
+            "allocation_while_waiting": self._share(self.held_while_waiting),
+            "stranded_while_waiting": self._share(self.stranded_while_waiting),
             "wait_s": _spread_of([record.wait_ms / 1000 for record in records if record.wait_ms is not None]),
             "wait_s_quick": _spread_of(
                 [one.wait_ms / 1000 for one in records if one.quick and one.wait_ms is not None]
@@ -266,6 +285,9 @@ class Measures:
             "tickets": len(self.tickets),
             "technician_hours": sum(ticket.technician_min for ticket in self.tickets) / 60,
         }
+
+    def _share(self, gpu_ms: float) -> float:
+        return gpu_ms / (self.waited_ms * self.total_gpus) if self.waited_ms else 0.0
 
     def _settle(self, name: str, now_ms: int) -> None:
         code, since_ms = self._since.pop(name)

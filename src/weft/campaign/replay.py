@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 from weft.campaign.failures import Failures
 from weft.campaign.measures import Measures
+from weft.campaign.start_forecasts import StartForecasts
 from weft.campaign.trace import TraceJob
+from weft.cluster.forecast import StartCalibration
 from weft.cluster.health.quarantine import repaired, report
 from weft.cluster.invariants import InvariantSampler
 from weft.cluster.plan import decide
@@ -56,13 +58,18 @@ class TraceReplay:
         *,
         pass_ms: int = 1000,
         failures: Failures | None = None,
+        calibration: StartCalibration | None = None,
     ) -> None:
-        """Prepare the world; `snapshot` holds no jobs yet. Without `failures` no node ever fails."""
+        """Prepare the world; `snapshot` holds no jobs yet. Without `failures` no node ever fails.
+
+        With a `calibration` every job that has to wait is told when it will start; what comes true calibrates on.
+        """
         self.cluster = ClusterState(snapshot)
         self.lines = lines
         self.habits = habits or Habits()
         self.pass_ms = pass_ms
         self.measures = Measures(self.cluster, lines)
+        self.starts = None if calibration is None else StartForecasts(self.cluster, calibration)
         self.failures = failures
         self._invariants = InvariantSampler()
         self._failed = 0
@@ -106,6 +113,9 @@ class TraceReplay:
             for action in actions:
                 self._carry_out(action)
                 yield action
+            self.measures.after_pass(self.now_ms)
+            if self.starts is not None:
+                self.starts.after_pass(actions, self.now_ms)
             waiting = len(self.lines) - self._over
             idle = 0 if actions or self._ends or self._submitted < len(self.lines) else idle + 1
             if idle > _IDLE_PASSES and waiting:

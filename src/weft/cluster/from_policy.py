@@ -41,7 +41,7 @@ def policy_of_spec(spec: PolicySpec) -> SchedulingPolicy:
     """Return the rules that a policy file describes; raises where nobody provides the ones it names."""
     rules_of(spec.order.rules)
     plain = {field: _at(spec, keys) for field, keys in _PLAIN.items()}
-    times = {field: _ms(_at(spec, keys)) for field, keys in _DURATIONS.items()}
+    times: dict[str, Any] = {field: _ms(_at(spec, keys)) for field, keys in _DURATIONS.items()}
     return SchedulingPolicy(**plain, **times)
 
 

@@ -37,12 +37,13 @@ async def _life(seed: int, logs: Path | None = None) -> tuple[int, int]:
         task = asyncio.ensure_future(submissions())
         for number in range(_LIVES):
             agent = f"engine{number}"
+            crash = Crash(agent, chance.randrange(1, 40))
             if number < _LIVES - 1:
-                cluster.server.crash = Crash(agent, chance.randrange(1, 40))
+                cluster.server.crash = crash
             decisions = None if logs is None else logs / str(seed) / agent
             async with cluster.engine(agent, policy=_POLICY, decisions=decisions):
                 if number < _LIVES - 1:
-                    reached = asyncio.create_task(cluster.server.crash.reached.wait())
+                    reached = asyncio.create_task(crash.reached.wait())
                     await asyncio.wait([reached], timeout=60)
                     died += reached.done()
                     reached.cancel()
@@ -60,7 +61,7 @@ def test_a_schedule_of_crashes_with_preemption_is_survived(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(10))
+@pytest.mark.parametrize("part", range(2))
 def test_a_hundred_schedules_are_survived_and_some_engines_die_and_some_jobs_leave(part: int) -> None:
     found = [play(lambda: _life(seed)) for seed in range(100 * part, 100 * part + 100)]  # noqa: B023 - played at once
     assert sum(died for died, _ in found) > 50

@@ -176,15 +176,20 @@ def why(job: JobName, /, *, home: HomeOption = None, on: OnOption = None, json: 
             say(f"before it: {names}")
         if document["holds"]:
             say(f"nodes are held by: {', '.join(document['holds'])}")
-        expected = document["expected_ms"]
-        when = (
-            "unknown"
-            if expected is None
-            else f"in {ago(expected - document['now_ms'])}, if running jobs end at their time limits"
-        )
-        say(f"it starts: {when}")
+        say(f"it starts: {_when(document)}")
         for hint in document["sooner"]:
             say(f"sooner if: {hint}")
+
+
+def _when(document: Mapping[str, Any]) -> str:
+    """Return when a job is thought to start, with the interval where there is one."""
+    expected, now = document["expected_ms"], document["now_ms"]
+    early, late = document.get("early_ms"), document.get("late_ms")
+    if expected is None:
+        return "unknown"
+    if early is None or late is None:
+        return f"in {ago(expected - now)}"
+    return f"in about {ago(expected - now)}; 80 % interval {ago(early - now)} to {ago(late - now)}"
 
 
 @nodes_app.default

@@ -25,6 +25,7 @@ from weft.cli.output import (
     writing,
     written_to,
 )
+from weft.cluster.forecast import StartCalibration
 from weft.cluster.from_policy import as_tables, differences
 from weft.cluster.from_site import nodes_of, power_of
 from weft.cluster.health.idle_tests import hours_to_validate
@@ -66,6 +67,9 @@ def replay(
     nodes: Nodes = None,
     policy: Annotated[str, Parameter(help=f"Policies by comma: {', '.join(ORDER)}, or policy files.")] = "weft",
     quota: Annotated[str | None, Parameter(help="GPU quota per team, as red=4000,blue=2000; default: equal.")] = None,
+    forecasts: Annotated[
+        bool, Parameter(negative="", help="Tell jobs that wait when they start, and count how often it is true.")
+    ] = False,
     failures: Annotated[bool, Parameter(negative="", help="Inject node failures at the site's rates.")] = False,
     seed: SeedNumber = 0,
     jobs: Annotated[
@@ -90,9 +94,12 @@ def replay(
         for name, (rules, power) in policies.items():
             begin_s = time.process_time()
             snapshot = Snapshot(pool, teams=teams, power=power, policy=rules)
-            world = TraceReplay(snapshot, lines, failures=Failures.of(spec, Seed(seed)) if failures else None)
+            world = TraceReplay(
+                snapshot, lines, failures=Failures.of(spec, Seed(seed)) if failures else None,
+                calibration=StartCalibration() if forecasts else None,
+            )  # fmt: skip
             found[name] = world.run(None if watch is None else partial(watch, name))
-            documents.append(_document(name, found[name], world.passes, time.process_time() - begin_s))
+            documents.append(_document(name, found[name], world, time.process_time() - begin_s))
     if jobs is not None:
         _write_jobs(jobs, found)
     save_picture(plot, "draw_replays", found, size=(13.0, 8.0))
@@ -168,7 +175,7 @@ def _teams(lines: list[TraceJob], pool: tuple[Node, ...], quota: str | None) -> 
     return tuple(Team(name, number) for name, number in given.items())
 
 
-def _document(name: str, measured: Measures, passes: int, cpu_s: float) -> dict[str, Any]:
+def _document(name: str, measured: Measures, world: TraceReplay, cpu_s: float) -> dict[str, Any]:
     idle = 1 - measured.utilisation()
     hours = hours_to_validate(measured.cluster.pool.count, idle, 0, _TEST_MS)
     return {
@@ -176,7 +183,8 @@ def _document(name: str, measured: Measures, passes: int, cpu_s: float) -> dict[
         "rules": as_tables(measured.cluster.policy),
         **measured.as_json(),
         "hours_to_validate": hours if hours != float("inf") else None,
-        "passes": passes,
+        "start_interval": None if world.starts is None else world.starts.as_json(),
+        "passes": world.passes,
         "cpu_s": cpu_s,
     }
 
@@ -196,6 +204,13 @@ def _print(trace: Path, lines: list[TraceJob], pool: tuple[Node, ...], documents
         for each in documents
     ]  # fmt: skip
     print_table("power, and scheduler CPU", ("policy", "energy", "peak", "ramp", "passes", "CPU"), rows)
+    rows = [
+        (each["policy"], f"{each['utilisation_makespan']:.1%}", f"{each['allocation_while_waiting']:.1%}",
+         f"{each['stranded_while_waiting']:.1%}", _covered(each["start_interval"]))
+        for each in documents
+    ]  # fmt: skip
+    columns = ("policy", "to the end", "while jobs wait", "free on used nodes", "80 % intervals hold")
+    print_table("share of all GPUs that was held", columns, rows)
     sizes = list(documents[0]["wait_s_by_size"])
     rows = [
         (each["policy"], _span(each["wait_s_quick"]["p95"]),
@@ -216,6 +231,10 @@ def _print(trace: Path, lines: list[TraceJob], pool: tuple[Node, ...], documents
     if hours is not None:
         text = f"idle-time tests of all {len(pool):,} nodes take {hours:.1f} h (15 min each)"
         say(text)
+
+
+def _covered(interval: dict[str, Any] | None) -> str:
+    return "-" if interval is None or interval["covered"] is None else f"{interval['covered']:.0%} of starts"
 
 
 def _span(seconds: float) -> str:

@@ -109,6 +109,10 @@ class Wait:
     """When it will start as things are; none where unknown."""
     before: tuple[str, ...] = ()
     """Who is before it: the nearest few."""
+    blockers: tuple[str, ...] = ()
+    """Jobs in its way: the one that GPUs are kept for, or those whose end it waits for."""
+    remedy: str = ""
+    """What would change it, in words."""
 
 
 @dataclass(frozen=True, slots=True)

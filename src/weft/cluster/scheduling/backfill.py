@@ -12,8 +12,9 @@ import numpy as np
 from weft.cluster.records.actions import Action, Bind, Reserve, Wait
 from weft.cluster.records.job import Job, Placement
 from weft.cluster.records.snapshot import FAR_MS, Reservation
-from weft.cluster.records.wait_reasons import TEXTS, Reason
+from weft.cluster.records.wait_reasons import REMEDIES, TEXTS, Reason
 from weft.cluster.scheduling import power_budget
+from weft.cluster.scheduling.explanation import Considered, explain
 from weft.cluster.scheduling.placement import Column, Flags
 from weft.cluster.scheduling.preemption import Want, horizon_ms, make_room
 from weft.cluster.scheduling.reservation import Head, KeptNodes, drained, rest_ms, widened
@@ -22,8 +23,6 @@ from weft.cluster.scheduling.state import ClusterState
 
 _SAFELY = 2
 """How many times as long as jobs of its class have run on average a job may run that declares nothing."""
-_NAMED = 3
-"""How many of those before it a reason to wait names."""
 
 
 def queue_pass(cluster: ClusterState, now_ms: int) -> list[Action]:
@@ -38,7 +37,7 @@ def queue_pass(cluster: ClusterState, now_ms: int) -> list[Action]:
 def held(cluster: ClusterState) -> list[Action]:
     """Tell the jobs that stand in no line why."""
     return [
-        Wait(name, reason.code, TEXTS[reason], None, cluster.jobs[name].after)
+        Wait(name, reason.code, TEXTS[reason], None, cluster.jobs[name].after, (), REMEDIES[reason])
         for name, reason in sorted(cluster.held.items())
         if cluster.jobs[name].last_wait_code != reason.code
     ]
@@ -341,20 +340,11 @@ class SchedulingCycle:
 
     def _explain(self) -> None:
         """Give every job its reason to wait where that has changed."""
-        if self.head is not None:
-            self.reasons[: self.head.at][self.reasons[: self.head.at] == Reason.BEHIND] = Reason.LANE
-        changed = np.flatnonzero(self.reasons != self.last_wait).tolist()
-        if not changed:
-            return
-        first = np.flatnonzero(self.reasons != Reason.NONE)[:_NAMED].tolist()
-        for at in changed:
-            reason = Reason(int(self.reasons[at]))
-            name = self.cluster.queue.ids[self.rows[at]]
-            expected_ms = None
-            if self.head is not None and at == self.head.at and self.head.start_ms < FAR_MS:
-                expected_ms = self.head.start_ms
-            ahead = tuple(self.cluster.queue.ids[self.rows[each]] for each in first if each < at)
-            self.actions.append(Wait(name, reason.code, TEXTS[reason], expected_ms, ahead))
+        considered = Considered(
+            self.rows, self.reasons, self.last_wait, self.need, self.gpus, self.total, self.watts, self.degraded,
+            self.minds_lane, self.fits, self.fast, self._lane(), self.head,
+        )  # fmt: skip
+        self.actions += explain(self.cluster, considered, self.now_ms)
 
     def _job(self, at: int) -> Job:
         return self.cluster.jobs[self.cluster.queue.ids[self.rows[at]]]

@@ -51,6 +51,10 @@ class Queue:
         """Return how many wait."""
         return len(self.rows)
 
+    def column(self, name: str) -> Column:
+        """Return one of `COLUMNS`."""
+        return self.table[COLUMNS.index(name)]
+
     def put(self, job: Job, team: int, array: int, watts: int, last_wait: int) -> None:
         """Let a job wait that raises each GPU's draw by `watts`."""
         row = self._row()

@@ -18,7 +18,7 @@ from weft.cluster.lifecycle import ProcessEnd
 from weft.cluster.log import RecordedState
 from weft.cluster.records import actions
 from weft.cluster.records.effects import ended, node_after, witnessed
-from weft.cluster.records.encoding import action_as_plain
+from weft.cluster.records.encoding import action_as_plain, as_plain
 from weft.cluster.records.job import ENDED, Job, JobState
 from weft.cluster.records.node import Node, NodeEvidence
 from weft.cluster.records.snapshot import Snapshot
@@ -70,17 +70,16 @@ class LocalEngine:
         """Believe the database alone: at the start, and after a stumble between a decision and its writing."""
         self.memory.store.reopen()
         self.reread()
-        self._record(self._recorder.cluster.snapshot())
         self._recover()
 
     def reread(self) -> None:
         """Hold in memory what is written down, and nothing else; reads only, so it works on a full disk."""
         self._entries = {entry.job.id: entry for entry in self.memory.store.open()}
-        self._recorder = DecisionRecorder(self.memory.snapshot([entry.job for entry in self._entries.values()]))
+        self._record(self.memory.snapshot([entry.job for entry in self._entries.values()]))
         self._dirty = True
 
     def _record(self, snapshot: Snapshot) -> None:
-        """Decide on `snapshot` from now on, and begin a log of what is decided."""
+        """Decide on `snapshot` from now on; the next pass begins a log with it."""
         self.cluster = RecordedState(snapshot)
         self._invariants = InvariantSampler()
 
@@ -219,6 +218,8 @@ class LocalEngine:
             return False
         self._record(with_policy(self.cluster.snapshot(), spec))
         with self.memory.store.transaction():
+            self.memory.store.save_fact("policy", as_plain(self.cluster.policy))
+            self.memory.save_standing(self.cluster)
             self.memory.store.note(now, f"policy read: {spec.description or self._policy.path}")
         return True
 

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from weft.cluster.from_policy import as_tables
 from weft.cluster.records.encoding import as_plain
 from weft.cluster.records.job import JobState
 from weft.cluster.records.node import Node
 from weft.cluster.scheduling.state import ClusterState
-from weft.cluster.why import why
+from weft.cluster.why import answer
 from weft.engines.local.engine import LocalEngine
 from weft.engines.local.store import StoredJob
 
@@ -104,6 +105,7 @@ def status_view(engine: LocalEngine) -> dict[str, Any]:
         "jobs": engine.memory.store.counts(),
         "reservation": None if cluster.reservation is None else as_plain(cluster.reservation),
         "alarms": sorted(cluster.alarms),
+        "policy": as_tables(cluster.policy),
         "happened": engine.memory.store.happenings(20),
     }  # fmt: skip
 
@@ -111,10 +113,11 @@ def status_view(engine: LocalEngine) -> dict[str, Any]:
 def why_view(engine: LocalEngine, entry: StoredJob) -> dict[str, Any]:
     """Return why a job waits: the rule, who is before it, and when it is expected to start."""
     now = engine.now()
-    found = why(engine.cluster.snapshot(), entry.job.id, now)
+    found = answer(engine.cluster, entry.job.id, now)
     document: dict[str, Any] = {
         "job": entry.job.id, "state": str(entry.job.state), "code": "", "text": _sentence(entry), "position": 0,
         "before": [], "holds": [], "expected_ms": None, "sooner": [],
+        "early_ms": None, "late_ms": None,
     }  # fmt: skip
     if found is not None and entry.job.state is JobState.WAITING:
         document |= {**asdict(found), "before": list(found.before), "holds": list(found.holds),

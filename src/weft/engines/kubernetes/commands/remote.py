@@ -185,7 +185,7 @@ class Remote:
         text = str(seen.status.get("why") or ("the engine has not looked at it yet" if not seen.status else ""))
         answer: dict[str, Any] = {
             "job": name, "state": state, "code": "", "text": text, "position": 0, "before": [], "holds": [],
-            "expected_ms": None, "sooner": [], "now_ms": system_ms(),
+            "expected_ms": None, "early_ms": None, "late_ms": None, "sooner": [], "now_ms": system_ms(),
         }  # fmt: skip
         if state == "waiting":
             engine = await self._looked_at(client)
@@ -193,7 +193,8 @@ class Remote:
             if found is not None:
                 answer |= {
                     "code": found.code, "text": found.text, "position": found.position, "before": list(found.before),
-                    "holds": list(found.holds), "expected_ms": found.expected_ms, "sooner": list(found.sooner),
+                    "holds": list(found.holds), "expected_ms": found.expected_ms,
+                    "early_ms": found.early_ms, "late_ms": found.late_ms, "sooner": list(found.sooner),
                 }  # fmt: skip
         return answer
 

@@ -99,10 +99,11 @@ class KubernetesEngine:
         self._reports.clear()
         for write in reconcile(self.cache.observation(touched, reports), self.state, self._now()):
             self.writer.perform(write)
-        lines, self.state.lines = self.state.lines, []
-        for each in lines if self._log is not None else ():
-            if self._log.take(each, self._now_ms()):
-                self.state.cluster.begin_log()
+        lines = list(self.state.lines)
+        self.state.lines.clear()
+        log = self._log
+        if log is not None and any([log.take(each, self._now_ms()) for each in lines]):  # noqa: C419 - all are written
+            self.state.cluster.begin_log()
 
     def _now(self) -> Now:
         return Now(self._now_ms(), asyncio.get_running_loop().time())
