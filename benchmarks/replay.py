@@ -42,6 +42,13 @@ def main() -> None:
     print(f"        {world.passes:,} passes of {each:.0f} us")
     print(f"        utilisation {measured.utilisation():.1%}, waits without a reason {measured.unexplained_ms()} ms")
 
+    fifo = replace(snapshot, policy=policy_of("fifo")[0])
+    begin = time.process_time()
+    world = TraceReplay(fifo, lines)
+    world.run()
+    other = time.process_time() - begin
+    print(f"        fifo: {other:.1f} s, {other / took:.2f} times that, {world.passes:,} passes")
+
     full = [Job(f"run-{number:05d}", Gang(1, gpus), 0, team="team-0", limit_ms=10**8) for number in range(NODES)]
     late = [
         Job(

@@ -16,13 +16,12 @@ from weft.campaign.trace import TraceJob
 from weft.cluster.forecast import StartCalibration
 from weft.cluster.health.quarantine import repaired, report
 from weft.cluster.invariants import InvariantSampler
-from weft.cluster.plan import decide
+from weft.cluster.log import RecordedState
 from weft.cluster.records.actions import Action, Bind, Preempt, Replace, Resize, RunTest, Stop, Ticket, Wait
 from weft.cluster.records.effects import checkpointed, ended, stopped, witnessed
 from weft.cluster.records.job import Job, JobState
 from weft.cluster.records.node import NodeEvidence, NodeState
 from weft.cluster.records.snapshot import Snapshot
-from weft.cluster.scheduling.state import ClusterState
 from weft.core.errors import LimitReachedError
 
 Watch = Callable[[int, int], None]
@@ -64,8 +63,9 @@ class TraceReplay:
 
         With a `calibration` every job that has to wait is told when it will start; what comes true calibrates on.
         """
-        self.cluster = ClusterState(snapshot)
+        self.cluster = RecordedState(snapshot, recording=False)
         self.lines = lines
+        self.log: Callable[[str], None] = str
         self.habits = habits or Habits()
         self.pass_ms = pass_ms
         self.measures = Measures(self.cluster, lines)
@@ -89,6 +89,11 @@ class TraceReplay:
             for at_ms, node in failures.until(len(snapshot.nodes), until_ms):
                 heapq.heappush(self._ends, (at_ms + failures.detect_ms, node, "failed", ""))
 
+    def record(self, log: Callable[[str], None]) -> None:
+        """Give every decision to a log (`cluster.log`) from now on."""
+        self.log = log
+        self.cluster.begin_log()
+
     def run(self, watch: Watch | None = None) -> Measures:
         """Run until every job has ended, and return what was measured."""
         for _ in self.actions(watch):
@@ -106,7 +111,9 @@ class TraceReplay:
             self.now_ms = max(at_ms, last_ms + self.pass_ms)
             self._happen(self.now_ms)
             self._freed = False
-            actions = decide(self.cluster, self.now_ms)
+            actions, lines = self.cluster.decided(self.now_ms)
+            if lines:
+                self.log(lines)
             self.passes += 1
             self._invariants.demand(self.cluster)
             last_ms = self.now_ms

@@ -48,7 +48,7 @@ class RecordedState(ClusterState):
 
     def __init__(self, snapshot: Snapshot, *, recording: bool = True) -> None:
         """Open a state; what it is opened with is no change. Without `recording` it remembers nothing."""
-        self._remembers = False
+        self._remembers = self._recording = False
         self._changes: list[dict[str, Any]] = []
         super().__init__(snapshot)
         self._opening: Snapshot | None = snapshot if recording else None
@@ -57,6 +57,9 @@ class RecordedState(ClusterState):
     @override
     def put(self, record: Job | Node | Team, now_ms: int) -> None:
         """Take in a record, and remember it for the next line."""
+        if not self._recording:
+            super().put(record, now_ms)
+            return
         if self._remembers:
             self._changes.append({"put": type(record).__name__.lower(), "at_ms": now_ms, "record": record})
         # The base class drops what it puts.
@@ -66,6 +69,9 @@ class RecordedState(ClusterState):
     @override
     def drop(self, job_id: str, now_ms: int) -> None:
         """Forget a job, and remember that for the next line."""
+        if not self._recording:
+            super().drop(job_id, now_ms)
+            return
         if self._remembers:
             self._changes.append({"drop": job_id, "at_ms": now_ms})
         with self._silent():
@@ -80,10 +86,10 @@ class RecordedState(ClusterState):
 
     def decided(self, now_ms: int) -> tuple[tuple[Action, ...], str]:
         """Make a pass; return the actions and the log's next lines: two where a log begins, none without recording."""
+        if not self._recording:
+            return decide(self, now_ms), ""
         with self._silent():
             actions = decide(self, now_ms)
-        if not self._recording:
-            return actions, ""
         changes = [{**each, "record": as_plain(each["record"])} if "record" in each else each for each in self._changes]
         entry = {"at_ms": now_ms, "changes": changes, "actions": [action_as_plain(each) for each in actions]}
         line = json.dumps(entry)
@@ -96,6 +102,8 @@ class RecordedState(ClusterState):
     def begin_log(self) -> None:
         """Let the next lines begin a log: they hold the state as it is now."""
         self._opening = self.snapshot()
+        self._changes = []
+        self._recording = self._remembers = True
 
     @contextlib.contextmanager
     def _silent(self) -> Iterator[None]:

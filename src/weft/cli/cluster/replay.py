@@ -77,10 +77,15 @@ def replay(
         Parameter(help="Write one row per job, with its waits, into FILE (.csv)."),
         written_to("--jobs", ".csv"),
     ] = None,
+    decisions: Annotated[
+        Path | None,
+        Parameter(help="Write the log of every decision of the first policy into FILE (.jsonl)."),
+        written_to("--decisions", ".jsonl"),
+    ] = None,
     json: JsonFlag = False,
     plot: PlotFile = None,
 ) -> None:
-    """TraceReplay TRACE through the real scheduler in simulated time and print how it went."""
+    """Replay TRACE through the real scheduler in simulated time and print how it went."""
     names = [name.strip() for name in policy.split(",")]
     spec = load_site(site)
     pool = _pool(spec, nodes)
@@ -90,6 +95,7 @@ def replay(
     policies = {name: policy_of(name, power_of(spec)) for name in names}
     found: dict[str, Measures] = {}
     documents: list[dict[str, Any]] = []
+    logged: list[str] = []
     with progress() as watch:
         for name, (rules, power) in policies.items():
             begin_s = time.process_time()
@@ -98,10 +104,15 @@ def replay(
                 snapshot, lines, failures=Failures.of(spec, Seed(seed)) if failures else None,
                 calibration=StartCalibration() if forecasts else None,
             )  # fmt: skip
+            if decisions is not None and name == names[0]:
+                world.record(logged.append)
             found[name] = world.run(None if watch is None else partial(watch, name))
             documents.append(_document(name, found[name], world, time.process_time() - begin_s))
     if jobs is not None:
         _write_jobs(jobs, found)
+    if decisions is not None:
+        with writing(decisions) as part:
+            part.write_text("".join(f"{each}\n" for each in logged), encoding="utf-8")
     save_picture(plot, "draw_replays", found, size=(13.0, 8.0))
     if json:
         origin = provenance({"trace": digest(written(lines)), "site": spec.as_written(), "nodes": len(pool)}, seed)

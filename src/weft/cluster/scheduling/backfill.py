@@ -17,10 +17,13 @@ from weft.cluster.scheduling import power_budget
 from weft.cluster.scheduling.explanation import Considered, explain
 from weft.cluster.scheduling.placement import Column, Flags
 from weft.cluster.scheduling.preemption import Want, horizon_ms, make_room
+from weft.cluster.scheduling.queue import LAST_WAIT
 from weft.cluster.scheduling.reservation import Head, KeptNodes, drained, rest_ms, widened
 from weft.cluster.scheduling.rules import Placing
 from weft.cluster.scheduling.state import ClusterState
 
+_DEPTH, _DEEPER = 64, 8
+"""Jobs that are looked at first where nobody may pass a blocked one, and by what that grows if none was."""
 _SAFELY = 2
 """How many times as long as jobs of its class have run on average a job may run that declares nothing."""
 
@@ -31,7 +34,17 @@ def queue_pass(cluster: ClusterState, now_ms: int) -> list[Action]:
     if not len(cluster.queue):
         cluster.reservation = None
         return []
-    return SchedulingCycle(cluster, now_ms).run()
+    if cluster.policy.backfill:
+        return SchedulingCycle(cluster, now_ms).run()
+    # Nobody passes the first that is blocked: the rest of a long queue need not be looked at.
+    actions: list[Action] = []
+    depth = _DEPTH
+    while True:
+        cycle = SchedulingCycle(cluster, now_ms, depth)
+        actions += cycle.run()
+        if cycle.head is not None or not len(cycle.beyond):
+            return actions + cycle.beyond_waits()
+        depth *= _DEEPER
 
 
 def held(cluster: ClusterState) -> list[Action]:
@@ -46,11 +59,14 @@ def held(cluster: ClusterState) -> list[Action]:
 class SchedulingCycle:
     """The queue's part of a pass."""
 
-    def __init__(self, cluster: ClusterState, now_ms: int) -> None:
+    def __init__(self, cluster: ClusterState, now_ms: int, depth: int | None = None) -> None:
         self.cluster, self.now_ms, self.policy = cluster, now_ms, cluster.policy
         queue = cluster.queue
         queue.promised = cluster.reservation.job if cluster.reservation is not None else ""
-        self.rows, self.aged = cluster.rules.order(queue, cluster.shares, now_ms)
+        rows, self.aged = cluster.rules.order(queue, cluster.shares, now_ms)
+        self.rows = rows[:depth]
+        self.beyond = rows[len(self.rows) :]
+        """Waiting jobs that this cycle does not look at."""
         pick = queue.table[:, self.rows]
         self.need, self.gpus, self.total, self.watts, self.team, self.limit_ms, self.array = pick[:7]
         self.last_wait, self.degraded = pick[7:9]
@@ -77,6 +93,14 @@ class SchedulingCycle:
         self._promise()
         self._explain()
         return self.actions
+
+    def beyond_waits(self) -> list[Wait]:
+        """Return what jobs are told that were not looked at and have heard nothing yet."""
+        table, ids = self.cluster.queue.table, self.cluster.queue.ids
+        new = self.beyond[table[LAST_WAIT, self.beyond] == Reason.NONE].tolist() if len(self.beyond) else ()
+        head = self.head.job.id if self.head is not None else ""
+        text = f"{head} is before it, and this policy has no backfill"
+        return [Wait(ids[row], Reason.ORDER.code, text, None, (head,), (head,), REMEDIES[Reason.ORDER]) for row in new]
 
     def _next(self) -> int | None:
         """Return the position of the next job that may start now."""

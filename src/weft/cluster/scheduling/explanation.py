@@ -20,7 +20,7 @@ from weft.cluster.scheduling.state import ClusterState
 
 _NAMED = 3
 """How many of those before it, or in its way, a reason to wait names."""
-_ROOM_NUMBERS = np.array(sorted(ROOM))
+_IS_ROOM = np.array([reason in ROOM for reason in sorted(Reason)])
 
 
 @dataclass(slots=True)
@@ -74,7 +74,7 @@ def _sort_out(cluster: ClusterState, found: Considered, now_ms: int) -> None:
     """Find out what kind of room each job lacks."""
     lacking = found.reasons == Reason.BEHIND
     if cluster.planned_ms is not None and now_ms // MINUTE_MS == cluster.planned_ms // MINUTE_MS:
-        told = lacking & np.isin(found.last_wait, _ROOM_NUMBERS)
+        told = lacking & _IS_ROOM[found.last_wait]
         found.reasons[told] = found.last_wait[told]
         lacking &= ~told
     at = np.flatnonzero(lacking)

@@ -24,11 +24,12 @@ _LINE = tuple[int, _Name, int]
 _NUMBERS = re.compile(r"(\d+)")
 COLUMNS = (
     "need", "gpus", "total", "watts", "team", "limit_ms", "array", "last_wait", "degraded", "fast", "minds_lane",
-    "queued_ms", "priority", "size_class",
+    "queued_ms", "priority", "size_class", "submit_ms",
 )  # fmt: skip
 """What is known of each waiting job: fewest nodes, GPUs on each, GPUs in all, rise of the site's draw, ..."""
 LAST_WAIT = COLUMNS.index("last_wait")
 _TOTAL, _TEAM, _QUEUED = COLUMNS.index("total"), COLUMNS.index("team"), COLUMNS.index("queued_ms")
+_SUBMIT = COLUMNS.index("submit_ms")
 
 
 class Queue:
@@ -66,7 +67,7 @@ class Queue:
         self.table[:, row] = (
             need, gpus, need * gpus, need * gpus * watts, team, limit_ms, array, last_wait, job.takes_degraded, fast,
             minds, job.submit_ms if job.queued_ms is None else job.queued_ms, job.priority,
-            size_class(job),
+            size_class(job), job.submit_ms,
         )  # fmt: skip
         key = self._key(job, team)
         line = self._lines.setdefault(key, [])
@@ -96,7 +97,7 @@ class Queue:
         that was `promised` a start goes before all but those of a higher priority, and those that quota covers where
         it is not: a promise that the order takes back would be none.
         """
-        aged: list[_LINE] = []
+        aged: list[Column] = []
         found: list[Column] = []
         mine = self.rows.get(promised)
         blockers = 0
@@ -111,7 +112,7 @@ class Queue:
                 if line[0][0] <= until_ms:
                     first = bisect_right(line, until_ms, key=lambda entry: entry[0])
                     old = self.table[_QUEUED, rows[:first]] <= until_ms
-                    aged += [line[at] for at in np.flatnonzero(old).tolist()]
+                    aged.append(rows[:first][old])
                     rows = np.concatenate([rows[:first][~old], rows[first:]])
                 lines.append(rows)
             covered = 0
@@ -124,8 +125,10 @@ class Queue:
             if mine is not None and (at := np.flatnonzero(rows == mine)).size:
                 blockers = sum(len(each) for each in found) + (covered if at[0] >= covered else 0)
             found.append(rows)
-        aged.sort()
-        begin = np.array([row for _, _, row in aged], dtype=np.int64) if aged else _NOBODY
+        begin = np.concatenate(aged) if aged else _NOBODY
+        if len(aged) > 1:
+            # Lines are sorted already; between them the earlier submission counts.
+            begin = begin[np.argsort(self.table[_SUBMIT, begin], kind="stable")]
         order = np.concatenate([begin, *found]) if found else begin
         if mine is None:
             return order, len(begin)
@@ -137,8 +140,11 @@ class Queue:
             return np.zeros(0, dtype=bool)
         team = int(self.table[_TEAM, rows[0]])
         totals = self.table[_TOTAL, rows]
+        left = shares.quota[team] - shares.held[team]
+        if left <= 0:
+            return np.zeros(len(rows), dtype=bool)
         fits = totals <= shares.quota[team]
-        return fits & (np.cumsum(totals * fits) <= shares.quota[team] - shares.held[team])
+        return fits & (np.cumsum(totals * fits) <= left)
 
     @staticmethod
     def _promised_first(order: Column, aged: int, mine: int, blockers: int) -> tuple[Column, int]:
