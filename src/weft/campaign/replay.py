@@ -65,7 +65,7 @@ class TraceReplay:
         """
         self.cluster = RecordedState(snapshot, recording=False)
         self.lines = lines
-        self.log: Callable[[str], None] = str
+        self.log: Callable[[str], object] = str
         self.habits = habits or Habits()
         self.pass_ms = pass_ms
         self.measures = Measures(self.cluster, lines)
@@ -89,7 +89,7 @@ class TraceReplay:
             for at_ms, node in failures.until(len(snapshot.nodes), until_ms):
                 heapq.heappush(self._ends, (at_ms + failures.detect_ms, node, "failed", ""))
 
-    def record(self, log: Callable[[str], None]) -> None:
+    def record(self, log: Callable[[str], object]) -> None:
         """Give every decision to a log (`cluster.log`) from now on."""
         self.log = log
         self.cluster.begin_log()
