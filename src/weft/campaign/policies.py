@@ -12,7 +12,7 @@ from weft.core.errors import UsageError
 from weft.specs import POLICIES, load_policy
 
 DEFAULT = BUILT_IN
-"""The policy of replays and engines that are told no other."""
+"""The policy of replays and engines that are given no other."""
 ORDER = ("weft", "fifo", "backfill-only", "no-preempt", "no-lane", "no-power")
 """The built-in policies, the fullest first."""
 

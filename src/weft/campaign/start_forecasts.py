@@ -1,6 +1,6 @@
-"""What jobs of a replay are told of their starts, and how often it came true.
+"""What jobs of a replay hear of their starts, and how often it came true.
 
-Each job that has to wait is told once, when it first hears a reason: an interval that 80 % of starts are to fall into.
+Each job that has to wait hears it once, when it first hears a reason: an interval that 80 % of starts are to fall into.
 What comes true calibrates the next intervals, as it would in an engine that runs for as long.
 """
 
@@ -15,12 +15,12 @@ from weft.cluster.scheduling.state import ClusterState
 
 @dataclass(slots=True)
 class StartForecasts:
-    """Intervals that were told and have not come true yet, and counts of those that have; one owner."""
+    """Intervals that were given and have not come true yet, and counts of those that have; one owner."""
 
     cluster: ClusterState
     calibration: StartCalibration
-    told: dict[str, tuple[int, int, int, int]] = field(default_factory=dict)
-    """When a job was told, how long it was thought to wait, and between which times it was to start."""
+    announced: dict[str, tuple[int, int, int, int]] = field(default_factory=dict)
+    """When a job heard it, how long it was thought to wait, and between which times it was to start."""
     known: set[str] = field(default_factory=set)
     inside: int = 0
     """Starts within their intervals."""
@@ -49,12 +49,12 @@ class StartForecasts:
                 early_ms, late_ms = self.calibration.interval_ms(
                     now_ms, expected[name], gang.fewest * gang.gpus_per_node, gpus
                 )
-                self.told[name] = (now_ms, expected[name] - now_ms, early_ms, late_ms)
+                self.announced[name] = (now_ms, expected[name] - now_ms, early_ms, late_ms)
 
     def _came_true(self, action: Bind, pool_gpus: int, now_ms: int) -> None:
-        if action.job not in self.told:
+        if action.job not in self.announced:
             return
-        at_ms, wait_ms, early_ms, late_ms = self.told.pop(action.job)
+        at_ms, wait_ms, early_ms, late_ms = self.announced.pop(action.job)
         self.early += now_ms < early_ms
         self.late += now_ms > late_ms
         self.inside += early_ms <= now_ms <= late_ms

@@ -74,9 +74,9 @@ def _sort_out(cluster: ClusterState, found: Considered, now_ms: int) -> None:
     """Find out what kind of room each job lacks."""
     lacking = found.reasons == Reason.BEHIND
     if cluster.planned_ms is not None and now_ms // MINUTE_MS == cluster.planned_ms // MINUTE_MS:
-        told = lacking & _IS_ROOM[found.last_wait]
-        found.reasons[told] = found.last_wait[told]
-        lacking &= ~told
+        informed = lacking & _IS_ROOM[found.last_wait]
+        found.reasons[informed] = found.last_wait[informed]
+        lacking &= ~informed
     at = np.flatnonzero(lacking)
     if not len(at):
         return
