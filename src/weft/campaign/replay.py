@@ -61,7 +61,7 @@ class TraceReplay:
     ) -> None:
         """Prepare the world; `snapshot` holds no jobs yet. Without `failures` no node ever fails.
 
-        With a `calibration` every job that has to wait is informed of when it will start; what comes true calibrates on.
+        With a `calibration` every job that has to wait hears when it will start; what comes true calibrates on.
         """
         self.cluster = RecordedState(snapshot, recording=False)
         self.lines = lines
