@@ -10,7 +10,9 @@ from weft.campaign.trace import COLUMNS
 from weft.cli.main import main
 
 KEYS = {
-    "policy", "jobs", "done", "over_limit", "makespan_s", "utilisation", "wait_s", "wait_s_quick", "wait_s_by_size",
+    "policy", "jobs", "done", "over_limit", "makespan_s", "utilisation",
+    "utilisation_makespan", "allocation_while_waiting", "stranded_while_waiting", "start_interval", "rules",
+    "wait_s", "wait_s_quick", "wait_s_by_size",
     "wait_s_by_kind",
     "wait_s_by_priority", "wait_s_by_team", "wait_hours_by_reason", "unexplained_s", "fairness", "preempted", "evicted",
     "lost_gpu_hours", "waste", "fragmentation", "energy_kwh", "peak_w", "ramp_w_per_s", "replaced", "tickets",

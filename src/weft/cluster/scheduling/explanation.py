@@ -5,6 +5,7 @@ few GPUs, GPUs on the wrong nodes, GPUs that are kept for somebody, nodes out of
 ends, so it is looked at when a job is first told and then once a minute. Pure; decides nothing.
 """
 
+import heapq
 from dataclasses import dataclass
 
 import numpy as np
@@ -115,7 +116,8 @@ def _blockers(cluster: ClusterState, found: Considered, at: int, reason: Reason)
     if reason is Reason.NODES and found.head is not None:
         running = cluster.running
         last = np.flatnonzero(running.mask("live") & (running.column("back_ms") == found.head.start_ms))
-        return tuple(running.ids[row] for row in last[:_NAMED].tolist())
+        # By name: the order of the rows is that in which jobs came, which a restored state does not know.
+        return tuple(heapq.nsmallest(_NAMED, (running.ids[row] for row in last.tolist())))
     if reason in (Reason.GPUS, Reason.FRAGMENTS, Reason.HEALTH, Reason.BEHIND) and found.head is not None:
         return (found.head.job.id,) if found.head.at < at else ()
     return ()
