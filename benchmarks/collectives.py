@@ -18,7 +18,8 @@ import torch
 import torch.distributed as dist
 
 from weft.training.checked_collectives import Checks, watch_of
-from weft.training.launch.ranks import Ranks, Reporter
+from weft.training.launch.rank_place import Reporter
+from weft.training.launch.ranks import Ranks
 
 ELEMENTS = {"4 KB": 1 << 10, "1 MB": 1 << 18, "16 MB": 1 << 22}
 

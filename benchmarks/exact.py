@@ -13,7 +13,8 @@ from statistics import median
 import torch
 import torch.distributed as dist
 
-from weft.training.launch.ranks import Ranks, Reporter
+from weft.training.launch.rank_place import Reporter
+from weft.training.launch.ranks import Ranks
 from weft.training.parallel.reducer import Family, Reducer, Share
 
 _ROUNDS = 9

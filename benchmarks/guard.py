@@ -23,7 +23,8 @@ from typing import Any
 import torch
 
 from weft.specs.job import BatchSpec, DataSpec, GuardSpec, JobSpec, ModelSpec, PlanSpec
-from weft.training.launch.ranks import Ranks, Reporter
+from weft.training.launch.rank_place import Reporter
+from weft.training.launch.ranks import Ranks
 from weft.training.model.optimizer import adamw
 from weft.training.parallel.apply import parallelize
 from weft.training.parallel.reducer import Reducer

@@ -27,7 +27,8 @@ import torch.distributed as dist
 from weft.core.errors import FailedError
 from weft.core.seeds import Seed
 from weft.specs.job import BatchSpec, DataSpec, GuardSpec, JobSpec, ModelSpec, PlanSpec
-from weft.training.launch.ranks import Ranks, Reporter
+from weft.training.launch.rank_place import Reporter
+from weft.training.launch.ranks import Ranks
 from weft.training.model.optimizer import adamw
 from weft.training.parallel.apply import ParallelDecoder, parallelize
 from weft.training.sdc.bit_flips import flip_bit

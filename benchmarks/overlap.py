@@ -13,7 +13,8 @@ from statistics import median
 from typing import Any
 
 from weft.specs import JobSpec
-from weft.training.launch.ranks import Ranks, Reporter
+from weft.training.launch.rank_place import Reporter
+from weft.training.launch.ranks import Ranks
 
 _WARM = 2
 _JOB: dict[str, Any] = {

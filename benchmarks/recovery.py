@@ -1,19 +1,24 @@
 """How long a job stands still when a rank is killed: weft beside torchrun and torchft, the same model, 4 CPU ranks.
 
-    python benchmarks/recovery.py [--repeats 3]
+    python benchmarks/recovery.py [--repeats 3] [--sizes 0.03 19 100]
 
-Each contestant trains the same small model with the same batch on 4 ranks of this machine. After ten steps one rank
-gets SIGKILL; what is measured is the time from there to the end of the next step that is taken without it:
+Each contestant trains the same model (feed-forward blocks of 0.03, 19 or 100 M parameters, AdamW) with the same batch
+on 4 ranks of this machine. After 15 steps or more one rank gets SIGKILL. Measured from there are the end of the first
+step that any rank takes afterwards, the moment when all ranks are as far as the furthest was before (lost work
+regained), and the first step of all ranks that nobody had taken before (new step):
 
-- weft: the supervisor fences the generation, forks four ranks and restores them from the memory of peers.
+- weft: the lost rank is replaced inside the step by a spare; `weft restart` is the same with recovery.in_step = false,
+  where the ranks start again from the memory of peers, as of the last tenth step.
 - torchrun: `--max-restarts`, a short monitor interval, and a checkpoint of every step in /dev/shm, which is kinder to
   it than any disk. As shipped it does not come back with gloo (the restarted ranks read the dead ones' addresses), so
   TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 is set.
 - torchft: four replica groups and a lighthouse. Its survivors go on with three quarters of the batch, so its weights
-  are other weights; the time until all four are back is printed too. It is measured where it can be imported; in an
+  are other weights; a step counts as new when all four have taken it. It is measured where it can be imported; in an
   environment of its own: `python -m venv --system-site-packages t; t/bin/pip install torchft-nightly`.
 
-Prints seconds and the ratio to torchrun, all from one run of this program.
+Then what in-step recovery costs where nothing fails: processor seconds of a step with it and without. Prints seconds
+and ratios to torchrun, all from one run of this program. At 100 M parameters no snapshots are taken: four ranks, their
+snapshots and the keepers would need 22 GiB.
 """
 
 import argparse
@@ -34,10 +39,13 @@ from typing import Any
 
 RANKS = 4
 VICTIM = 2
-WARM = 10
+WARM = 15
+COUNTED = 12
 STEPS = 100_000
 LENGTH = 32
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
+SIZES = {"0.03": (32, 2), "19": (512, 9), "100": (1024, 12)}
+"""Width and blocks by millions of parameters."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +57,7 @@ class Line:
     rank: int
     step: int
     ranks: int
+    cpu_s: float
 
 
 def job() -> Any:
@@ -58,8 +67,12 @@ def job() -> Any:
     return JobSpec.model_validate(
         {
             "name": "recovery", "steps": STEPS, "model": {"layers": 2, "width": 64, "heads": 4, "ffn": 128},
-            "batch": {"sequences": 2 * RANKS, "micro": 2, "length": LENGTH}, "plan": {"dp": RANKS},
-            "checkpoint": {"every": 0}, "recovery": {"policy": "spare", "spares": 1},
+            "batch": {"sequences": RANKS, "micro": 1, "length": LENGTH}, "plan": {"dp": RANKS},
+            "checkpoint": {"every": 0},
+            "recovery": {
+                "policy": "spare", "spares": 1, "in_step": os.environ["IN_STEP"] == "yes", "disk": 0,
+                "snapshots": 0 if os.environ["SIZE"] == "100" else 10,
+            },
         }
     )  # fmt: skip
 
@@ -67,29 +80,30 @@ def job() -> Any:
 def note(rank: int, step: int, ranks: int = RANKS) -> None:
     """Write down that this process has finished a step."""
     with Path(os.environ["RECOVERY_LOG"]).open("a", encoding="utf-8") as stream:
-        stream.write(f"{time.time()} {os.getpid()} {rank} {step} {ranks}\n")
+        stream.write(f"{time.time()} {os.getpid()} {rank} {step} {ranks} {time.process_time()}\n")
 
 
 def parts() -> tuple[Any, Any]:
-    """Return the model, a recurrent one with 57,984 parameters, and its optimizer."""
+    """Return the model and its optimizer."""
     import torch
     from torch import nn
     from typing_extensions import override
 
-    class Recurrent(nn.Module):
+    width, blocks = SIZES[os.environ["SIZE"]]
+
+    class Block(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.embed = nn.Embedding(256, 64)
-            self.cell = nn.GRU(64, 64, batch_first=True)
-            self.head = nn.Linear(64, 256)
+            self.norm = nn.LayerNorm(width)
+            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
         @override
-        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-            return self.head(self.cell(self.embed(tokens))[0])
+        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+            return hidden + self.down(torch.relu(self.up(self.norm(hidden))))
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    model = Recurrent()
+    model = nn.Sequential(nn.Embedding(256, width), *(Block() for _ in range(blocks)), nn.Linear(width, 256))
     return model, torch.optim.AdamW(model.parameters())
 
 
@@ -146,7 +160,7 @@ def torchrun_worker() -> None:
         optimizer.load_state_dict(saved["optimizer"])
         begin = saved["step"]
     for step in range(begin, STEPS):
-        tokens = torch.randint(256, (2, LENGTH + 1), generator=torch.Generator().manual_seed(step * RANKS + rank))
+        tokens = torch.randint(256, (1, LENGTH + 1), generator=torch.Generator().manual_seed(step * RANKS + rank))
         optimizer.zero_grad()
         loss_of(wrapped, tokens).backward()
         optimizer.step()
@@ -187,7 +201,7 @@ def torchft_worker() -> None:
     wrapped = torchft.DistributedDataParallel(manager, model)
     optimizer = torchft.Optimizer(manager, inner)
     for number in range(STEPS):
-        tokens = torch.randint(256, (2, LENGTH + 1), generator=torch.Generator().manual_seed(number * RANKS + rank))
+        tokens = torch.randint(256, (1, LENGTH + 1), generator=torch.Generator().manual_seed(number * RANKS + rank))
         optimizer.zero_grad()
         loss_of(wrapped, tokens).backward()
         before = manager.current_step()
@@ -231,8 +245,8 @@ class Contest:
         for text in self.log.read_text(encoding="utf-8").splitlines():
             words = text.split()
             if len(words) == len(Line.__dataclass_fields__):
-                at_s, pid, rank, step, ranks = words
-                found.append(Line(float(at_s), int(pid), int(rank), int(step), int(ranks)))
+                at_s, pid, rank, step, ranks, cpu_s = words
+                found.append(Line(float(at_s), int(pid), int(rank), int(step), int(ranks), float(cpu_s)))
         return found
 
     def until(self, what: str, find: Callable[[Line], bool]) -> Line:
@@ -246,15 +260,34 @@ class Contest:
         tail = self.log.with_suffix(".out").read_text(encoding="utf-8", errors="replace")[-2000:]
         raise SystemExit(f"recovery: {what} did not happen within {PATIENCE_S:.0f} s\n{tail}")
 
-    def kill(self) -> tuple[float, set[int]]:
-        """Kill the victim once all ranks are warm; returns when, and the processes that were there."""
+    def kill(self) -> tuple[float, int]:
+        """Kill the victim once all ranks are warm; returns when, and the furthest step of anybody by then."""
         for rank in range(RANKS):
-            self.until(f"step {WARM} on rank {rank}", partial(_is_warm, rank))
-        known = self.lines()
-        victim = [line.pid for line in known if line.rank == VICTIM][-1]
+            self.until(f"step {WARM} on rank {rank}", partial(_has_taken, rank, WARM))
+        victim = [line.pid for line in self.lines() if line.rank == VICTIM][-1]
         at_s = time.time()
         os.kill(victim, signal.SIGKILL)
-        return at_s, {line.pid for line in known}
+        # Whoever was about to write a step down has done so by now.
+        time.sleep(0.01)
+        return at_s, max(line.step for line in self.lines() if line.at_s <= at_s)
+
+    def recovered(self, at_s: float, reached: int) -> dict[str, float]:
+        """Return the seconds from `at_s` to each of what is measured."""
+        first = self.until("a step", lambda line: line.at_s > at_s + 0.05)
+        regained = [self.until("work regained", partial(_is_back, rank, reached, at_s)) for rank in range(RANKS)]
+        new = [self.until("a new step", partial(_is_back, rank, reached + 1, at_s)) for rank in range(RANKS)]
+        return {
+            "first step": first.at_s - at_s,
+            "regained": max(line.at_s for line in regained) - at_s,
+            "new step": max(line.at_s for line in new) - at_s,
+        }
+
+    def cpu_per_step(self) -> float:
+        """Return the processor seconds that all ranks together spend on a step."""
+        for rank in range(RANKS):
+            self.until(f"step {WARM + COUNTED} on rank {rank}", partial(_has_taken, rank, WARM + COUNTED))
+        spent = {(line.rank, line.step): line.cpu_s for line in self.lines()}
+        return sum(spent[rank, WARM + COUNTED] - spent[rank, WARM] for rank in range(RANKS)) / COUNTED
 
     def end(self) -> None:
         """Leave nothing running."""
@@ -264,8 +297,12 @@ class Contest:
             process.wait()
 
 
-def _is_warm(rank: int, line: Line) -> bool:
-    return line.rank == rank and line.step >= WARM
+def _has_taken(rank: int, step: int, line: Line) -> bool:
+    return line.rank == rank and line.step >= step
+
+
+def _is_back(rank: int, step: int, after_s: float, line: Line) -> bool:
+    return line.rank == rank and line.step >= step and line.at_s > after_s and line.ranks == RANKS
 
 
 class _gone:  # noqa: N801 - reads as a word in a with statement
@@ -276,24 +313,18 @@ class _gone:  # noqa: N801 - reads as a word in a with statement
         return isinstance(error, ProcessLookupError)
 
 
-def restarted(contest: Contest, command: list[str], **more: str) -> dict[str, float]:
-    """Measure a contestant that starts all ranks again: to the first step of new processes."""
-    contest.start(command, **more)
-    at_s, known = contest.kill()
-    first = contest.until("a new step", lambda line: line.pid not in known)
-    return {"first new step": first.at_s - at_s, "all ranks back": first.at_s - at_s}
-
-
 def own_command(worker: str) -> list[str]:
     """Return how this program runs itself as a worker."""
     return [sys.executable, str(Path(__file__).resolve()), "--worker", worker]
 
 
-def measure_weft(folder: Path) -> dict[str, float]:
-    """Measure weft."""
+def measure_weft(in_step: str, folder: Path) -> dict[str, float]:
+    """Measure weft: in one go what a step costs, and then a kill."""
     contest = Contest(folder)
     try:
-        return restarted(contest, own_command("weft"))
+        contest.start(own_command("weft"), IN_STEP=in_step)
+        cpu_s = contest.cpu_per_step()
+        return {**contest.recovered(*contest.kill()), "cpu": cpu_s}
     finally:
         contest.end()
 
@@ -304,7 +335,8 @@ def measure_torchrun(folder: Path) -> dict[str, float]:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(RANKS), "--max-restarts", "3",
                "--monitor-interval", "0.1", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]  # fmt: skip
     try:
-        return restarted(contest, [*command, *own_command("torchrun")[1:]], TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
+        contest.start([*command, *own_command("torchrun")[1:]], TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
+        return contest.recovered(*contest.kill())
     finally:
         contest.end()
 
@@ -325,18 +357,23 @@ def measure_torchft(folder: Path) -> dict[str, float]:
         for rank in range(RANKS):
             start(rank)
         contest.until("all replicas together", lambda line: line.ranks == RANKS)
-        at_s, _ = contest.kill()
+        at_s, reached = contest.kill()
         start(VICTIM)
-        first = contest.until("a step without it", lambda line: line.at_s > at_s and line.ranks < RANKS)
-        back = contest.until("all back", lambda line: line.at_s > first.at_s and line.ranks == RANKS)
-        return {"first new step": first.at_s - at_s, "all ranks back": back.at_s - at_s}
+        return contest.recovered(at_s, reached)
     finally:
         contest.end()
 
 
 def rounds(repeats: int) -> Iterator[tuple[str, dict[str, float]]]:
     """Yield every measurement, the contestants taking turns."""
-    contestants = {"weft": measure_weft, "torchrun": measure_torchrun}
+    contestants: dict[str, Callable[[Path], dict[str, float]]] = {
+        "weft": partial(measure_weft, "yes"),
+        "weft restart": partial(measure_weft, "no"),
+        "torchrun": measure_torchrun,
+    }
+    if os.environ["SIZE"] == "100":
+        # Without snapshots it would begin anew.
+        del contestants["weft restart"]
     if importlib.util.find_spec("torchft") is not None:
         contestants["torchft"] = measure_torchft
     shared = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - shared memory is meant
@@ -350,27 +387,39 @@ def rounds(repeats: int) -> Iterator[tuple[str, dict[str, float]]]:
 WORKERS = {"weft": weft_worker, "torchrun": torchrun_worker, "torchft": torchft_worker, "lighthouse": lighthouse}
 
 
+def report(size: str, repeats: int) -> None:
+    """Measure one size and print it."""
+    os.environ["SIZE"] = size
+    found: dict[str, list[dict[str, float]]] = {}
+    for name, seconds in rounds(repeats):
+        found.setdefault(name, []).append(seconds)
+
+    def middle(name: str, what: str) -> float:
+        return statistics.median(one[what] for one in found[name])
+
+    print(f"{size} M parameters, {RANKS} CPU ranks on {os.cpu_count()} cores, one killed; median of {repeats}")
+    for name, all_seconds in found.items():
+        news = [one["new step"] for one in all_seconds]
+        times = ", ".join(f"{what} {middle(name, what):6.2f}" for what in ("first step", "regained", "new step"))
+        ratio = middle(name, "regained") / middle("torchrun", "regained")
+        print(f"  {name:12s} {times} ({min(news):.2f} to {max(news):.2f}) s, regained {ratio:5.2f} x torchrun")
+    if "weft restart" in found:
+        share = middle("weft", "cpu") / middle("weft restart", "cpu") - 1
+        print(f"  in-step recovery adds {share:+.1%} to {middle('weft restart', 'cpu'):.3f} CPU s of a step")
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description="Time from SIGKILL of a rank to the next step.")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--sizes", nargs="+", choices=tuple(SIZES), default=list(SIZES))
     parser.add_argument("--worker", choices=tuple(WORKERS))
     options = parser.parse_args()
     if options.worker:
         WORKERS[options.worker]()
         return
-    found: dict[str, list[dict[str, float]]] = {}
-    for name, seconds in rounds(options.repeats):
-        found.setdefault(name, []).append(seconds)
-    base = statistics.median(one["first new step"] for one in found["torchrun"])
-    print(f"{RANKS} CPU ranks, one killed; median of {options.repeats}, seconds from SIGKILL; {os.cpu_count()} cores")
-    for name, all_seconds in found.items():
-        first = statistics.median(one["first new step"] for one in all_seconds)
-        back = statistics.median(one["all ranks back"] for one in all_seconds)
-        spread = f"{min(one['first new step'] for one in all_seconds):.2f} to "
-        spread += f"{max(one['first new step'] for one in all_seconds):.2f}"
-        times = f"first new step {first:6.2f} ({spread}), all ranks back {back:6.2f}"
-        print(f"{name:9s} {times}, {first / base:5.2f} x torchrun")
+    for size in options.sizes:
+        report(size, options.repeats)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from weft.training.launch.ranks import Ranks, Reporter
+from weft.training.launch.rank_place import Reporter
+from weft.training.launch.ranks import Ranks
 from weft.training.run_dir import RunRecord
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_loop.py"

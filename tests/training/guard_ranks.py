@@ -7,7 +7,7 @@ import torch
 from weft.core.seeds import Seed
 from weft.specs import JobSpec
 from weft.training.checked_collectives import watch_of
-from weft.training.launch.ranks import Reporter
+from weft.training.launch.rank_place import Reporter
 from weft.training.model.optimizer import adamw
 from weft.training.parallel.apply import ParallelDecoder, parallelize
 from weft.training.sdc.bit_flips import flip_bit

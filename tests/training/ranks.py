@@ -13,7 +13,8 @@ from torch.nn import functional
 
 from weft.core.errors import UsageError
 from weft.specs import JobSpec
-from weft.training.launch.ranks import Ranks, Reporter
+from weft.training.launch.rank_place import Reporter
+from weft.training.launch.ranks import Ranks
 from weft.training.parallel.tensor_parallel import cut_loss, own_words
 from weft.training.session import Session
 from weft.training.step import Step

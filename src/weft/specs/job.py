@@ -306,6 +306,9 @@ class RecoverySpec(Spec):
     """Snapshots of which one also goes to the local disks; 0 for none."""
     domains: Annotated[int, Field(ge=1, le=100_000)] = 2
     """Failure domains into which the ranks on one machine are divided, as if they were nodes."""
+    in_step: bool | None = None
+    """Whether the others keep their processes and their state when one rank is lost, where replicas allow it. Unsaid,
+    they do in `weft train`'s loop. Say true for a loop of one's own that keeps nothing which a late rank would lack."""
     restarts: Annotated[int, Field(ge=0, le=1_000_000)] = 100
     """Most restarts of one run; then it ends with an error that says so."""
     patience: Duration = Picoseconds(3600 * PICOSECONDS_PER_SECOND)

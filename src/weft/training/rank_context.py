@@ -11,7 +11,7 @@ from weft.core.clock import SystemClock
 from weft.core.seeds import Seed
 from weft.specs import JobSpec
 from weft.training.data import BatchStream, open_corpus
-from weft.training.launch.process_group import shared
+from weft.training.launch.process_group import connecting, shared
 from weft.training.metrics.exposed import record_waits_in
 from weft.training.metrics.ledger import Ledger, TimeClass
 from weft.training.parallel import mesh as meshes
@@ -52,7 +52,14 @@ class RankContext:
         # Left when the session begins its first step.
         ledger.enter(TimeClass.START_UP)
         record_waits_in(ledger)
-        rank, ranks = dist.get_rank(), dist.get_world_size()
+        place = life.place
+        if place is not None and not place.joined:
+            if torch.cuda.is_available():
+                # Which device is this rank's depends on its place.
+                place.find()
+            rank, ranks = 0, place.setting.ranks
+        else:
+            rank, ranks = dist.get_rank(), dist.get_world_size()
         plan = life.plan or (automatic(job, ranks) if job.plan == "auto" else job.plan)
         meshes.check(job, plan, ranks)
         device = _device(exact=plan.exact)
@@ -62,8 +69,17 @@ class RankContext:
         corpus = open_corpus(job.data, cache)
         corpus.check_vocabulary(job.model.vocabulary)
         stream = BatchStream(corpus, job.batch, Seed(job.seed), held_out=job.data.held_out)
-        mesh = meshes.Mesh.build(plan, rank, device.type)
+        mesh = meshes.Mesh(meshes.Layout(plan), rank, dict.fromkeys(meshes.GROUPS))
+        if place is None or place.joined:
+            with connecting():
+                mesh.regroup(rank, device.type)
         return cls(job, rank, ranks, device, mesh, stream, ledger, life, guard_of(job, mesh))
+
+    def move(self, rank: int) -> None:
+        """Stand at another place, or at the same one among others; all ranks call it together."""
+        self.rank = rank
+        with connecting():
+            self.mesh.regroup(rank, self.device.type)
 
 
 def _device(*, exact: bool) -> torch.device:

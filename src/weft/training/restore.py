@@ -1,8 +1,10 @@
 """Checkpoints of a session: saved in the background, and restored from the best state that there is, exactly or not."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+
+from torch import Tensor
 
 from weft.core.errors import FailedError
 from weft.core.units import PICOSECONDS_PER_SECOND
@@ -91,13 +93,25 @@ class SessionCheckpoints:
             self._report(f"skipped a checkpoint: {skipped}")
         return loaded.step
 
-    def save(self, done: int, trained: TrainedModel) -> None:
-        """Copy the state after `done` steps and write it in the background; waits for the save before this one."""
+    def settle(self) -> None:
+        """Return when no save is in flight; one that lost its peers has failed."""
+        self._store.drain()
+
+    def regroup(self) -> None:
+        """Go on with the ranks that are there now; all of them call it together."""
+        self._store.regroup()
+
+    def steps(self) -> list[int]:
+        """Return the steps of whole checkpoints."""
+        return self._store.steps()
+
+    def save(self, done: int, state: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Copy `state`, that after `done` steps, and write it in the background; waits for the save before this one."""
         job = self._context.job
         self._store.drain()
         self.report_failure()
         extra = {"job": job.name, "seed": job.seed}
-        self._saving = self._store.save(done, trained.state(), extra)
+        self._saving = self._store.save(done, state, extra)
         self.saved_at = done
 
     def report_failure(self) -> None:
@@ -131,7 +145,7 @@ class SessionCheckpoints:
             if failed:
                 time.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
-            self.save(done, trained)
+            self.save(done, trained.state())
             self._store.drain()
 
     def _is_stored(self, done: int, digest: str) -> bool:

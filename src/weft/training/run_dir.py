@@ -32,6 +32,8 @@ METRICS, EVALUATIONS, SESSIONS = "metrics.jsonl", "eval.jsonl", "sessions.jsonl"
 INCIDENTS = "incidents.jsonl"
 CHECKPOINTS = "checkpoints"
 _LOCK = ".lock"
+_TAIL_BYTES = 1 << 20
+"""More than the longest line."""
 _NUMBERED = re.compile(r"(?P<job>.+)-(?P<number>\d+)")
 _MOST_RUNS = 1_000_000
 # What may change between a run and its resumption: how long, how wide, how often things are kept, and people's words.
@@ -293,6 +295,17 @@ class RunRecord:
             return None
         except (OSError, ValueError) as error:
             raise FailedError(f"{path} cannot be read: {error}") from None
+
+
+def last_step(path: Path) -> int:
+    """Return the step of the last whole line of `path`, 0 where there is none; only the file's end is read."""
+    try:
+        with path.open("rb") as stream:
+            stream.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+            whole = stream.read().rpartition(b"\n")[0]
+        return int(json.loads(whole.rpartition(b"\n")[2])["step"])
+    except (OSError, ValueError, KeyError):
+        return 0
 
 
 def records(root: Path) -> list[RunRecord]:

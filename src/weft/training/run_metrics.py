@@ -22,7 +22,7 @@ from weft.training.metrics.peak import measure_peak
 from weft.training.metrics.sinks import Sinks
 from weft.training.metrics.step_line import StepLine
 from weft.training.rank_context import RankContext
-from weft.training.step import Step
+from weft.training.recovery.standing import FinishedStep
 
 _PEAK_ROUND_NS = 20_000_000
 _PEAK_SIZE = 512
@@ -41,8 +41,8 @@ class RunMetrics:
         self._sinks: Sinks | None = None
         self.peak = self._measure_peak()
         """Arithmetic that this rank could do at most."""
-        self._energy = EnergyMeter() if context.rank == 0 else None
-        self._lap = EnergyMeter() if context.rank == 0 else None
+        self._energy = EnergyMeter() if self._dir is not None else None
+        self._lap = EnergyMeter() if self._dir is not None else None
         self.flops_per_token = 0.0
         """Operations for one token, for MFU; known as soon as a model is attached."""
 
@@ -53,11 +53,17 @@ class RunMetrics:
         there = None if newest is None else newest.folder
         if life.folder is not None:
             there = Path(life.folder)
-        corpus = self._context.stream.corpus.manifest.digest
+        if there is not None and life.place is not None and not life.place.joined:
+            # Whose folder it is to write into is known when this rank takes its place.
+            return there
         take = run_dir.RunDir.start if there is None else run_dir.RunDir.resume
-        self._dir = take(root if there is None else there, job, corpus)
+        self._dir = take(root if there is None else there, job, self._corpus)
         life.opened(str(self._dir.folder))
         return self._dir.folder
+
+    @property
+    def _corpus(self) -> str:
+        return self._context.stream.corpus.manifest.digest
 
     def _measure_peak(self) -> FlopsPerSecond:
         device, ranks = self._context.device, self._context.ranks
@@ -96,9 +102,19 @@ class RunMetrics:
         """Return the energy since the last call, in which the average rank spent `seconds`; nothing but on rank 0."""
         return None if self._lap is None else self._spent(self._lap.lap(), seconds).joules
 
-    def step(self, step: Step, weights_digest: str | None) -> None:
+    def take_over(self) -> None:
+        """Write from now on, where this rank has become the one that does."""
+        if self._context.rank == 0 and self._dir is None:
+            self._dir = run_dir.RunDir.resume(self.folder, self._context.job, self._corpus)
+            self._energy, self._lap = EnergyMeter(), EnergyMeter()
+
+    def written(self) -> tuple[int, int]:
+        """Return the newest steps that have a line and an evaluation."""
+        return run_dir.last_step(self.folder / run_dir.METRICS), run_dir.last_step(self.folder / run_dir.EVALUATIONS)
+
+    def step(self, step: FinishedStep, weights_digest: str | None) -> None:
         """Write the step's line: seconds of the average rank, whose sum is the step's wall time."""
-        context, done = self._context, step.number + 1
+        context, done = self._context, step.done
         seconds = self._mean_seconds(context.ledger.mark().seconds())
         if done <= context.life.redo_until:
             seconds = {TimeClass.REDO.value: sum(seconds.values())}

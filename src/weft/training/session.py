@@ -29,6 +29,7 @@ from weft.specs import JobSpec, load_job
 from weft.training import run_dir
 from weft.training.checkpoint.state import HasState
 from weft.training.checkpoint.tensor_digests import joint_digest
+from weft.training.in_step import InStep
 from weft.training.launch.process_group import join
 from weft.training.metrics.evaluation import Evaluations
 from weft.training.metrics.exposed import record_waits_in
@@ -40,6 +41,8 @@ from weft.training.parallel.parallel_model import ParallelModel
 from weft.training.parallel.reducer import Reducer
 from weft.training.parallel.sharding import ShardReducer
 from weft.training.rank_context import RankContext
+from weft.training.recovery import supervisor_link
+from weft.training.recovery.standing import FinishedStep, Owed
 from weft.training.restore import SessionCheckpoints
 from weft.training.run_metrics import OnLine, RunMetrics
 from weft.training.sdc.guard import Guard
@@ -62,7 +65,9 @@ def start(
     rank draws the same weights. All ranks call this together.
     """
     spec = load_job(job) if isinstance(job, str) else job
-    made = join(spec.backend)
+    place = supervisor_link.current().place
+    # A spare joins when it knows its place; until then it does what needs no other rank.
+    made = join(spec.backend) if place is None or place.joined else False
     try:
         context = RankContext.join(spec, Path(folder))
         seed_all(spec.seed)
@@ -82,7 +87,7 @@ class Session:
     ) -> None:
         """Take part; call `start` instead."""
         self.context, self.metrics = context, metrics
-        self.job, self.rank, self.ranks = context.job, context.rank, context.ranks
+        self.job, self.ranks = context.job, context.ranks
         self.mesh, self.device, self.stream = context.mesh, context.device, context.stream
         self.ledger, self.life = context.ledger, context.life
         self.folder, self.peak = metrics.folder, metrics.peak
@@ -92,7 +97,7 @@ class Session:
         """Steps that the training has behind it."""
         self.stragglers = Watcher()
         """Who holds the others up, replica by replica."""
-        self._checkpoints = SessionCheckpoints(
+        self.checkpoints = SessionCheckpoints(
             context, self.folder / run_dir.CHECKPOINTS, metrics.problem, metrics.stored
         )
         self._trained: TrainedModel | None = None
@@ -100,6 +105,15 @@ class Session:
         self._replica_seconds: list[list[float]] = []
         self._stepped = False
         self._owns_group, self._start_over = owns_group, start_over
+        self._in_step = InStep(self)
+        self.attached = False
+        """Whether the state of the training is there."""
+
+    @property
+    def rank(self) -> int:
+        """Return this rank's number; a spare waits until it knows."""
+        place = self.context.life.place
+        return self.context.rank if place is None else place.find().rank
 
     @property
     def guard(self) -> Guard | None:
@@ -140,8 +154,15 @@ class Session:
         self.metrics.flops_per_token = (
             flops_per_token or trained.model.flops_per_token() or float(_DENSE_FLOPS * trained.elements)
         )
-        self.life.watch(trained.model.stages, trained.named())
-        self.done = self._checkpoints.restore(trained, self.metrics.cut_after, start_over=self._start_over)
+        if self._in_step.late:
+            self.done = self._in_step.take_over()
+            self.life.watch(trained.model.stages, trained.named())
+        else:
+            self.life.watch(trained.model.stages, trained.named())
+            self.life.survives(trained.obstacle)
+            self.done = self.checkpoints.restore(trained, self.metrics.cut_after, start_over=self._start_over)
+            self._in_step.keep()
+        self.attached = True
         self.metrics.begin_session(self.done)
 
     def named(self) -> list[tuple[str, nn.Parameter]]:
@@ -155,15 +176,19 @@ class Session:
     def step(self, number: int) -> Step:
         """Begin step `number`, counted from 0."""
         # Asked when the step is reduced: a signal during the step counts for this one.
-        return Step(
-            self.context, self.trained, number, self._split, self.learning_rate(number), lambda: self.asked_to_stop
-        )
+        step = Step(
+            self.context, self.trained, number, self._split, self.learning_rate(number), lambda: self.asked_to_stop,
+        )  # fmt: skip
+        step.survive = self._in_step.through
+        return step
 
     def steps(self) -> Iterator[Step]:
         """Yield the steps that are left; ends early, after a checkpoint, when a signal asks for it."""
         with self._listening():
             self.ledger.mark()
-            while self.done < self.job.steps:
+            # A rank that has taken another's place may come in at the end of a step.
+            self._in_step.through()
+            while self.done < self.job.steps and not self._in_step.stopped:
                 self.life.begin(self.done)
                 with self.ledger.spending(TimeClass.COMPUTE):
                     step = self.step(self.done)
@@ -199,29 +224,52 @@ class Session:
         if not step.reduced:
             raise UsageError(f"step {step.number} was not reduced; call step.reduce() before the optimizer's step")
         trained = self.trained
-        trained.buffers.end(step.split)
+        self._in_step.end_buffers(step)
         self.life.updated(trained.state)
         self.done, self._stepped = step.number + 1, True
-        last = self.done == self.job.steps or step.stop
-        every = self.job.checkpoint.every
-        keep = last or (every > 0 and self.done % every == 0)
-        evaluate = self.evaluations.due(self.done)
+        whole = self.whole_end(step.finished())
         if self.guard is not None:
             with self.ledger.spending(TimeClass.VERIFY):
                 self.guard.after_update(step.number, [end for run in step.split.runs for end in (run.start, run.stop)])
-                if keep or evaluate:
+                if whole.save or whole.evaluation:
                     # What is kept or judged must be known to be good first.
                     self.guard.settle()
         self._balance(step)
-        if evaluate:
+        self._in_step.committed(step.finished())
+        self._in_step.through()
+
+    def whole_end(self, step: FinishedStep) -> Owed:
+        """Return all that belongs to the end of `step`."""
+        every = self.job.checkpoint.every
+        keep = self._is_last(step) or (every > 0 and step.done % every == 0)
+        return Owed(evaluation=self.evaluations.due(step.done), save=keep)
+
+    def _is_last(self, step: FinishedStep) -> bool:
+        return step.done == self.job.steps or step.stop
+
+    def end(self, step: FinishedStep, owed: Owed) -> None:
+        """Do what is `owed` of the end of `step`; all ranks call it together."""
+        if owed.evaluation:
+            # What it draws is a function of the step, whoever evaluates and after what.
+            seed_all(self.stream.torch_seed(step.number, self._split.count + 2))
             self._evaluate()
         # The line comes first: whatever is restored after a failure, the lines of its steps are there.
-        self.metrics.step(step, trained.digest() if last else None)
-        self._checkpoints.report_failure()
-        if keep:
+        if owed.line:
+            self.metrics.step(step, self.trained.digest() if self._is_last(step) else None)
+        self.checkpoints.report_failure()
+        if owed.save:
             self._save()
-        with self.ledger.spending(TimeClass.CHECKPOINT):
-            self.life.finished(self.done, trained.state, must=keep)
+        if owed.snapshot:
+            with self.ledger.spending(TimeClass.CHECKPOINT):
+                self.life.finished(self.done, self._in_step.state, must=self.whole_end(step).save)
+
+    def carried(self) -> Any:
+        """Return what a rank that joins late must know of this one to divide micro-batches as it does."""
+        return self._split, [list(seconds) for seconds in self._replica_seconds]
+
+    def carry(self, given: Any) -> None:
+        """Go by what another rank has `carried`."""
+        self._split, self._replica_seconds = given
 
     def _balance(self, step: Step) -> None:
         """Move micro-batches away from slow replicas, by the medians of the last few steps."""
@@ -247,22 +295,23 @@ class Session:
     def _save(self) -> None:
         with self.ledger.spending(TimeClass.CHECKPOINT):
             self.metrics.sync()
-            self._checkpoints.save(self.done, self.trained)
+            self.checkpoints.save(self.done, self._in_step.state())
 
     def close(self, *, save: bool = True) -> dict[str, Any]:
         """End the run: save what is not saved yet, write the result, leave the group; returns the result.
 
         A run that has done all its steps is finished when its weights are stored and were read back.
         """
+        self.life.survives("the ranks were ending")
         if self.guard is not None:
             self.guard.close()
         whole = save and self.done >= self.job.steps and self._trained is not None
         with self.ledger.spending(TimeClass.CHECKPOINT):
             if whole:
-                self._checkpoints.store_final(self.done, self.trained)
-            elif save and self._checkpoints.saved_at != self.done and self._stepped:
+                self.checkpoints.store_final(self.done, self.trained)
+            elif save and self.checkpoints.saved_at != self.done and self._stepped:
                 self._save()
-            failed = self._checkpoints.close()
+            failed = self.checkpoints.close()
             self.life.close()
         digest = joint_digest({}) if self._trained is None else self._trained.digest()
         result = self.metrics.close(self.done, digest, finished=whole)

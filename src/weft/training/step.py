@@ -24,6 +24,7 @@ from weft.training.parallel import exact_sum
 from weft.training.parallel.microbatches import MicroBatchSplit
 from weft.training.parallel.reducer import Share
 from weft.training.rank_context import RankContext
+from weft.training.recovery.standing import FinishedStep
 from weft.training.trained_model import TrainedModel
 
 _HALF_WORD = 31
@@ -37,6 +38,15 @@ def seed_all(seed: int) -> None:
     np.random.seed(seed % _NUMPY_SEEDS)  # noqa: NPY002 - the generator that other people's loops draw from
 
 
+Survive = Callable[[Callable[[], None], "Step"], None]
+"""Makes exchanges of a step, again where another rank was lost meanwhile."""
+
+
+def _once(exchange: Callable[[], None], step: "Step") -> None:
+    del step
+    exchange()
+
+
 class Step:
     """A global step on this rank."""
 
@@ -46,6 +56,8 @@ class Step:
     ) -> None:  # fmt: skip
         """Begin step `number`, counted from 0, with its micro-batches divided as `split` says."""
         self._context, self._trained, self._asked_to_stop = context, trained, asked_to_stop
+        self.survive: Survive = _once
+        """How the step's last exchanges are made."""
         self.number = number
         self.split = split
         self.indices = split.indices(context.mesh.place)
@@ -149,17 +161,7 @@ class Step:
             )
         run.life.computed()
         computed_s = time.monotonic() - self._begun_s - self._waited_s
-        with run.ledger.spending(TimeClass.EXPOSED_COMMUNICATION):
-            trained.reducer.wait()
-            trained.model.join_ends()
-        owned = trained.reducer.owned()
-        top = exact_sum.largest(owned).cpu()
-        with run.ledger.spending(TimeClass.EXPOSED_COMMUNICATION):
-            dist.all_reduce(top, op=dist.ReduceOp.MAX)
-        bits = exact_sum.grid_bits(trained.elements)
-        count = int(exact_sum.grid_squares(owned, float(top), bits))
-        count = self._exchange(count, computed_s)
-        self.gradient_norm = exact_sum.norm_from_grid(count, float(top), bits)
+        self.survive(lambda: self._sum(computed_s), self)
         self._clip()
         if run.guard is not None:
             with run.ledger.spending(TimeClass.VERIFY):
@@ -168,6 +170,37 @@ class Step:
         # What an optimizer draws is the same on every rank, whatever the micro-batches have drawn.
         seed_all(run.stream.torch_seed(self.number, self.split.count + 1))
         run.life.reduced(trained.gradients)
+
+    def _sum(self, computed_s: float) -> None:
+        """Make every exchange of the step; it can be made again from the beginning when one was cut off."""
+        run, trained = self._context, self._trained
+        with run.ledger.spending(TimeClass.EXPOSED_COMMUNICATION):
+            trained.reducer.wait()
+            trained.model.join_ends()
+        if run.life.place is not None and trained.buffers.obstacle is None:
+            # Before the last sum: whoever has that knows that every rank has these too.
+            trained.buffers.end(self.split)
+        owned = trained.reducer.owned()
+        top = exact_sum.largest(owned).cpu()
+        with run.ledger.spending(TimeClass.EXPOSED_COMMUNICATION):
+            dist.all_reduce(top, op=dist.ReduceOp.MAX)
+        bits = exact_sum.grid_bits(trained.elements)
+        count = int(exact_sum.grid_squares(owned, float(top), bits))
+        count = self._exchange(count, computed_s)
+        self.gradient_norm = exact_sum.norm_from_grid(count, float(top), bits)
+
+    def adopt(self, known: FinishedStep) -> None:
+        """Take from others what the last exchange of this step gave them, whose gradients this rank has too."""
+        assert known.number == self.number, "one step is adopted for itself"
+        self._trained.reducer.wait()
+        self.loss, self.gradient_norm, self.stop = known.loss, known.gradient_norm, known.stop
+        self.replica_seconds = list(known.replica_seconds)
+
+    def finished(self) -> FinishedStep:
+        """Return what is known of this step after `reduce`."""
+        return FinishedStep(
+            self.number, self.loss, self.gradient_norm, self.learning_rate, self.stop, tuple(self.replica_seconds)
+        )
 
     def _exchange(self, count: int, computed_s: float) -> int:
         """Share losses, the norm's count, the wish to stop and times; returns the count of all ranks."""

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from weft.specs import JobSpec
-from weft.training.launch.ranks import Reporter
+from weft.training.launch.rank_place import Reporter
 from weft.training.model.optimizer import adamw
 from weft.training.parallel.apply import parallelize
 from weft.training.parallel.exact_sum import tree_sum

@@ -21,8 +21,8 @@ from weft.training.checkpoint.state import (
 from weft.training.parallel.buffers import Buffers
 from weft.training.parallel.own_model import OwnModel
 from weft.training.parallel.parallel_model import ParallelModel
-from weft.training.parallel.reducer import local, measure_bucket
-from weft.training.parallel.sharding import sharded_modules
+from weft.training.parallel.reducer import Reducer, local, measure_bucket
+from weft.training.parallel.sharding import ShardReducer, sharded_modules
 from weft.training.rank_context import RankContext
 from weft.training.sdc import hooks
 
@@ -66,14 +66,17 @@ class TrainedModel:
             watched = hooks.GuardedModel(self.model, self.optimizers, loss)
             hooks.attach(context.guard, watched, context.stream, context.device)
         total = sum(local(one.data).numel() * local(one.data).element_size() for one in self.parameters)
-        bucket = measure_bucket(families[0], context.device, total) if mesh.plan.shard == 1 else 0
-        self.reducer = self.model.reducer(bucket, overlap=overlap)
+        self.bucket_bytes = measure_bucket(families[0], context.device, total) if mesh.plan.shard == 1 else 0
+        """Size of a bucket of gradients, the same on every rank."""
+        self._overlap, self._outlives = overlap, context.life.place is not None
+        self.reducer = self._make_reducer()
         if context.guard is not None:
             hooks.watch_sums(context.guard, self.reducer)
         counted = sum(one.numel() for family in families if family.counted for one in family.parameters)
         stands = mesh.place.dp == 0 and mesh.place.cp == 0 and mesh.place.tp == 0
         elements = torch.tensor(counted if stands else 0, dtype=torch.int64)
-        dist.all_reduce(elements)
+        if dist.is_initialized():
+            dist.all_reduce(elements)
         self.elements = int(elements)
         """Parameters of the whole model."""
 
@@ -108,6 +111,18 @@ class TrainedModel:
             for module in sharded_modules(stage):
                 module.reshard()
 
+    def _make_reducer(self) -> Reducer | ShardReducer:
+        reducer = self.model.reducer(self.bucket_bytes, overlap=self._overlap)
+        if self._outlives and isinstance(reducer, Reducer):
+            reducer.keep_parts()
+        return reducer
+
+    def join_with(self, bucket_bytes: int) -> None:
+        """Exchange gradients in buckets of `bucket_bytes`, as ranks do that were there before."""
+        self.reducer.close()
+        self.bucket_bytes = bucket_bytes
+        self.reducer = self._make_reducer()
+
     def named(self) -> list[tuple[str, nn.Parameter]]:
         """Return this rank's parameters under their names in the whole model."""
         return self._named
@@ -119,6 +134,16 @@ class TrainedModel:
     def state(self) -> dict[str, dict[str, Tensor]]:
         """Return parameters, buffers and all that optimizers keep, sharing memory with the training."""
         return self._state.tensors()
+
+    def besides(self) -> dict[str, dict[str, Tensor]]:
+        """Return the part of the state that is neither weights nor what optimizers keep about them."""
+        return self._state.besides()
+
+    @property
+    def obstacle(self) -> str | None:
+        """Return why a lost rank's state could not come from another rank inside a step, if so."""
+        own = [one for one in self.optimizers if not by_parameter(one)]
+        return f"{type(own[0]).__name__} keeps its state in its own way" if own else self.buffers.obstacle
 
     def target(self, stored: Mapping[str, StoredTensor]) -> RestoreTarget:
         """Return the state made to measure for what is `stored`; all ranks call it together.
@@ -138,6 +163,14 @@ class TrainedModel:
             problems = [f"{left[0]} is in it, and nothing of this training takes it"]
         if problems or target is None:
             raise FailedError(problems[0])
+        return target
+
+    def fillable(self, stored: Mapping[str, StoredTensor]) -> RestoreTarget:
+        """Return `target` where this rank alone is to be filled, whole; raises where it does not fit."""
+        target = self._state.target(stored)
+        left = sorted(set(stored) - target.names())
+        if left:
+            raise FailedError(f"{left[0]} is part of the others' state, and nothing of this rank takes it")
         return target
 
     def digest(self) -> str:

@@ -5,8 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.cluster.recovery import events as words
+from weft.cluster.recovery.blame import GRACE_PS, blame
 from weft.cluster.recovery.events import Cause, HangEvidence, RankSlot, RecoveryPolicy
-from weft.cluster.recovery.machine import ACTIVE, GRACE_PS, OPEN, RecoveryMachine, RecoveryState, blame
+from weft.cluster.recovery.machine import RecoveryMachine
+from weft.cluster.recovery.recovery_state import ACTIVE, OPEN, RecoveryState
 from weft.core.units import PICOSECONDS_PER_SECOND, Picoseconds
 
 SECOND = Picoseconds(PICOSECONDS_PER_SECOND)
@@ -26,6 +28,8 @@ EVENTS: dict[type[words.RecoveryEvent], words.RecoveryEvent] = {
     words.Disagreed: words.Disagreed(0, 1, "model.weight"),
     words.Examined: words.Examined(0, (HangEvidence(0, False, Picoseconds(0), (1, 1)),)),
     words.Fenced: words.Fenced(0),
+    words.Released: words.Released(0),
+    words.Obstacle: words.Obstacle("the guard"),
     words.Lost: words.Lost(frozenset({3}), "node 1 is gone"),
     words.Returned: words.Returned(frozenset({3})),
     words.Asked: words.Asked(),
@@ -41,12 +45,14 @@ NEXT: dict[type[words.RecoveryEvent], dict[RecoveryState, set[RecoveryState]]] =
     words.Stepped: {state: {state} for state in ACTIVE},
     words.Phase: {S.RUNNING: {S.RUNNING}},
     words.Committed: {S.RUNNING: {S.RUNNING, S.FENCING}},
-    words.Done: {state: {state} for state in ACTIVE},
+    words.Done: {**{state: {state} for state in ACTIVE}, S.REPLACING: {S.FENCING}},
     words.Died: {state: {S.FENCING} for state in ACTIVE},
-    words.Raised: {state: {S.SUSPECT} for state in ACTIVE},
+    words.Raised: {**{state: {S.SUSPECT} for state in ACTIVE}, S.REPLACING: {S.FENCING}},
     words.Disagreed: {S.RUNNING: {S.FENCING}, S.SUSPECT: {S.FENCING}},
     words.Examined: {S.SUSPECT: {S.SUSPECT, S.FENCING}},
     words.Fenced: {S.FENCING: {S.REFORMING, S.WAITING}},
+    words.Released: {S.REPLACING: {S.REFORMING}},
+    words.Obstacle: {state: {state} for state in OPEN},
     words.Lost: {**{state: {S.FENCING} for state in ACTIVE}, S.FENCING: {S.FENCING}, S.WAITING: {S.WAITING}},
     words.Returned: {**{state: {state} for state in OPEN}, S.WAITING: {S.WAITING, S.REFORMING}},
     words.Asked: {**{state: {state} for state in ACTIVE}, S.FENCING: {S.FAILED}, S.WAITING: {S.FAILED}},
@@ -56,6 +62,12 @@ NEXT: dict[type[words.RecoveryEvent], dict[RecoveryState, set[RecoveryState]]] =
 
 def in_state(state: RecoveryState, **policy: Any) -> RecoveryMachine:
     """Return a run that has come to `state` through events alone."""
+    if state is RecoveryState.REPLACING:
+        return replacing(**policy)
+    return _in_other_state(state, **policy)
+
+
+def _in_other_state(state: RecoveryState, **policy: Any) -> RecoveryMachine:
     options: dict[str, Any] = {"kind": "shrink", "wanted": 4, "widths": (1, 2, 3), **policy}
     run = RecoveryMachine(RecoveryPolicy(**options), SLOTS)
     run.start(Picoseconds(0))
@@ -79,6 +91,16 @@ def in_state(state: RecoveryState, **policy: Any) -> RecoveryMachine:
     if state is RecoveryState.FAILED:
         run.handle(words.Asked(), SECOND)
     assert run.state is state
+    return run
+
+
+def replacing(**policy: Any) -> RecoveryMachine:
+    """Return a run that puts another rank in the place of rank 2."""
+    run = RecoveryMachine(RecoveryPolicy("shrink", 4, widths=(1, 2, 3), restart_all=None, **policy), SLOTS)
+    run.start(Picoseconds(0))
+    _bring_up(run)
+    run.handle(words.Died(0, 2, "killed", "signal SIGKILL"), SECOND)
+    assert run.state is RecoveryState.REPLACING
     return run
 
 
@@ -325,6 +347,113 @@ def test_ranks_that_finish_before_the_last_one_are_not_failures():
     for rank in (1, 2):
         run.handle(words.Done(0, rank), SECOND)
     assert run.handle(words.Done(0, 3), SECOND) == (words.Conclude(None),)
+
+
+def test_a_lost_rank_is_replaced_and_everybody_else_keeps_place_and_process():
+    run = RecoveryMachine(RecoveryPolicy("spare", 4, restart_all=None), (*SLOTS, RankSlot(4, 2)))
+    run.start(Picoseconds(0))
+    _bring_up(run)
+    (order,) = run.handle(words.Died(0, 1, "killed", "signal SIGKILL"), SECOND)
+    assert isinstance(order, words.LetGo)
+    # Those who hear of it from a closed connection stand by; the dead one is heard of again.
+    assert run.handle(words.Raised(0, 3, "Connection closed by peer", victim=True, stands_by=True), SECOND) == ()
+    assert run.handle(words.Died(0, 1, "killed", "signal SIGKILL"), SECOND) == ()
+    (start,) = run.handle(words.Released(0), SECOND)
+    assert isinstance(start, words.StartGeneration)
+    assert [slot.number for slot in start.slots] == [0, 4, 2, 3]
+    assert start.kept == {0, 2, 3}
+    assert (run.generation, run.restarts) == (1, 1)
+
+
+def _bring_up(run: RecoveryMachine) -> None:
+    for rank in range(4):
+        run.handle(words.Joined(run.generation, rank), SECOND)
+    run.handle(words.Obstacle(None), SECOND)
+    for rank in range(4):
+        run.handle(words.StateRestored(run.generation, rank, 0), SECOND)
+    run.handle(words.Verified(run.generation), SECOND)
+
+
+SECONDS_LOSS: list[tuple[words.RecoveryEvent, str]] = [
+    (words.Died(0, 0, "killed", "signal SIGKILL"), "rank 0 was lost too"),
+    (words.Raised(0, 0, "ValueError"), "rank 0 was lost too"),
+    (words.Raised(0, 0, "Connection closed by peer", victim=True), "rank 0 was lost too"),
+    (words.Lost(frozenset({0}), "gone"), "rank 0 was lost too"),
+    (words.Done(0, 3), "rank 3 had done its work already"),
+]
+
+
+@pytest.mark.parametrize(("event", "because"), SECONDS_LOSS)
+def test_a_second_loss_while_one_is_replaced_restarts_all_and_says_why(event: words.RecoveryEvent, because: str):
+    run = in_state(RecoveryState.REPLACING)
+    cause = run.cause
+    (kill,) = run.handle(event, SECOND)
+    assert isinstance(kill, words.Kill)
+    assert kill.cause == cause
+    (start,) = run.handle(words.Fenced(0), SECOND)
+    assert isinstance(start, words.StartGeneration)
+    assert (start.kept, start.because) == (frozenset(), because)
+
+
+def test_survivors_that_do_not_let_go_are_not_waited_for_for_ever():
+    run = in_state(RecoveryState.REPLACING)
+    deadline = run.deadline_ps()
+    assert deadline is not None
+    assert run.handle(words.Tick(), Picoseconds(deadline - 1)) == ()
+    (kill,) = run.handle(words.Tick(), deadline)
+    assert isinstance(kill, words.Kill)
+    (start,) = run.handle(words.Fenced(0), deadline)
+    assert isinstance(start, words.StartGeneration)
+    assert "did not let go" in (start.because or "")
+
+
+WHOLE: list[tuple[words.RecoveryEvent, list[words.RecoveryEvent], str]] = [
+    (words.Died(0, 1, "killed", "k"), [words.Obstacle("the ranks were ending")], "the ranks were ending"),
+    (words.Died(0, 1, "killed", "k"), [words.Done(0, 0)], "other ranks had done their work already"),
+    (words.Lost(frozenset({0, 1}), "node 0"), [], "more than one rank is lost"),
+    (words.Lost(frozenset({0}), "slot 0"), [], "the number of ranks changes"),
+    (words.Disagreed(0, 1, "norm"), [], "a rank that is diverged says nothing good about the others"),
+]
+
+
+@pytest.mark.parametrize(("loss", "before", "because"), WHOLE)
+def test_all_ranks_are_restarted_where_survivors_cannot_be_kept_and_the_start_says_why(
+    loss: words.RecoveryEvent, before: list[words.RecoveryEvent], because: str
+):
+    run = RecoveryMachine(RecoveryPolicy("shrink", 4, widths=(1, 2, 3), restart_all=None), SLOTS)
+    run.start(Picoseconds(0))
+    _bring_up(run)
+    for event in before:
+        run.handle(event, SECOND)
+    (kill,) = run.handle(loss, SECOND)
+    assert isinstance(kill, words.Kill)
+    (start,) = run.handle(words.Fenced(0), SECOND)
+    assert isinstance(start, words.StartGeneration)
+    assert (start.kept, start.because) == (frozenset(), because)
+
+
+def test_a_place_that_no_slot_is_left_for_is_not_given_away():
+    run = in_state(RecoveryState.REPLACING)
+    run.handle(words.Lost(frozenset({2}), "the dead rank's slot is lost too"), SECOND)
+    (kill,) = run.handle(words.Released(0), SECOND)
+    assert isinstance(kill, words.Kill)
+    (start,) = run.handle(words.Fenced(0), SECOND)
+    assert isinstance(start, words.StartGeneration)
+    assert (start.width, start.because) == (3, "the number of ranks changes")
+
+
+def test_ranks_that_were_never_heard_to_outlive_others_are_all_restarted():
+    run = RecoveryMachine(RecoveryPolicy("spare", 4, restart_all=None), SLOTS)
+    run.start(Picoseconds(0))
+    for rank in range(4):
+        run.handle(words.Joined(0, rank), SECOND)
+        run.handle(words.StateRestored(0, rank, 0), SECOND)
+    for rank in range(4):
+        run.handle(words.StateRestored(0, rank, 0), SECOND)
+    run.handle(words.Verified(0), SECOND)
+    assert run.state is RecoveryState.RUNNING
+    (kill,) = run.handle(words.Died(0, 1, "killed", "signal SIGKILL"), SECOND)
+    assert isinstance(kill, words.Kill)
 
 
 def _evidence(rank: int, silent_s: float = 0.0, place: tuple[int, int] = (5, 2)) -> HangEvidence:

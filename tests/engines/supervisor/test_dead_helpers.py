@@ -47,8 +47,8 @@ def test_dead_keepers_are_replaced_and_no_hardware_is_lost(
     made: list[Any] = []
 
     class Seen(fork_server_host.Domains):
-        def __init__(self, nodes: Sequence[int]) -> None:
-            super().__init__(nodes)
+        def __init__(self, nodes: Sequence[int], key: bytes | None) -> None:
+            super().__init__(nodes, key)
             made.append(self)
 
     monkeypatch.setattr(fork_server_host, "Domains", Seen)

@@ -2,7 +2,7 @@ import json
 from pathlib import Path
 
 from weft.cluster.recovery.events import Cause, RankSlot
-from weft.cluster.recovery.machine import RecoveryState
+from weft.cluster.recovery.recovery_state import RecoveryState
 from weft.core.clock import ManualClock
 from weft.core.units import PICOSECONDS_PER_SECOND, Picoseconds
 from weft.engines.supervisor.incidents import IncidentLog

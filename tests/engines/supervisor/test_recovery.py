@@ -22,7 +22,7 @@ SLOW = pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(5))
 def test_fifty_seeded_kills_of_any_rank_at_any_point_change_no_bit(field: Any, undisturbed: Undisturbed, chunk: int):
     faults = [{"kind": "kill", "step": 3 * n + 2, "after": f"{7 * n * (chunk + 1) % 60} ms"} for n in range(10)]
-    result = field.run(field.job(steps=32), *faults, seed=chunk)
+    result = field.run(field.job(steps=32, recovery={"in_step": False}), *faults, seed=chunk)
     kills = [line for line in result["incidents"] if line["kind"] == "killed"]
     assert len(kills) == 10, kills
     # A kill before the first snapshot was agreed, which a busy machine puts off, begins anew, from the seed.
@@ -69,7 +69,7 @@ def test_a_stopped_rank_is_found_by_the_learned_limit(field: Any, undisturbed: U
 
 def test_a_damaged_snapshot_is_replaced_by_the_copy_in_the_other_domain(field: Any, undisturbed: Undisturbed):
     result = field.run(
-        field.job(recovery={"snapshots": 4}),
+        field.job(recovery={"snapshots": 4, "in_step": False}),
         {"kind": "flip", "place": "snapshot", "node": 0, "step": 6},
         {"kind": "kill", "rank": 2, "step": 7},
     )
@@ -84,7 +84,7 @@ def test_a_damaged_snapshot_is_replaced_by_the_copy_in_the_other_domain(field: A
 @SLOW
 def test_when_both_copies_are_damaged_the_older_snapshot_serves(field: Any, undisturbed: Undisturbed):
     result = field.run(
-        field.job(steps=12, recovery={"snapshots": 4}),
+        field.job(steps=12, recovery={"snapshots": 4, "in_step": False}),
         {"kind": "flip", "place": "snapshot", "step": 10, "tensor": "model.norm"},
         {"kind": "kill", "rank": 2, "step": 11},
     )
@@ -99,7 +99,7 @@ def test_when_both_copies_are_damaged_the_older_snapshot_serves(field: Any, undi
 @pytest.mark.timeout(900)
 def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(field: Any, undisturbed: Undisturbed):
     result = field.run(
-        field.job(steps=12, recovery={"snapshots": 0}, checkpoint={"every": 4}),
+        field.job(steps=12, recovery={"snapshots": 0, "in_step": False}, checkpoint={"every": 4}),
         # A pause, in which the checkpoint of step 8 is certainly completed.
         {"kind": "slow", "rank": 1, "step": 10, "lasts": 1, "factor": 200},
         {"kind": "flip", "place": "checkpoint", "step": 11},
@@ -165,7 +165,7 @@ def test_a_lost_store_and_a_full_disk_do_not_end_a_run(field: Any, undisturbed: 
         {"kind": "kill", "rank": 3, "step": 10},
     )
     assert any(line["kind"] == "checkpoint" and "the disk is full" in line["seen"] for line in result["incidents"])
-    assert result["recoveries"][-1]["restored_from"] == "memory"
+    assert result["recoveries"][-1]["restored_from"] == "peers"
     assert result["weights_digest"] == undisturbed(12)
 
 

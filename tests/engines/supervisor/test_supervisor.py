@@ -18,7 +18,7 @@ Undisturbed = Callable[[int], str]
 def test_a_killed_rank_changes_no_bit_and_no_disk_is_read(field: Any, undisturbed: Undisturbed, rank: int, after: str):
     result = field.run(field.job(), {"kind": "kill", "rank": rank, "step": 5, "after": after})
     (recovery,) = result["recoveries"]
-    assert (recovery["cause"], recovery["rank"], recovery["restored_from"]) == ("killed", rank, "memory")
+    assert (recovery["cause"], recovery["rank"], recovery["restored_from"]) == ("killed", rank, "peers")
     assert result["weights_digest"] == undisturbed(8)
     # The final checkpoint is the first file of state that was ever written: nothing could have been read.
     assert [path.name for path in Path(field.folder / "runs" / result["run"] / "checkpoints").glob("step-*")] == [

@@ -12,7 +12,7 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from weft.core.errors import WeftError
 from weft.training.checked_collectives import CheckedGroup, watch_of
-from weft.training.launch.ranks import Reporter
+from weft.training.launch.rank_place import Reporter
 
 
 def _caught(work: Any) -> str:

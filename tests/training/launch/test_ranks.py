@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from weft.core.errors import FailedError, UsageError
-from weft.training.launch.ranks import Ranks, RankSetting, keep_to_one
+from weft.training.launch.rank_place import RankSetting, keep_to_one
+from weft.training.launch.ranks import Ranks
 
 
 def test_ranks_join_speak_and_return():

@@ -43,6 +43,8 @@ class RecoveryPolicy:
     """Longest wait for hardware."""
     rule: LimitRule = field(default_factory=LimitRule)
     """How limits are learned."""
+    restart_all: str | None = "keeping the survivors of a lost rank was not asked for"
+    """Why every rank is started again when one is lost; none where the others keep their processes and their state."""
 
     def width_for(self, slots: int) -> int | None:
         """Return how many replicas to run on `slots` slots, or nothing where the job must wait."""
@@ -156,6 +158,8 @@ class Raised(_OfRank):
     """Whether the request itself is wrong, so that another try ends alike."""
     victim: bool = False
     """Whether it speaks of another rank's end: a closed connection."""
+    stands_by: bool = False
+    """Whether its process waits to be told how to go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +217,21 @@ class Fenced(RecoveryEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class Released(RecoveryEvent):
+    """All survivors of a generation have let go of it and stand by."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle(RecoveryEvent):
+    """Why survivors of a lost rank cannot be kept from now on, or that they can."""
+
+    text: str | None
+    """Why, where they cannot."""
+
+
+@dataclass(frozen=True, slots=True)
 class Lost(RecoveryEvent):
     """Hardware is gone."""
 
@@ -246,6 +265,10 @@ class StartGeneration(RecoveryAction):
     """Data-parallel replicas."""
     slots: tuple[RankSlot, ...]
     """Where each rank runs."""
+    kept: frozenset[int] = frozenset()
+    """Ranks that keep their processes and their state."""
+    because: str | None = None
+    """Why none does, after a failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +288,14 @@ class Examine(RecoveryAction):
 @dataclass(frozen=True, slots=True)
 class Kill(RecoveryAction):
     """End every process of a generation and answer with `Fenced`."""
+
+    generation: int
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class LetGo(RecoveryAction):
+    """End the blamed rank, have all others let go of their process groups, and answer with `Released`."""
 
     generation: int
     cause: Cause

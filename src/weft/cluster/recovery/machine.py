@@ -7,9 +7,9 @@ one is nothing but an echo. Everything has a limit: phases by `limits`, restarts
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import Any, ClassVar
 
+from weft.cluster.recovery.blame import GRACE_PS, blame
 from weft.cluster.recovery.events import (
     Asked,
     Cause,
@@ -21,10 +21,11 @@ from weft.cluster.recovery.events import (
     Examine,
     Examined,
     Fenced,
-    HangEvidence,
     Joined,
     Kill,
+    LetGo,
     Lost,
+    Obstacle,
     Phase,
     Raised,
     RankSlot,
@@ -33,6 +34,7 @@ from weft.cluster.recovery.events import (
     RecoveryPolicy,
     Refused,
     Regained,
+    Released,
     Resumed,
     Returned,
     StartGeneration,
@@ -43,55 +45,23 @@ from weft.cluster.recovery.events import (
     Verify,
 )
 from weft.cluster.recovery.limits import LearnedLimit
+from weft.cluster.recovery.recovery_state import ACTIVE, OPEN, RecoveryState
 from weft.core.units import PICOSECONDS_PER_SECOND, Picoseconds
 
 ZERO = Picoseconds(0)
-GRACE_PS = Picoseconds(PICOSECONDS_PER_SECOND // 2)
-"""How long evidence is gathered once something is suspect: a dead rank is seen within a tenth of it."""
 VICTIM_PS = Picoseconds(5 * PICOSECONDS_PER_SECOND)
 """How long the death is waited for of which a neighbour speaks: on a busy machine it is known late."""
 FENCE_PS = Picoseconds(30 * PICOSECONDS_PER_SECOND)
 """How long killed processes may take to be gone."""
+RELEASE_PS = Picoseconds(30 * PICOSECONDS_PER_SECOND)
+"""How long survivors may take at least to let go: they finish what they compute of the present step first."""
+_LOSSES = ("killed", "exited", "stopped", "hung", "lost")
+"""Causes that say nothing about the state of the ranks which are left."""
 
 
 _ASKED = "it was asked to stop"
+_UNSAID = "the ranks have not said that they outlive one another"
 
-
-class RecoveryState(StrEnum):
-    """Where a run stands."""
-
-    REFORMING = "reforming"
-    """Ranks are being started and find each other."""
-    RESTORING = "restoring"
-    """They load the newest state that can be proved."""
-    VERIFYING = "verifying"
-    """What they loaded is held against what was agreed."""
-    RUNNING = "running"
-    """Steps are taken."""
-    SUSPECT = "suspect"
-    """Something is wrong; evidence is gathered for a moment, so that the right part is blamed."""
-    FENCING = "fencing"
-    """Every process of the generation is being ended, so that none can act on what it knew."""
-    WAITING = "waiting"
-    """There is too little hardware to go on."""
-    FINISHED = "finished"
-    """All ranks have done their work."""
-    FAILED = "failed"
-    """It ended without that."""
-
-
-ACTIVE = frozenset(
-    {
-        RecoveryState.REFORMING,
-        RecoveryState.RESTORING,
-        RecoveryState.VERIFYING,
-        RecoveryState.RUNNING,
-        RecoveryState.SUSPECT,
-    }
-)
-"""Where ranks exist."""
-OPEN = ACTIVE | {RecoveryState.FENCING, RecoveryState.WAITING}
-"""Where it has not ended."""
 Handler = Callable[[Any, RecoveryEvent, Picoseconds], tuple[RecoveryAction, ...]]
 
 
@@ -135,6 +105,8 @@ class RecoveryMachine:
     _begins_at: int = 0
     _said: str | None = None
     _resumed: bool = True
+    _obstacle: str | None = _UNSAID
+    _because: str | None = None
 
     def start(self, now: Picoseconds) -> tuple[RecoveryAction, ...]:
         """Begin the first generation."""
@@ -160,6 +132,11 @@ class RecoveryMachine:
         usable = [slot for slot in self.slots if slot.number not in self._lost]
         return sorted(usable, key=lambda slot: self._last.index(slot.number) + 1 if slot.number in self._last else 0)
 
+    @property
+    def keeps_survivors(self) -> bool:
+        """Return whether, as far as is known, ranks outlive one of them that is lost."""
+        return self.policy.restart_all is None and self._obstacle is None
+
     def limit_ps(self, phase: str) -> Picoseconds:
         """Return how long `phase` may take."""
         return self.learned.get(phase, LearnedLimit(self.policy.rule)).limit_ps
@@ -177,6 +154,8 @@ class RecoveryMachine:
             return VICTIM_PS
         if self.state in fixed:
             return fixed[self.state]
+        if self.state is RecoveryState.REPLACING:
+            return max(RELEASE_PS, self.limit_ps(self._phase))
         return self.limit_ps(self._phase if self.state is RecoveryState.RUNNING else "start")
 
     def _go(self, state: RecoveryState, now: Picoseconds) -> None:
@@ -199,13 +178,18 @@ class RecoveryMachine:
         ranks = width * self.policy.replica
         # Neighbours in number stay neighbours in place: ranks follow the numbers of their slots.
         self.assigned = tuple(sorted(usable[:ranks], key=lambda slot: slot.number))
-        self.width, self.generation = width, self.generation + 1
+        self.width, self._obstacle = width, _UNSAID
+        return self._next_generation(now)
+
+    def _next_generation(self, now: Picoseconds, kept: frozenset[int] = frozenset()) -> tuple[RecoveryAction, ...]:
+        because = None if kept or self.cause is None else self._because
+        self.generation += 1
         self._seen.clear()
         self._steps.clear()
         self._phase = "start"
         self._phase_since_ps = now
         self._go(RecoveryState.REFORMING, now)
-        return (StartGeneration(self.generation, width, self.assigned),)
+        return (StartGeneration(self.generation, self.width, self.assigned, kept, because),)
 
     def _joined(self, event: RecoveryEvent, now: Picoseconds) -> tuple[RecoveryAction, ...]:
         assert isinstance(event, Joined)
@@ -298,6 +282,8 @@ class RecoveryMachine:
     def _done(self, event: RecoveryEvent, now: Picoseconds) -> tuple[RecoveryAction, ...]:
         assert isinstance(event, Done)
         self._mark("done", event.rank)
+        if self.state is RecoveryState.REPLACING:
+            return self._kill_all(f"rank {event.rank} had done its work already", now)
         return self._when_done(now)
 
     def _when_done(self, now: Picoseconds) -> tuple[RecoveryAction, ...]:
@@ -318,12 +304,16 @@ class RecoveryMachine:
         assert isinstance(event, Died)
         if event.rank in self._seen.get("done", ()):
             return ()
+        if self.state is RecoveryState.REPLACING:
+            return self._lose_another(event.rank, now)
         return self._fence(Cause(event.kind, event.rank, event.text), now)
 
     def _raised(self, event: RecoveryEvent, now: Picoseconds) -> tuple[RecoveryAction, ...]:
         """Take an exception as a sign: the rank that speaks first is often only the neighbour of a dead one."""
         assert isinstance(event, Raised)
         cause = Cause("error", event.rank, event.text, victim=event.victim)
+        if self.state is RecoveryState.REPLACING:
+            return () if event.stands_by else self._lose_another(event.rank, now)
         if event.fatal:
             return self._fence(replace(cause, fatal=True), now)
         if self.state is not RecoveryState.SUSPECT:
@@ -357,6 +347,8 @@ class RecoveryMachine:
         if self.state is RecoveryState.SUSPECT:
             assert self.cause is not None, "a suspicion has a reason"
             return self._fence(self.cause, now)
+        if self.state is RecoveryState.REPLACING:
+            return self._kill_all(f"some rank did not let go of its groups within {over:,.0f} s", now)
         what = self._phase if self.state is RecoveryState.RUNNING else "start"
         self.cause = Cause("hung", None, f"no progress in the phase {what!r} for {over:.1f} s, the limit learned")
         self._go(RecoveryState.SUSPECT, now)
@@ -368,8 +360,68 @@ class RecoveryMachine:
         self.cause = replace(
             cause, slot=slot, detected_ps=now, step=self._begins_at, phase_since_ps=self._phase_since_ps
         )
+        because = self._why_all(self.cause)
+        if because is None:
+            self._go(RecoveryState.REPLACING, now)
+            return (LetGo(self.generation, self.cause),)
+        return self._kill_all(because, now)
+
+    def _why_all(self, cause: Cause) -> str | None:
+        """Return why all ranks must be started again, or nothing where the survivors can go on as they are."""
+        others = [slot for rank, slot in enumerate(self.assigned) if rank != cause.rank]
+        reasons = {
+            "the ranks were still starting": self._phase == "start",
+            "somebody wants the run to stop": self.asked,
+            f"a rank that is {cause.kind} says nothing good about the others": cause.kind not in _LOSSES,
+            "nobody knows which rank is lost": cause.rank is None,
+            "more than one rank is lost": any(slot.number in self._lost for slot in others),
+            "other ranks had done their work already": bool(self._seen.get("done")),
+            "the number of ranks changes": self.policy.width_for(len(self.available())) != self.width,
+        }
+        return self.policy.restart_all or self._obstacle or next((why for why, so in reasons.items() if so), None)
+
+    def _kill_all(self, because: str, now: Picoseconds) -> tuple[RecoveryAction, ...]:
+        assert self.cause is not None, "nothing is fenced without a reason"
+        self._because = because
         self._go(RecoveryState.FENCING, now)
         return (Kill(self.generation, self.cause),)
+
+    def _lose_another(self, rank: int, now: Picoseconds) -> tuple[RecoveryAction, ...]:
+        """Give up replacing one rank where a second one is lost meanwhile."""
+        assert self.cause is not None, "nothing is replaced without a reason"
+        return () if rank == self.cause.rank else self._kill_all(f"rank {rank} was lost too", now)
+
+    def _obstructed(self, event: RecoveryEvent, now: Picoseconds) -> tuple[RecoveryAction, ...]:
+        assert isinstance(event, Obstacle)
+        del now
+        self._obstacle = event.text
+        return ()
+
+    def _released(self, event: RecoveryEvent, now: Picoseconds) -> tuple[RecoveryAction, ...]:
+        """Put another rank in the lost one's place; everybody else keeps place, process and state."""
+        del event
+        cause = self.cause
+        assert cause is not None, "nothing is replaced without a reason"
+        assert cause.rank is not None, "who is replaced is known"
+        over = self._count(cause)
+        if over is not None:
+            return self._fail(over, now)
+        taken = {slot.number for rank, slot in enumerate(self.assigned) if rank != cause.rank}
+        instead = next((slot for slot in self.available() if slot.number not in taken), None)
+        if instead is None:
+            return self._kill_all("the number of ranks changes", now)
+        self.assigned = tuple(instead if rank == cause.rank else slot for rank, slot in enumerate(self.assigned))
+        return self._next_generation(now, frozenset(range(len(self.assigned))) - {cause.rank})
+
+    def _count(self, cause: Cause) -> str | None:
+        """Count a restart; returns why it was one too many, where it was."""
+        if cause.slot is not None:
+            self._last = [*(number for number in self._last if number != cause.slot.number), cause.slot.number]
+        if cause.kind == "grow":
+            return None
+        self._said = cause.text if cause.kind == "error" else None
+        self.restarts, self.futile = self.restarts + 1, self.futile + 1
+        return self._over_budget(cause)
 
     def _fenced(self, event: RecoveryEvent, now: Picoseconds) -> tuple[RecoveryAction, ...]:
         """Decide how to go on, now that nothing of the generation is left."""
@@ -380,15 +432,8 @@ class RecoveryMachine:
             return self._fail(_ASKED, now)
         if cause.fatal or (cause.kind == "error" and not cause.victim and cause.text == self._said):
             return self._fail(cause.text, now)
-        if cause.slot is not None:
-            self._last = [*(number for number in self._last if number != cause.slot.number), cause.slot.number]
-        if cause.kind != "grow":
-            self._said = cause.text if cause.kind == "error" else None
-            self.restarts, self.futile = self.restarts + 1, self.futile + 1
-            over = self._over_budget(cause)
-            if over is not None:
-                return self._fail(over, now)
-        return self._place(now)
+        over = self._count(cause)
+        return self._place(now) if over is None else self._fail(over, now)
 
     def _over_budget(self, cause: Cause) -> str | None:
         if self.futile > self.policy.futile:
@@ -406,6 +451,9 @@ class RecoveryMachine:
         hit = [rank for rank, slot in enumerate(self.assigned) if slot.number in event.slots]
         if self.state not in ACTIVE or not hit:
             return ()
+        if self.state is RecoveryState.REPLACING:
+            others = [rank for rank in hit if self.cause is None or rank != self.cause.rank]
+            return self._lose_another(others[0], now) if others else ()
         return self._fence(Cause("lost", hit[0], event.text), now)
 
     def _return(self, event: RecoveryEvent, now: Picoseconds) -> tuple[RecoveryAction, ...]:
@@ -437,25 +485,11 @@ class RecoveryMachine:
         Disagreed: (_disagreed, frozenset({RecoveryState.RUNNING, RecoveryState.SUSPECT})),
         Examined: (_examined, frozenset({RecoveryState.SUSPECT})),
         Fenced: (_fenced, frozenset({RecoveryState.FENCING})),
+        Released: (_released, frozenset({RecoveryState.REPLACING})),
+        Obstacle: (_obstructed, OPEN),
         Lost: (_lose, OPEN),
         Returned: (_return, OPEN),
         Asked: (_asked, OPEN),
         Tick: (_tick, OPEN),
     }
     """What each event does, and in which states; everywhere else it is an echo and changes nothing."""
-
-
-def blame(evidence: tuple[HangEvidence, ...], text: str) -> Cause:
-    """Return who holds up a run that stands still: the frozen rank, else the silent one, else the furthest behind."""
-    frozen = [one for one in evidence if one.frozen]
-    if frozen:
-        return Cause("stopped", frozen[0].rank, f"rank {frozen[0].rank} is stopped: {text}")
-    silent = [one for one in evidence if one.silent_ps > GRACE_PS * 4]
-    if silent and len(silent) < len(evidence):
-        most = max(silent, key=lambda one: one.silent_ps)
-        seconds = most.silent_ps / PICOSECONDS_PER_SECOND
-        return Cause("hung", most.rank, f"rank {most.rank} has been silent for {seconds:.1f} s: {text}")
-    behind = [one for one in evidence if one.place == min(other.place for other in evidence)]
-    if len(behind) == 1 and len(evidence) > 1:
-        return Cause("hung", behind[0].rank, f"rank {behind[0].rank} is behind all others: {text}")
-    return Cause("hung", None, text)

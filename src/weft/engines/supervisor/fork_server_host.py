@@ -3,9 +3,10 @@
 Processes are killed, never asked to abort: a collective in flight does not hear.
 """
 
+import contextlib
 import signal
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,18 @@ from weft.cluster.recovery.limits import STOPPED_PS
 from weft.core.clock import Clock
 from weft.core.units import PICOSECONDS_PER_SECOND, Picoseconds
 from weft.engines.supervisor.failure_domains import Domains
-from weft.engines.supervisor.rank_host import Heard, KeeperDied, RankEnded, RankSaid, RankStart, RankStopped
-from weft.training.launch.ranks import Child, RankSetting, Target, open_store, spawn, start_fork_server
+from weft.engines.supervisor.rank_host import (
+    Heard,
+    KeeperDied,
+    RankEnded,
+    RankSaid,
+    RankStart,
+    RankStopped,
+    SpareLost,
+)
+from weft.training.launch.rank_place import LET_GO, TAKE, RankSetting
+from weft.training.launch.rank_process import Target
+from weft.training.launch.ranks import Child, open_store, spawn, start_fork_server
 
 _STOPPED = ("T", "t")
 _LOOK_PS = PICOSECONDS_PER_SECOND
@@ -65,6 +76,7 @@ class ForkServerHost:
     """Opens the keepers to ranks of the same run on other machines; they are reached from here alone without one."""
     _ranks: dict[int, _Rank] = field(default_factory=dict)
     _looked_ps: int = 0
+    _spare: _Rank | None = None
     _store: Any = None
     _memory: Domains | None = None
 
@@ -88,17 +100,45 @@ class ForkServerHost:
     def start(self, starts: Sequence[RankStart]) -> None:
         """Start ranks; those of other numbers that run go on."""
         for one in starts:
-            host, port = one.store
-            setting = RankSetting(
-                one.rank, one.ranks, port, one.generation, self.program.checks, one.orders, self.program.backend, host
-            )
-            child = spawn(self.program.target, setting, dict(self.program.arguments))
-            self._ranks[one.rank] = _Rank(child, self.clock.now())
+            self._ranks[one.rank] = self._spawned(self._setting(one))
+
+    def _setting(self, one: RankStart) -> RankSetting:
+        host, port = one.store
+        return RankSetting(
+            one.rank, one.ranks, port, one.generation, self.program.checks, one.orders, self.program.backend, host
+        )
+
+    def _spawned(self, setting: RankSetting) -> _Rank:
+        return _Rank(spawn(self.program.target, setting, dict(self.program.arguments)), self.clock.now())
+
+    def make_ready(self, start: RankStart) -> None:
+        """Have a spare process that does beforehand what needs no place."""
+        if self._spare is None:
+            self._spare = self._spawned(replace(self._setting(start), spare=True))
+
+    def let_go(self, rank: int) -> None:
+        """Tell a rank to give its process groups up."""
+        self._tell(self._ranks[rank], LET_GO, None)
+
+    def replace(self, start: RankStart, kept: Sequence[RankStart]) -> None:
+        """Give the place of `start` to the spare, or to a new process, and tell `kept` where they stand next."""
+        self.make_ready(start)
+        assert self._spare is not None
+        self._ranks[start.rank].child.pipe.close()
+        self._ranks[start.rank], self._spare = self._spare, None
+        for one in (start, *kept):
+            self._tell(self._ranks[one.rank], TAKE, self._setting(one))
+
+    def _tell(self, one: _Rank, kind: str, content: object) -> None:
+        # One that has gone meanwhile is heard of in another way.
+        with contextlib.suppress(OSError):
+            one.child.pipe.send((kind, content))
 
     def watched(self) -> list[Any]:
         """Return what becomes ready when a rank speaks or dies, or a keeper dies."""
-        pipes = [one.child.pipe for one in self._ranks.values() if one.child.open]
-        sentinels = [one.child.process.sentinel for one in self._ranks.values() if not one.buried]
+        known = [*self._ranks.values(), *([self._spare] if self._spare else [])]
+        pipes = [one.child.pipe for one in known if one.child.open]
+        sentinels = [one.child.process.sentinel for one in known if not one.buried]
         return [*pipes, *sentinels, *self._keepers()]
 
     def _keepers(self) -> dict[int, int]:
@@ -118,6 +158,8 @@ class ForkServerHost:
         for sentinel, node in self._keepers().items():
             if sentinel in ready:
                 yield self._revived(node)
+        if self._spare is not None:
+            yield from self._hear_spare(self._spare, ready)
 
     def _revived(self, node: int) -> KeeperDied:
         """Replace a keeper that has died by itself: the copies in its memory are lost, no hardware."""
@@ -127,6 +169,20 @@ class ForkServerHost:
         seconds = (self.clock.now() - begun) / PICOSECONDS_PER_SECOND
         text = f"the keeper of node {node} died and was {what}, {seconds:.2f} s; its copies in memory are gone"
         return KeeperDied(node, text)
+
+    def _hear_spare(self, spare: _Rank, ready: Collection[Any]) -> Iterator[SpareLost]:
+        failed = [word.content for word in self._listen(-1, spare) if word.kind == "failed"]
+        if failed or spare.child.process.sentinel in ready:
+            self._end_spare()
+            text = failed[0][1].strip().splitlines()[-1] if failed else "it died"
+            yield SpareLost(f"a spare could not get ready: {text}")
+
+    def _end_spare(self) -> None:
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            spare.child.process.kill()
+            spare.child.process.join()
+            spare.child.pipe.close()
 
     def _stopped(self) -> Iterator[RankStopped]:
         """Return the ranks that have been stopped for too long."""
@@ -175,6 +231,7 @@ class ForkServerHost:
 
     def end(self) -> list[RankSaid]:
         """Leave no rank behind: kill all, wait for them, then read what they had still said."""
+        self._end_spare()
         for one in self._ranks.values():
             one.child.process.kill()
         for one in self._ranks.values():
@@ -187,6 +244,7 @@ class ForkServerHost:
 
     def finish(self, grace_s: float) -> None:
         """Let ranks that are done go by themselves, and end those that do not."""
+        self._end_spare()
         wait([one.child.process.sentinel for one in self._ranks.values()], grace_s)
         for one in self._ranks.values():
             one.child.process.join(grace_s)

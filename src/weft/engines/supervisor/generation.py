@@ -4,16 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from weft.cluster.recovery.events import Died, Raised, RankSlot, RecoveryEvent
+from weft.cluster.recovery.events import Died, Raised, RankSlot, RecoveryEvent, Released
 from weft.engines.supervisor.rank_host import RankEnded, RankSaid, RankStopped
+from weft.training.launch.rank_place import speaks_of_another
 from weft.training.launch.ranks import how
 
-_VICTIM = (
-    "Connection closed by peer", "Connection reset", "Connection refused", "Broken pipe", "Timed out waiting",
-    "DistBackendError", "DistNetworkError", "DistStoreError", "recvValue failed", "Application timeout",
-    "is gone: its connection",
-)  # fmt: skip
-"""What a rank says when another one has gone."""
 _FATAL = ("UsageError", "SpecError", "UnstoredError")
 
 
@@ -28,6 +23,10 @@ class Generation:
     """What each rank has restored."""
     results: dict[int, Any] = field(default_factory=dict)
     """What each rank has returned."""
+    replaced: int | None = None
+    """The rank whose place is being given to another, where one's is."""
+    _released: set[int] = field(default_factory=set)
+    _ended: set[int] = field(default_factory=set)
     _spoken: set[int] = field(default_factory=set)
 
     def events(self, word: RankSaid | RankEnded | RankStopped) -> Iterator[RecoveryEvent]:
@@ -35,6 +34,8 @@ class Generation:
         if isinstance(word, RankStopped):
             yield Died(self.number, word.rank, "stopped", f"rank {word.rank} is stopped")
         elif isinstance(word, RankEnded):
+            self._ended.add(word.rank)
+            yield from self._free()
             if word.rank not in self._spoken:
                 kind = "killed" if word.code is None or word.code < 0 else "exited"
                 yield Died(self.number, word.rank, kind, f"rank {word.rank} died ({how(word.code)})")
@@ -42,10 +43,21 @@ class Generation:
             self._spoken.add(word.rank)
             if word.kind == "failed":
                 yield self._raised(word.rank, *word.content)
+        elif word.kind == "stranded":
+            yield Raised(
+                self.number, word.rank, f"rank {word.rank} failed\n{word.content}", victim=True, stands_by=True
+            )
+        elif word.kind == "released":
+            self._released.add(word.rank)
+            yield from self._free()
+
+    def _free(self) -> Iterator[Released]:
+        """Say that a place can be given away: who had it is gone, with its locks, and the others have let go."""
+        if self.replaced in self._ended and len({*self._released, self.replaced}) == len(self.slots):
+            yield Released(self.number)
 
     def _raised(self, rank: int, name: str, text: str) -> Raised:
         """Return what an exception means: the last line of a traceback is what people need."""
         if name:
             return Raised(self.number, rank, text, fatal=name in _FATAL)
-        last = text.strip().splitlines()[-1]
-        return Raised(self.number, rank, f"rank {rank} failed\n{text}", victim=any(word in last for word in _VICTIM))
+        return Raised(self.number, rank, f"rank {rank} failed\n{text}", victim=speaks_of_another(text))

@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from weft.cluster.recovery.events import Cause
-from weft.cluster.recovery.machine import RecoveryState
+from weft.cluster.recovery.events import Cause, StartGeneration
+from weft.cluster.recovery.recovery_state import RecoveryState
 from weft.core.clock import Clock
 from weft.core.units import PICOSECONDS_PER_SECOND, Picoseconds
 from weft.training.metrics.ledger import Ledger, TimeClass
@@ -22,6 +22,7 @@ from weft.training.run_dir import INCIDENTS
 
 _CLASSES = {
     RecoveryState.SUSPECT: TimeClass.DETECT,
+    RecoveryState.REPLACING: TimeClass.REFORM,
     RecoveryState.FENCING: TimeClass.REFORM,
     RecoveryState.REFORMING: TimeClass.REFORM,
     RecoveryState.RESTORING: TimeClass.RESTORE,
@@ -48,6 +49,10 @@ class Incident:
     at: str
     """When it was known, by the wall clock."""
     action: str = ""
+    kept: int = 0
+    """Ranks that kept their processes and their state."""
+    because: str | None = None
+    """Why none did."""
     restored_from: str | None = None
     """The tier that served."""
     restored_step: int | None = None
@@ -74,6 +79,8 @@ class Incident:
             "slot": None if cause.slot is None else cause.slot.number,
             "node": None if cause.slot is None else cause.slot.node,
             "action": self.action,
+            "ranks_kept": self.kept,
+            "all_restarted_because": self.because,
             "restored_from": self.restored_from,
             "restored_step": self.restored_step,
             "passed_over": self.notes,
@@ -84,6 +91,20 @@ class Incident:
             "gpu_seconds_lost": _seconds(lost) * self.ranks,
             "steps_repeated": 0 if self.restored_step is None else max(0, cause.step - self.restored_step),
         }
+
+
+def _what_was_done(opened: Incident, start: StartGeneration) -> str:
+    before, slot = opened.ranks, opened.cause.slot
+    if start.kept:
+        assert slot is not None, "who is replaced is known"
+        place = "in the same slot" if slot in start.slots else f"in place of slot {slot.number}"
+        return f"rank {opened.cause.rank} was replaced {place}, the other {len(start.kept)} ranks went on"
+    if len(start.slots) != before:
+        verb = "shrank" if len(start.slots) < before else "grew"
+        return f"{verb} from {before} to {len(start.slots)} ranks"
+    if slot is not None and slot not in start.slots:
+        return f"slot {slot.number} was left out and a spare took over"
+    return "all ranks were restarted in place"
 
 
 class IncidentLog:
@@ -151,12 +172,38 @@ class IncidentLog:
         self.open = Incident(len(self.incidents) + 1, cause, ranks, at)
         return self.open
 
+    def acted(self, start: StartGeneration) -> None:
+        """Note what is done about the open incident."""
+        if self.open is not None:
+            self.open.action = _what_was_done(self.open, start)
+            self.open.kept, self.open.because = len(start.kept), start.because
+
     def end(self, outcome: str) -> None:
         """Close the open incident and write it down."""
         assert self.open is not None, "only an open incident can end"
         line = self.open.as_json(self._clock.now(), outcome)
         self.open = None
         self.note(line)
+
+    def restored(self, tier: str, step: int, notes: list[str]) -> None:
+        """Note which tier served, and what had to be passed over."""
+        if self.open is not None:
+            self.open.restored_from, self.open.restored_step = tier, step
+            self.open.notes += notes
+        elif notes:
+            self.trouble(None, "passed-over", step, "; ".join(notes))
+
+    def resumed(self) -> None:
+        """Note that the first step after the open incident is done."""
+        if self.open is not None:
+            self.open.resumed_ps = self._clock.now()
+        self.end_if_over()
+
+    def regained(self) -> None:
+        """Note that the run is as far as before the open incident."""
+        if self.open is not None:
+            self.open.regained_ps = self._clock.now()
+        self.end_if_over()
 
     def end_if_over(self) -> None:
         """Close the open incident once the run steps again and is as far as before."""

@@ -88,7 +88,15 @@ class KeeperDied:
     """What was done about it, in words."""
 
 
-Heard = RankSaid | RankEnded | RankStopped | DomainLost | DomainBack | KeeperDied
+@dataclass(frozen=True, slots=True)
+class SpareLost:
+    """A spare could not get ready."""
+
+    text: str
+    """Why, in words."""
+
+
+Heard = RankSaid | RankEnded | RankStopped | DomainLost | DomainBack | KeeperDied | SpareLost
 
 
 class DomainMemory(Protocol):

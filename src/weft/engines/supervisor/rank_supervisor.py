@@ -10,13 +10,15 @@ import json
 import signal
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Literal, assert_never
 
 from weft.cluster.recovery import events as recovery_events
 from weft.cluster.recovery.events import RecoveryAction, RecoveryEvent
-from weft.cluster.recovery.machine import RecoveryMachine, RecoveryState
+from weft.cluster.recovery.machine import RecoveryMachine
+from weft.cluster.recovery.recovery_state import RecoveryState
 from weft.core.clock import SystemClock
 from weft.core.errors import FailedError, LimitReachedError, UsageError
 from weft.core.units import PICOSECONDS_PER_SECOND
@@ -24,19 +26,27 @@ from weft.engines.supervisor.chaos import Chaos, damage_checkpoint, lose_store
 from weft.engines.supervisor.fork_server_host import ForkServerHost, RankProgram
 from weft.engines.supervisor.generation import Generation
 from weft.engines.supervisor.incidents import IncidentLog
-from weft.engines.supervisor.rank_host import DomainBack, DomainLost, Heard, KeeperDied, RankHost, RankSaid, RankStart
+from weft.engines.supervisor.rank_host import (
+    DomainBack,
+    DomainLost,
+    Heard,
+    KeeperDied,
+    RankHost,
+    RankSaid,
+    RankStart,
+    SpareLost,
+)
 from weft.engines.supervisor.rank_layout import TRAIN, RankMain, checks_of, narrowed, policy_of, slots_of
-from weft.engines.supervisor.snapshots import AGREED, SnapshotIndex
+from weft.engines.supervisor.replacement import Replacement
+from weft.engines.supervisor.snapshots import SnapshotIndex
 from weft.specs import JobSpec, load_job
 from weft.specs.faults import Fault, FaultsSpec, refuse_planes, resolved
 from weft.training import run_dir
-from weft.training.checkpoint.manifest import broken
 from weft.training.launch.ranks import stop_on_signal
 from weft.training.parallel.auto_plan import planned
 from weft.training.recovery.agreement import agree, first_difference
 from weft.training.recovery.orders import Candidate, Orders
 from weft.training.recovery.piece import Piece
-from weft.training.recovery.tiers import START_OVER
 
 _NAP_S = 0.5
 _LOCAL = "local"
@@ -71,7 +81,8 @@ class Supervisor:
         self._clock = SystemClock()
         program = RankProgram(main.target, arguments, job.backend, checks_of(job))
         self.host = self._made_host(program)
-        self.survival = RecoveryMachine(policy_of(job, plan, main.rule), self._slots)
+        self._replacement = Replacement(self.host) if isinstance(self.host, ForkServerHost) else None
+        self.survival = RecoveryMachine(policy_of(job, plan, main, self.hosts), self._slots)
         self.records = IncidentLog(self._clock)
         self._memory = SnapshotIndex()
         self._folder: Path | None = None
@@ -99,8 +110,7 @@ class Supervisor:
             return
         run_dir.check_same_job(record, self._job)
         self._use(record.folder)
-        with contextlib.suppress(OSError):
-            self._memory.decode((record.folder / AGREED).read_text(encoding="utf-8"))
+        self._memory.load(record.folder)
 
     def _use(self, folder: Path) -> None:
         self._folder = folder
@@ -111,7 +121,7 @@ class Supervisor:
         return None if self._folder is None else self._folder / run_dir.CHECKPOINTS
 
     def run(self) -> dict[str, Any]:
-        """Run to the end and return rank 0's result with recoveries, incidents and goodput; raise what ended it."""
+        """Run to the end; returns rank 0's result with recoveries, incidents and goodput, or raises what ended it."""
         self._store = self.host.open()
         if self._folder is not None:
             self.host.memory.use(self._folder / _LOCAL)
@@ -189,6 +199,8 @@ class Supervisor:
         actions = self.survival.handle(event, self._clock.now())
         if self.survival.state is not before and not any(isinstance(one, recovery_events.Kill) for one in actions):
             self.records.turn(self.survival.state)
+        if isinstance(event, recovery_events.Verified) and self.records.open is None:
+            self._prepare()
         return actions
 
     def _wait(self) -> None:
@@ -218,6 +230,8 @@ class Supervisor:
         elif isinstance(word, KeeperDied):
             self._memory.lose_memory(word.node)
             self.records.trouble(None, "helper", self.survival.reached, word.text)
+        elif isinstance(word, SpareLost):
+            self._queue.append(recovery_events.Obstacle(word.text))
         elif self._generation is not None:
             self._queue += self._generation.events(word)
             if isinstance(word, RankSaid):
@@ -270,7 +284,7 @@ class Supervisor:
         every = self._job.checkpoint.every
         if step == self._job.steps or (every and step % every == 0):
             self._memory.remember(step, agreement.tensors)
-            self._save_agreed()
+            self._memory.save(self._folder)
         if commits and commits[-1].snapshot == (number, step):
             self._spill()
             self._queue.append(recovery_events.Committed(number, step))
@@ -283,14 +297,7 @@ class Supervisor:
         nodes = self.host.memory.spill(commit.snapshot)
         if nodes:
             self._memory.on_disk = commit
-            self._save_agreed()
-
-    def _save_agreed(self) -> None:
-        if self._folder is not None:
-            part = self._folder / f".{AGREED}.part"
-            with contextlib.suppress(OSError):
-                part.write_text(self._memory.encode(), encoding="utf-8")
-                part.replace(self._folder / AGREED)
+            self._memory.save(self._folder)
 
     def _carry_out(self, action: RecoveryAction) -> None:
         match action:
@@ -302,14 +309,16 @@ class Supervisor:
                 self._queue.append(recovery_events.Examined(action.generation, self.host.evidence()))
             case recovery_events.Kill():
                 self._fence(action)
+            case recovery_events.LetGo():
+                self._begin_incident(action.cause, RecoveryState.REPLACING)
+                assert self._replacement is not None, "only where ranks can be replaced one by one"
+                assert self._generation is not None
+                self._replacement.let_go(self._generation, action.cause)
             case recovery_events.Resumed():
-                if self.records.open is not None:
-                    self.records.open.resumed_ps = self._clock.now()
-                self.records.end_if_over()
+                self.records.resumed()
+                self._prepare()
             case recovery_events.Regained():
-                if self.records.open is not None:
-                    self.records.open.regained_ps = self._clock.now()
-                self.records.end_if_over()
+                self.records.regained()
             case _:
                 raise AssertionError(f"no way to carry out {action}")
 
@@ -321,44 +330,43 @@ class Supervisor:
         anew = self.start_over or self._folder is None or not run_dir.stored_before(self._folder)
         # Once a checkpoint was complete, nothing silently begins at step 0 again, in no generation.
         self._candidates = self._memory.candidates(checkpoints, start=anew)
-        if not self._candidates:
-            raise FailedError(self._nothing_left())
+        if not self._candidates and not action.kept:
+            assert checkpoints is not None, "something was stored"
+            raise FailedError(self._memory.nothing_left(checkpoints))
         nodes = tuple(slot.node for slot in action.slots)
         keepers = self.host.memory.addresses()
-        starts = []
-        for rank in range(len(action.slots)):
-            orders = Orders(
-                nodes, keepers, self._job.recovery.snapshots, self._candidates,
-                None if self._folder is None else str(self._folder), narrowed(self._plan, action.width),
-                self.survival.reached, self._chaos.of_rank(rank),
-            )  # fmt: skip
-            starts.append(RankStart(rank, len(action.slots), action.generation, self._store, orders))
-        self.host.start(starts)
+        orders = Orders(
+            nodes, keepers, self._job.recovery.snapshots, self._candidates,
+            None if self._folder is None else str(self._folder), narrowed(self._plan, action.width),
+            self.survival.reached, in_step=self.survival.policy.restart_all is None,
+        )  # fmt: skip
+        starts = [
+            RankStart(
+                rank, len(nodes), action.generation, self._store, replace(orders, faults=self._chaos.of_rank(rank))
+            )
+            for rank in range(len(nodes))
+        ]
+        if self._replacement is not None:
+            self._replacement.remember(starts[0])
+        if action.kept and self._replacement is not None:
+            self._replacement.start(starts, action.kept)
+        else:
+            self.host.start(starts)
         self._generation = Generation(action.generation, action.slots)
-        if self.records.open is not None:
-            self.records.open.action = self._what_was_done(action)
+        self.records.acted(action)
 
-    def _nothing_left(self) -> str:
-        """Return what there is to say where no state can be restored."""
-        assert self._folder is not None, "something was stored"
-        checkpoints = self._folder / run_dir.CHECKPOINTS
-        bad = "".join(f"\n  {one}" for one in broken(checkpoints))
-        refused = "".join(
-            f"\n  the {tier} of step {step} was refused" for tier, _, step in sorted(self._memory.refused)
-        )
-        return f"no state is left that could be restored exactly: {checkpoints} had one{bad}{refused}\n{START_OVER}"
+    def _prepare(self) -> None:
+        spares = self._job.recovery.spares
+        if spares and self.survival.keeps_survivors and self._replacement is not None and self._folder is not None:
+            self._replacement.prepare(self._folder)
 
-    def _what_was_done(self, action: recovery_events.StartGeneration) -> str:
-        opened = self.records.open
-        assert opened is not None
-        before = opened.ranks
-        if len(action.slots) != before:
-            verb = "shrank" if len(action.slots) < before else "grew"
-            return f"{verb} from {before} to {len(action.slots)} ranks"
-        slot = opened.cause.slot
-        if slot is not None and slot not in action.slots:
-            return f"slot {slot.number} was left out and a spare took over"
-        return "all ranks were restarted in place"
+    def _begin_incident(self, cause: recovery_events.Cause, state: RecoveryState) -> None:
+        # One that could not be put right by replacing a rank goes on as a restart of all.
+        if self.records.open is None or self.records.open.cause != cause:
+            self.records.begin(cause, len(self.survival.assigned))
+            if self._on_line is not None and not cause.fatal:
+                self._on_line({"incident": cause.text, "kind": cause.kind, "step": cause.step})
+        self.records.turn(state)
 
     def _verdict(self, number: int) -> RecoveryEvent:
         """Hold what all ranks have restored against what was agreed about it."""
@@ -370,11 +378,7 @@ class Supervisor:
         agreement = agree({rank: report["digests"] for rank, report in reports.items()}, pieces)
         chosen = next((one for one in self._candidates if (one.tier, one.step) == (tier, step)), None)
         expected = None if chosen is None else self._memory.expected(chosen, self._checkpoints)
-        if self.records.open is not None:
-            self.records.open.restored_from, self.records.open.restored_step = tier, step
-            self.records.open.notes += reports[0]["notes"]
-        elif reports[0]["notes"]:
-            self.records.trouble(None, "passed-over", step, "; ".join(reports[0]["notes"]))
+        self.records.restored(tier, step, reports[0]["notes"])
         if agreement.dissent:
             return recovery_events.Refused(number, None, f"the restored ranks are not equal: {agreement.dissent[0]}")
         differing = None if expected is None else first_difference(expected, agreement.tensors)
@@ -386,10 +390,7 @@ class Supervisor:
 
     def _fence(self, action: recovery_events.Kill) -> None:
         """End a generation, and read what it had still said."""
-        self.records.begin(action.cause, len(self.survival.assigned))
-        self.records.turn(RecoveryState.FENCING)
-        if self._on_line is not None and not action.cause.fatal:
-            self._on_line({"incident": action.cause.text, "kind": action.cause.kind, "step": action.cause.step})
+        self._begin_incident(action.cause, RecoveryState.FENCING)
         for word in self.host.end():
             if self._generation is not None:
                 self._hear(self._generation, word.rank, word.kind, word.content)
@@ -473,6 +474,7 @@ _EVENTS: dict[str, Callable[[int, int, Any], RecoveryEvent]] = {
     "phase": recovery_events.Phase,
     "diverged": lambda generation, _, content: recovery_events.Disagreed(generation, *content),
     "done": lambda generation, rank, _: recovery_events.Done(generation, rank),
+    "survives": lambda _, __, content: recovery_events.Obstacle(content),
 }
 """What a rank's message is to the one who decides, where it is anything."""
 

@@ -2,20 +2,22 @@
 
 Votes come in rank by rank; a snapshot counts when every rank of its generation has voted, no two disagree, and every
 piece lies in some failure domain. The newest two are kept, so that one bad copy does not send a run back to its disks.
-Bookkeeping only: keepers and files are somebody else's.
+Bookkeeping, and its one file in the run folder; keepers are somebody else's.
 """
 
+import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from weft.training.checkpoint.manifest import complete
+from weft.training.checkpoint.manifest import broken, complete
 from weft.training.recovery.agreement import Agreement, Digests, agree
 from weft.training.recovery.orders import START, Candidate, Stored
 from weft.training.recovery.piece import Piece, piece_from
 from weft.training.recovery.snapshot_keeper import Snapshot
+from weft.training.recovery.tiers import START_OVER
 
 KEPT = 2
 _MOST_AGREED = 64
@@ -142,6 +144,25 @@ class SnapshotIndex:
         """Go on where another supervisor stopped."""
         self.commits, self.on_disk, self.agreed = list(kept["commits"]), kept["on_disk"], dict(kept["agreed"])
         self.refused = set(kept["refused"])
+
+    def nothing_left(self, checkpoints: Path) -> str:
+        """Return what there is to say where no state can be restored."""
+        bad = "".join(f"\n  {one}" for one in broken(checkpoints))
+        refused = "".join(f"\n  the {tier} of step {step} was refused" for tier, _, step in sorted(self.refused))
+        return f"no state is left that could be restored exactly: {checkpoints} had one{bad}{refused}\n{START_OVER}"
+
+    def save(self, folder: Path | None) -> None:
+        """Write down, in a run's folder if there is one, what a later supervisor needs; a full disk stops nothing."""
+        if folder is not None:
+            part = folder / f".{AGREED}.part"
+            with contextlib.suppress(OSError):
+                part.write_text(self.encode(), encoding="utf-8")
+                part.replace(folder / AGREED)
+
+    def load(self, folder: Path) -> None:
+        """Take over what an earlier supervisor has written into a run's folder."""
+        with contextlib.suppress(OSError):
+            self.decode((folder / AGREED).read_text(encoding="utf-8"))
 
     def encode(self) -> str:
         """Return what a later supervisor of the same run needs, as text."""

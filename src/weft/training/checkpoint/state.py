@@ -90,17 +90,28 @@ class TrainingState:
     def tensors(self) -> dict[str, dict[str, torch.Tensor]]:
         """Return the state as tensors; those of parameters, buffers and optimizers share memory with the training."""
         state: dict[str, dict[str, torch.Tensor]] = {"model": {name: one.detach() for name, one in self.named}}
-        buffers = dict(self.buffers())
-        if buffers:
-            state["buffers"] = buffers
         kept: dict[str, torch.Tensor] = {}
         for optimizer in self.optimizers:
             kept |= self._kept(optimizer)
+        besides = self.besides()
+        kept |= besides.pop("optimizer", {})
         if kept:
             state["optimizer"] = kept
+        return state | besides
+
+    def besides(self) -> dict[str, dict[str, torch.Tensor]]:
+        """Return the part of `tensors` that is neither parameters nor what optimizers keep about them."""
+        options: dict[str, torch.Tensor] = {}
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                changed = self._changed(group)
+                for parameter in group["params"] if changed else ():
+                    options |= flatten(self._names[parameter] + _GROUP, changed)
+        others: dict[str, torch.Tensor] = {}
         for name, other in self.others.items():
-            state.setdefault("other", {}).update(flatten(name, dict(other.state_dict())))
-        return state
+            others |= flatten(name, dict(other.state_dict()))
+        found = {"buffers": dict(self.buffers()), "optimizer": options, "other": others}
+        return {kind: held for kind, held in found.items() if held}
 
     def _kept(self, optimizer: Optimizer) -> dict[str, torch.Tensor]:
         """Return what an optimizer keeps, by parameter; raises where something of it would be left out."""
@@ -116,10 +127,6 @@ class TrainingState:
                     raise UsageError(f"{type(optimizer).__name__} keeps {key!r} for a parameter; use a plain name")
                 for name, tensor in flatten(f"{self._names[parameter]}.{key}", value):
                     found |= _whole(name, tensor, parameter)
-        for group in optimizer.param_groups:
-            changed = self._changed(group)
-            for parameter in group["params"] if changed else ():
-                found |= flatten(self._names[parameter] + _GROUP, changed)
         return found
 
     def _changed(self, group: Mapping[str, Any]) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from weft.training.checkpoint.manifest import (
     complete,
     problems,
 )
+from weft.training.launch.process_group import connecting
 
 _PART = ".part"
 _LOCK = ".writer"
@@ -106,7 +107,7 @@ class CheckpointStore:
         if keep < 1:
             raise UsageError(f"a store keeps at least one checkpoint, not {keep}")
         self.folder = Path(folder)
-        self._keep = keep
+        self._keep, self._patience = keep, patience
         self._ranks = dcp.RankGroup(_own_group(patience))
         self._staging = dcp.Staging()
         self._in_flight: SaveHandle | None = None
@@ -183,6 +184,10 @@ class CheckpointStore:
     def entries(self) -> list[tuple[Path, CheckpointManifest]]:
         """Return folder and manifest of every complete checkpoint, newest first."""
         return complete(self.folder)
+
+    def regroup(self) -> None:
+        """Go on with the ranks that are there now; all of them call it together, none with a save in flight."""
+        self._ranks = dcp.RankGroup(_own_group(self._patience))
 
     def close(self) -> None:
         """Wait for a save in flight and give the copy's memory back."""
@@ -309,6 +314,7 @@ def _locked(folder: Path) -> Iterator[None]:
 def _own_group(patience: timedelta) -> dist.ProcessGroup | None:
     if not (dist.is_available() and dist.is_initialized()):
         return None
-    group = dist.new_group(backend="gloo", timeout=patience)
+    with connecting():
+        group = dist.new_group(backend="gloo", timeout=patience)
     assert isinstance(group, dist.ProcessGroup), "a group of all ranks has this one in it"
     return group

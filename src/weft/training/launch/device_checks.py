@@ -13,7 +13,8 @@ import torch.distributed as dist
 
 from weft.core.errors import FailedError
 from weft.core.seeds import Seed
-from weft.training.launch.ranks import Ranks, Reporter
+from weft.training.launch.rank_place import Reporter
+from weft.training.launch.ranks import Ranks
 
 _SIZE = 4096
 _LARGEST = 3

@@ -18,7 +18,8 @@ from torch.nn import functional
 from weft.planning.calibration.microbenchmarks import AttentionTime, BlockTime, MachineTimes, MessageTime, ProductTime
 from weft.planning.cost_model.arithmetic import head_width
 from weft.specs.job import ModelSpec
-from weft.training.launch.ranks import Ranks, Reporter
+from weft.training.launch.rank_place import Reporter
+from weft.training.launch.ranks import Ranks
 from weft.training.model import Decoder, Rotary
 
 _SIDES_CPU = (32, 64, 128, 256, 512)

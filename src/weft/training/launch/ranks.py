@@ -6,177 +6,28 @@ rank obeys at the same step. What the ranks do is a function named by the caller
 """
 
 import contextlib
-import ctypes
-import faulthandler
-import importlib
 import multiprocessing
 import multiprocessing.forkserver
 import os
 import signal
-import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any
 
 from weft.core.errors import FailedError, UsageError, WeftError
 from weft.training.launch.child_process import ChildProcess
+from weft.training.launch.rank_place import HOST, PATIENCE, RankSetting, Reporter
+from weft.training.launch.rank_process import Target, rank_main
 
 if TYPE_CHECKING:
     from weft.training.checked_collectives import Checks
 
-_HOST = "127.0.0.1"
-_PATIENCE = timedelta(minutes=10)
 _GRACE_S = 5.0
 _HEARING_S = 1.0
 _SUDDEN = 1
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-_MOST_KEPT, _LARGEST_KEPT = 1 << 30, 32 << 20
 _ERRORS: dict[str, type[WeftError]] = {"UsageError": UsageError, "SpecError": UsageError}
-
-
-@dataclass(frozen=True)
-class RankSetting:
-    """Where a rank stands, as the launcher tells it."""
-
-    rank: int
-    """Its number."""
-    ranks: int
-    """How many there are."""
-    port: int
-    """Port of the store."""
-    generation: int = 0
-    """Counts the times that the ranks were started; each has addresses of its own."""
-    checks: "Checks | None" = None
-    """How collectives are checked, where they are."""
-    orders: Any = None
-    """What a supervisor tells the rank (`tiers.orders.Orders`), where there is one."""
-    backend: str = "auto"
-    """What carries bytes between ranks, as the job says it."""
-    host: str = _HOST
-    """Address of the machine whose parent has the store."""
-
-
-class Reporter:
-    """How a rank speaks to its parent."""
-
-    def __init__(self, pipe: Connection) -> None:
-        """Speak into `pipe`."""
-        self._pipe = pipe
-        self._lock = threading.Lock()
-
-    def send(self, kind: str, content: object) -> None:
-        """Say something; a parent that has gone is no reason to fail."""
-        self.heard(kind, content)
-
-    def heard(self, kind: str, content: object) -> bool:
-        """Say something and return whether there is a parent to hear it."""
-        with self._lock, contextlib.suppress(OSError):
-            self._pipe.send((kind, content))
-            return True
-        return False
-
-
-Target = Callable[..., Any]
-
-
-def _named(target: str | Target) -> Target:
-    if not isinstance(target, str):
-        return target
-    module, _, name = target.partition(":")
-    return getattr(importlib.import_module(module), name)
-
-
-def keep_to_one(setting: RankSetting) -> None:
-    """Keep this rank to one processor where those of this machine share all of its processors evenly.
-
-    Left to the scheduler, ranks that wait for each other meet on the same processor now and then: steps of small models
-    then take a tenth longer, and their times vary by a quarter. One with a GPU computes elsewhere and needs room for
-    its threads.
-    """
-    import torch
-
-    if setting.host != _HOST or not hasattr(os, "sched_setaffinity") or torch.cuda.is_available():
-        return
-    processors = sorted(os.sched_getaffinity(0))
-    if setting.ranks % len(processors) == 0:
-        os.sched_setaffinity(0, {processors[setting.rank % len(processors)]})
-
-
-def keep_memory() -> None:
-    """Have the C library keep large blocks that are freed, instead of giving them back to the kernel.
-
-    Buffers of megabytes come and go with every block and micro-batch, above all where weights are gathered, and pages
-    that went back are cleared again one by one: a sixth of such a step. 32 MiB is the most that glibc takes here; other
-    C libraries have no such choice.
-    """
-    tune = getattr(ctypes.CDLL(None), "mallopt", None)
-    if tune is not None:
-        tune(_MMAP_THRESHOLD, _LARGEST_KEPT)
-        tune(_TRIM_THRESHOLD, _MOST_KEPT)
-
-
-def _rank_main(target: str | Target, setting: RankSetting, pipe: Connection, arguments: dict[str, Any]) -> None:
-    """Be one rank: join the group, do the work, say how it went."""
-    from weft.training.launch.process_group import leave
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # A crash in native code ends a rank without a message of ours; this prints where every thread was.
-    faulthandler.enable()
-    reporter = Reporter(pipe)
-    status = 1
-    try:
-        keep_memory()
-        keep_to_one(setting)
-        join(setting)
-        reporter.send("joined", setting.rank)
-        if setting.orders is not None:
-            from weft.training.recovery import supervisor_link
-
-            supervisor_link.begin(setting.orders, setting.generation, reporter.heard)
-        result = _named(target)(reporter=reporter, **arguments)
-        leave()
-        reporter.send("done", result)
-        status = 0
-    except WeftError as error:
-        blamed = {one.rank for one in getattr(error, "evidence", ())}
-        if blamed and setting.orders is not None:
-            # The guard names who was wrong; who reports it is no more to blame than the others.
-            reporter.send("diverged", (blamed.pop() if len(blamed) == 1 else None, str(error)))
-        reporter.send("failed", (type(error).__name__, str(error)))
-        status = error.exit_status
-    except BaseException:  # noqa: BLE001 - whatever it was, the parent must hear of it
-        reporter.send("failed", ("", traceback.format_exc()))
-    finally:
-        pipe.close()
-        # Threads of collectives that wait for dead ranks must not hold the process.
-        os._exit(status)
-
-
-def join(setting: RankSetting) -> None:
-    """Join the group of ranks that `setting` describes."""
-    import torch.distributed as dist
-
-    from weft.training.launch.process_group import backend_of
-
-    os.environ.update(RANK=str(setting.rank), WORLD_SIZE=str(setting.ranks), LOCAL_RANK=str(setting.rank))
-    store = dist.TCPStore(setting.host, setting.port, is_master=False, timeout=_PATIENCE)
-    store = dist.PrefixStore(f"generation{setting.generation}/", store)
-    backend = backend_of(setting.backend)
-    if setting.checks is not None:
-        from weft.training.checked_collectives import register
-
-        backend = register(setting.checks, store, setting.rank, setting.generation)
-    dist.init_process_group(
-        backend,
-        store=store,
-        rank=setting.rank,
-        world_size=setting.ranks,
-        timeout=_PATIENCE,
-    )
 
 
 @dataclass
@@ -197,14 +48,14 @@ def open_store() -> Any:
     """Return a rendezvous store that this process owns, with its `port`; ranks die, the store stays."""
     import torch.distributed as dist
 
-    return dist.TCPStore(_HOST, 0, is_master=True, wait_for_workers=False, timeout=_PATIENCE)
+    return dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False, timeout=PATIENCE)
 
 
 def spawn(target: str | Target, setting: RankSetting, arguments: dict[str, Any]) -> Child:
     """Start one rank from the preloaded fork server."""
     context = fork_server()
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_rank_main, args=(target, setting, theirs, arguments), daemon=True)
+    ours, theirs = context.Pipe()
+    process = context.Process(target=rank_main, args=(target, setting, theirs, arguments), daemon=True)
     process.start()
     theirs.close()
     return Child(ChildProcess(process), ours)

@@ -34,9 +34,22 @@ class Buffers:
                 " buffers='broadcast', or pp = 1, cp = 1 and ep = 1 in the plan"
             )
         self._policy, self._mesh = policy, model.mesh
-        self._group = model.mesh.groups["replicas"]
         self._starts: list[Tensor] = []
         self._ends: list[Tensor] = []
+
+    @property
+    def _group(self) -> dist.ProcessGroup | None:
+        # Asked anew each time: the ranks may have formed other groups meanwhile.
+        return self._mesh.groups["replicas"]
+
+    @property
+    def obstacle(self) -> str | None:
+        """Return why a lost rank's buffers could not come from another rank inside a step, if so."""
+        if not self._found or self._policy == "broadcast":
+            return None
+        if self._policy == "local":
+            return "with buffers = 'local' no other replica holds a lost rank's buffers"
+        return "with buffers = 'synchronised' the mean over a step's micro-batches is made once"
 
     @property
     def width_counts(self) -> bool:

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 
+GROUPS = ("ends", "pp", "cp", "tp", "replicas", "ep", "expert_replicas")
+"""What process groups of a mesh are for."""
+
+
 @dataclass(frozen=True)
 class MeshCoordinate:
     """One rank's coordinates."""
@@ -125,6 +129,12 @@ class Mesh:
         """Return the plan."""
         return self.layout.plan
 
+    def regroup(self, rank: int, device: str) -> None:
+        """Make every group anew, `rank` being this one's number; all ranks call it together."""
+        made = Mesh.build(self.plan, rank, device)
+        self.rank, self.devices, self.experts = rank, made.devices, made.experts
+        self.groups.update(made.groups)
+
     @classmethod
     def build(cls, plan: PlanSpec, rank: int, device: str = "cpu") -> "Mesh":
         """Make every group that the plan needs; all ranks call it together."""
@@ -139,11 +149,11 @@ class Mesh:
         if plan.ep > 1:
             sizes = (plan.pp, plan.dp // plan.ep, plan.ep, plan.cp, plan.tp)
             mesh.experts = init_device_mesh(device, sizes, mesh_dim_names=("pp", "replicate", "ep", "cp", "tp"))
-        members = {
-            "ends": layout.end_ranks, "pp": layout.stage_ranks, "cp": layout.context_ranks, "tp": layout.tensor_ranks,
-            "replicas": layout.replica_ranks, "ep": layout.expert_ranks, "expert_replicas": layout.expert_replica_ranks,
-        }  # fmt: skip
-        for name, find in members.items():
+        members = (
+            layout.end_ranks, layout.stage_ranks, layout.context_ranks, layout.tensor_ranks, layout.replica_ranks,
+            layout.expert_ranks, layout.expert_replica_ranks,
+        )  # fmt: skip
+        for name, find in zip(GROUPS, members, strict=True):
             mesh.groups[name] = None
             # Every rank takes part in the making of every group, in one order.
             for ranks in sorted({tuple(find(layout.place(other))) for other in range(layout.ranks)}):

@@ -8,8 +8,9 @@ one subtree for each rank that moves the same bytes as a ring all-reduce. Bucket
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
@@ -87,23 +88,34 @@ def ordered(held: dict[Node, torch.Tensor]) -> list[torch.Tensor]:
     return [value for _, value in sorted(held.items(), key=lambda item: item[0][1] << item[0][0])]
 
 
+@dataclass(frozen=True, slots=True)
+class ExchangeMemory:
+    """What an exchange writes into."""
+
+    received: torch.Tensor
+    """This rank's chunks of every subtree."""
+    total: torch.Tensor
+    """The whole sum."""
+
+
 def exchange_tree(  # noqa: PLR0917 - what one exchange needs
     tree: ReductionTree, mine: list[torch.Tensor], nodes: list[tuple[Node, ...]], group: dist.ProcessGroup,
-    received: torch.Tensor, scale: float,
+    memory: ExchangeMemory, scale: float,
 ) -> None:  # fmt: skip
-    """Put the scaled sum over all ranks into `mine[0]`.
+    """Put the scaled sum over all ranks into `memory.total`; `mine` is left as it is unless that is part of it.
 
     `mine` are this rank's subtrees and `nodes` those of every rank; their length divides by the number of ranks. Each
-    rank gets its chunk of every subtree into `received`, adds them along the tree, and the chunks are gathered.
+    rank gets its chunk of every subtree, adds them along the tree, and the chunks are gathered.
     """
     ranks, length = group.size(), mine[0].numel() // group.size()
     assert len(mine) == len(nodes[group.rank()]), "a rank holds exactly its largest subtrees"
     send = mine[0] if len(mine) == 1 else torch.stack([flat.view(ranks, length) for flat in mine], dim=1).view(-1)
     sizes = [len(held) * length for held in nodes]
+    received = memory.received
     dist.all_to_all_single(received, send, sizes, [len(mine) * length] * ranks, group=group)
     held = dict(zip([node for part in nodes for node in part], received.view(-1, length), strict=True))
     chunk = tree.total(held, lambda left, right: left.add_(right)).mul_(scale)
-    dist.all_gather_single(mine[0], chunk, group=group)
+    dist.all_gather_single(memory.total, chunk, group=group)
 
 
 class SumWatch(Protocol):
@@ -148,6 +160,8 @@ class Bucket:
         self.chunk: torch.Tensor | None = None
         self.watch: SumWatch | None = None
         self.name = ""
+        self.repeatable = False
+        """Whether an exchange leaves this rank's own sums as they are, so that it can be made again."""
 
     def begin(self, share: Share, *, exact: bool) -> None:
         """Forget the last step and expect this rank's leaves of `share`."""
@@ -216,24 +230,36 @@ class Bucket:
             return
         family = self.family
         mine = ordered(self._held)
-        self._held.clear()
+        if not self.repeatable:
+            self._held.clear()
         self._check(*mine)
         if family.group is None or family.ranks == 1:
             (flat,) = mine
+            self._held.clear()
             self._hand_out(flat.mul_(scale))
             return
         nodes = [self._tree.partials(frozenset(positions)) for positions in share.positions]
         needed = sum(len(held) for held in nodes) * (self.elements // family.ranks)
         if self._received is None or self._received.numel() != needed:
             self._received = torch.empty(needed, device=self.device, dtype=self.dtype)
-        exchange_tree(self._tree, mine, nodes, family.group, self._received, scale)
-        self._spare += mine[1:]
-        self._hand_out(mine[0])
+        total = self._room() if self.repeatable else mine[0]
+        exchange_tree(self._tree, mine, nodes, family.group, ExchangeMemory(self._received, total), scale)
+        if not self.repeatable:
+            self._spare += mine[1:]
+        self._hand_out(total)
+
+    def _room(self) -> torch.Tensor:
+        """Return memory for a sum that is handed out while its parts stay."""
+        if self._summed is None:
+            self._summed = self._spare.pop() if self._spare else self._new()
+        return self._summed
 
     def _exchange_plain(self, scale: float) -> None:
         family, flat = self.family, self._plain
         assert flat is not None, "the bucket is full"
         self._check(flat)
+        if self.repeatable:
+            flat = self._room().copy_(flat)
         if family.group is not None and family.ranks > 1:
             dist.all_reduce(flat, group=family.group)
         self._hand_out(flat.mul_(scale))
@@ -375,6 +401,26 @@ class Reducer:
         for future in self._progress.futures:
             future.result()
         return time.monotonic() - start
+
+    def keep_parts(self) -> None:
+        """Keep this rank's own sums until the next step begins, so that `again` can be called; takes their memory."""
+        for bucket in self.buckets:
+            bucket.repeatable = True
+
+    def settle(self) -> None:
+        """Return when no exchange is in flight, whatever became of them."""
+        futures.wait(self._progress.futures)
+
+    def again(self, group: dist.ProcessGroup | None) -> None:
+        """Exchange everything once more, over another group of as many ranks in the same places."""
+        self.regroup(group)
+        self._progress.futures.clear()
+        self._progress.sent = 0
+
+    def regroup(self, group: dist.ProcessGroup | None) -> None:
+        """Exchange over `group` from now on."""
+        for bucket in self.buckets:
+            bucket.family = replace(bucket.family, group=group)
 
     def owned(self) -> list[torch.Tensor]:
         """Return the summed gradients that this rank answers for: over all ranks, every element exactly once."""

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from weft.training.metrics.exposed import waiting
 from weft.training.parallel.exact_sum import Node, ReductionTree
-from weft.training.parallel.reducer import Share, exchange_tree, local, ordered
+from weft.training.parallel.reducer import ExchangeMemory, Share, exchange_tree, local, ordered
 
 
 class TreeReduceScatter(ReduceScatter):
@@ -80,7 +80,7 @@ class TreeReduceScatter(ReduceScatter):
         mine = [functional.pad(flat, (0, whole - flat.numel())) for flat in ordered(self._held)]
         received = output.new_empty(sum(len(held) for held in nodes) * (whole // replicas.size()))
         with waiting():
-            exchange_tree(self._tree, mine, nodes, replicas, received, 1.0)
+            exchange_tree(self._tree, mine, nodes, replicas, ExchangeMemory(received, mine[0]), 1.0)
         output.copy_(mine[0][: output.numel()])
 
 

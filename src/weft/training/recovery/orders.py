@@ -11,6 +11,8 @@ from weft.specs.job import PlanSpec
 from weft.training.recovery.piece import Piece
 from weft.training.recovery.snapshot_keeper import Snapshot
 
+PEERS = "peers"
+"""The tier of a state that survivors of the step still have: nothing is done again."""
 START = "start"
 """The tier of last resort: the weights that the seed gives, at step 0."""
 
@@ -67,5 +69,7 @@ class Orders:
     """The plan for the ranks that are there; the job's own where absent."""
     redo_until: int = 0
     """Steps that an earlier generation had done already."""
+    in_step: bool = False
+    """Whether this rank outlives others."""
     faults: tuple[Fault, ...] = ()
     """What will go wrong in this rank."""

@@ -12,11 +12,13 @@ from typing import Any
 import torch
 
 from weft.training.checkpoint.store import CheckpointStore
-from weft.training.recovery.orders import Orders
+from weft.training.launch.rank_place import RankPlace
+from weft.training.recovery.orders import PEERS, Orders
 from weft.training.recovery.plane_watch import PlaneWatch
 from weft.training.recovery.snapshots import Snapshots
 from weft.training.recovery.state_pieces import digest, pieces_of
 from weft.training.recovery.tiers import Fillable, RestoredState, restore_best
+from weft.training.sdc.digest import fold_digest
 from weft.training.sdc.injection import Injector
 
 _BEAT_S = 0.25
@@ -30,14 +32,17 @@ Say = Callable[[str, Any], bool]
 class SupervisorLink:
     """The line to a supervisor, or into the void."""
 
-    def __init__(self, orders: Orders, generation: int, say: Say | None) -> None:
+    def __init__(self, orders: Orders, generation: int, say: Say | None, place: RankPlace | None = None) -> None:
         """Speak through `say`, and begin to beat; without it there is no supervisor."""
         self.folder, self.redo_until, self.plan = orders.folder, orders.redo_until, orders.plan
         self._orders, self._say = orders, say or _nothing
+        self.place = place if orders.in_step else None
+        """This rank's place among the others, where it may change while the process lives."""
         self.supervised = say is not None
         self._injector = Injector(orders.faults, lambda number: self._say("fault", number))
         self._snapshots = Snapshots(orders, generation, self._say)
         self._place = (0, _BEGUN)
+        self._watched = False
         self._ended = threading.Event()
         self._planes = PlaneWatch(lambda text, seconds: self.trouble("plane", self._place[0], text, seconds))
         if say is not None:
@@ -48,6 +53,26 @@ class SupervisorLink:
             if not self._say("beat", self._place):
                 # The supervisor is gone: nobody would ever end this process.
                 os._exit(1)
+
+    def renew(self) -> None:
+        """Go by the orders of the place that this rank has taken now."""
+        assert self.place is not None, "only a rank with a place changes it"
+        setting = self.place.setting
+        orders = setting.orders
+        if self._orders.faults != orders.faults and not self._watched:
+            self._injector = Injector(orders.faults, lambda number: self._say("fault", number))
+        self.folder, self.redo_until, self.plan = orders.folder, orders.redo_until, orders.plan
+        self._orders = orders
+        self._snapshots = Snapshots(orders, setting.generation, self._say)
+
+    def settle(self) -> None:
+        """Return when no snapshot is in flight."""
+        self._snapshots.wait()
+
+    def survives(self, obstacle: str | None) -> None:
+        """Say that this rank outlives others from now on, or why it does not."""
+        if self.place is not None:
+            self._say("survives", obstacle)
 
     def opened(self, folder: str) -> None:
         """Say which run folder was taken."""
@@ -60,13 +85,18 @@ class SupervisorLink:
     def restored(self, found: RestoredState, state: State) -> None:
         """Say what was restored, with the digests of what is now in memory."""
         pieces = pieces_of(state())
-        digests = {key: digest(piece, tensor) for key, (piece, tensor) in pieces.items()}
+        # What peers gave lies as it lay there: a digest at the speed of memory compares it.
+        same_cut = found.tier == PEERS
+        digests = {
+            key: fold_digest([tensor]) if same_cut else digest(piece, tensor) for key, (piece, tensor) in pieces.items()
+        }
         names = [piece for piece, _ in pieces.values()]
         self._say("restored", {"tier": found.tier, "step": found.step, "notes": found.notes, "digests": digests,
                                "pieces": names})  # fmt: skip
 
     def watch(self, stages: Sequence[torch.nn.Module], named: list[tuple[str, torch.nn.Parameter]]) -> None:
         """Let faults hook into the model."""
+        self._watched = True
         self._injector.watch(stages, named)
 
     def begin(self, done: int) -> None:
@@ -133,7 +163,7 @@ def current() -> SupervisorLink:
     return _current
 
 
-def begin(orders: Orders, generation: int, say: Say) -> None:
+def begin(orders: Orders, generation: int, say: Say, place: RankPlace | None = None) -> None:
     """Make this process's line."""
     global _current  # noqa: PLW0603 - a process has one supervisor, as it has one parent
-    _current = SupervisorLink(orders, generation, say)
+    _current = SupervisorLink(orders, generation, say, place)

@@ -34,9 +34,10 @@ def lines(record: RunRecord) -> list[tuple[int, float, str | None]]:
 @pytest.mark.parametrize("name", ["faults", "planes"])
 def test_faults_have_the_same_incidents_blame_and_weights_on_two_hosts_as_on_one(field: Any, tmp_path: Path, name: str):
     table = validate(read_table(str(EXAMPLES / f"{name}.toml")), FaultsSpec, name)
+    # Ranks of several hosts are never replaced one by one, so those of one are not here either.
     job = field.job(
         steps=44, seed=table.seed, faults=table.as_written()["faults"], backend="mrc" if name == "planes" else "auto",
-        recovery={"snapshots": 4}, checkpoint={"every": 10},
+        recovery={"snapshots": 4, "in_step": False}, checkpoint={"every": 10},
     )  # fmt: skip
     here = field.run_job(job)
     with gang(tmp_path / "gang", job) as pods:
