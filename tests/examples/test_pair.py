@@ -23,10 +23,11 @@ COMMANDS: dict[str, list[list[str]]] = {
     "site": [["site", "show", SITE]],
 }
 WITHOUT_FILES = {
-    "cancel", "cluster", "completion", "drain", "jobs", "lab", "logs", "nodes", "pod", "runs", "scale", "schema",
+    "calibrate", "cancel", "cluster", "completion", "doctor", "drain", "jobs",
+    "lab", "logs", "nodes", "pod", "runs", "scale", "schema",
     "simulate", "submit", "train", "undrain", "why",
 }  # fmt: skip
-"""Commands that take neither (a scenario names its site), and training, which has a test of its own."""
+"""Commands that take neither (a scenario names its site) or a log besides, and training, with a test of its own."""
 
 
 @pytest.mark.parametrize("arguments", [line for lines in COMMANDS.values() for line in lines], ids=" ".join)

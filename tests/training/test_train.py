@@ -195,7 +195,7 @@ def test_every_second_is_in_one_class_and_the_result_says_what_was_done(tmp_path
     assert result["steps"] == 2
     assert [line["step"] for line in result["eval"]] == [1, 2]
     assert set(result["seconds"]) <= {
-        "compute", "exposed_communication", "bubble", "input", "checkpoint", "evaluation", "idle",
+        "start_up", "compute", "exposed_communication", "bubble", "input", "checkpoint", "evaluation", "idle",
     }  # fmt: skip
     lines = RunRecord(tmp_path / "toy-1").steps()
     assert sum(sum(line["seconds"].values()) for line in lines) <= sum(result["seconds"].values())
