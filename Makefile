@@ -15,7 +15,7 @@ LEAST_NOTICED ?= 0.6
 MRC_RUN = $(BIN)/weft train tiny-gpt --folder build/demo --faults examples/planes.toml --set guard.digest_every=1 \
     --set backend=mrc
 
-.PHONY: help setup demo test mutants test-slow test-root test-kube kube-assets check format bench verify docs clean
+.PHONY: help setup demo test mutants test-slow test-long test-root test-kube kube-assets check format bench verify docs clean
 
 help:  ## Say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -66,7 +66,10 @@ mutants: $(STAMP)  ## Change a rule here and there, drawn from the commit, and s
 	    --seed "$$(git rev-parse HEAD)" --floor $(LEAST_NOTICED)
 
 test-slow: $(STAMP)  ## Run the tests that take long
-	@$(PYTEST) -n $(WORKERS) --timeout 900 -m "slow and not root and not kube"
+	@$(PYTEST) -n $(WORKERS) --timeout 900 -m "slow and not long and not root and not kube"
+
+test-long: $(STAMP)  ## Run the tests that take very long: drawn disturbances, deaths inside a step, hostile files
+	@$(PYTEST) -n $(WORKERS) --timeout 900 -m "long and not root and not kube"
 
 test-root: $(STAMP)  ## Run the tests that need root and iproute2 (network namespaces)
 	@$(PYTEST) -m "root"

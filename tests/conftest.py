@@ -4,6 +4,7 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # One deterministic set of examples in CI; no deadline, because machines are shared and noisy.
@@ -13,3 +14,16 @@ settings.load_profile("ci" if os.environ.get("CI") else "weft")
 
 # Ranks import by name what they run, from processes of their own.
 sys.path.insert(0, str(Path(__file__).parents[1]))
+
+LONG = (
+    "cli/test_hostile_files.py", "engines/kubernetes/test_crash_schedules.py", "engines/supervisor/hosts/test_gang.py",
+    "engines/supervisor/test_in_step.py", "verification/test_disturbances.py",
+)  # fmt: skip
+"""Files whose slow tests take many minutes together: `make test-long` runs them, CI has no time for them."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the slow tests of `LONG` as long."""
+    for item in items:
+        if item.path.as_posix().endswith(LONG) and item.get_closest_marker("slow") is not None:
+            item.add_marker(pytest.mark.long)
