@@ -1,5 +1,6 @@
 """Single pairs: line rate, lost planes, lost links, lossy and shared EVs (S2, S9 to S13 of the fact sheet)."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -167,8 +168,9 @@ def s10() -> Experiment:
         below("off: slowest bin where nothing is retired", 100 * float(uneven.min()), 95, "%", "visibly not flat"),
         above("off: data packets lost, for each lost with retirement", sum(f.data_lost for f in off.faults) / sum(hit), 10),
         within("slowest bin, 8 links flapping together", 100 * float(flapping.min()), 99, 101, "%", "R9: negligible"),
-        within("data packets lost per queue pair and flap, four pairs", float(np.mean(per_pair)), 1, 2, "",
-               "R2: typically one"),
+        replace(within("data packets lost per queue pair and flap, four pairs", float(np.mean(per_pair)), 1, 2, "",
+                       "R2: typically one"),
+                why="an EV is retired at its second loss, and now and then a third packet is on its way by then"),
     )  # fmt: skip
     return Experiment(
         "S10", "T0-T1 links cut in sequence and flapping together",
@@ -266,7 +268,10 @@ def s13() -> Experiment:
 
     found = (
         within("free flow once they have parted", late("skip on", 0), 95, 101, "% of line rate", "R13: near line rate"),
-        within("pinned flow", late("skip on", 1), 95, 101, "% of line rate", "R13: near line rate"),
+        replace(within("pinned flow", late("skip on", 1), 95, 101, "% of line rate", "R13: near line rate"),
+                why="the free flow fills EV B alone, is marked there now and then too, and sends those packets by EV A; "
+                "with the largest window at 1.5 products, as published, the pinned flow's queue keeps more of them away, "
+                "and it holds 96 %"),
         below("off: pinned flow without skipping", late("skip off", 1), 75, "% of line rate"),
     )  # fmt: skip
 
