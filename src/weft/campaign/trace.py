@@ -20,7 +20,7 @@ from weft.core.seeds import Seed
 
 COLUMNS = ("submit_s", "duration_s", "time_limit_s", "nodes", "gpus_per_node", "team", "priority", "kind")
 _MS = 1000
-_LONGEST_S = 10 * 365 * 86_400
+LONGEST_S = 10 * 365 * 86_400
 _MOST_SHOWN = 10
 _DAY_S = 86_400
 
@@ -190,7 +190,7 @@ def _seconds(column: str, text: str, least_ms: int) -> int:
         value = float(text)
     except ValueError:
         raise _LineError(column, f"{text!r} is no time; write seconds, such as 3600") from None
-    if not math.isfinite(value) or not 0 <= value <= _LONGEST_S or value * _MS < least_ms:
+    if not math.isfinite(value) or not 0 <= value <= LONGEST_S or value * _MS < least_ms:
         raise _LineError(column, f"{text} s; write a time between 0 and ten years")
     return round(value * _MS)
 

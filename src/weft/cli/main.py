@@ -57,7 +57,8 @@ cluster up        weft.cli.cluster.local:up               Start the cluster of t
 cluster down      weft.cli.cluster.local:down             Stop its daemon; running jobs go on.
 cluster status    weft.cli.cluster.local:status           Show nodes, teams and jobs.
 cluster replay    weft.cli.cluster.replay:replay          Replay a job trace through the real scheduler.
-cluster generate  weft.cli.cluster.replay:generate        Generate a job trace from a seed.
+cluster generate  weft.cli.cluster.traces:generate        Generate a job trace from a seed.
+cluster trace     weft.cli.cluster.traces:convert         Convert another project's job trace for a replay.
 cluster install   weft.cli.cluster.kubernetes:install     Install weft's CRDs in a Kubernetes cluster.
 cluster control   weft.cli.cluster.kubernetes:control     Run weft's controller of a Kubernetes cluster.
 cluster act       weft.cli.cluster.kubernetes:act         Run simulated (KWOK-like) nodes against a real API server.

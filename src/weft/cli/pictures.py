@@ -168,7 +168,7 @@ def _draw_reasons(axes: Axes, found: Mapping[str, Measures]) -> None:
         left += hours
     axes.set(title="why jobs waited", xlabel="hours, summed over jobs")
     if names:
-        axes.legend(fontsize=8)
+        axes.legend(fontsize=8, loc="upper right")
 
 
 def draw_reports(figure: Figure, reports: tuple[SimulationReport, ...]) -> None:

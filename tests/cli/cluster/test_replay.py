@@ -35,7 +35,7 @@ def test_a_trace_is_made_and_replayed_under_several_policies(
     arguments = ["cluster", "replay", trace, "--nodes", "32", "--policy", "weft,fifo", "--json"]
     assert main([*arguments, "--jobs", str(jobs), "--plot", str(plot), "--failures"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found.keys() == {"site", "nodes", "policies", "provenance"}
+    assert found.keys() == {"site", "nodes", "format", "left_out", "policies", "provenance"}
     assert [each["policy"] for each in found["policies"]] == ["weft", "fifo"]
     assert all(each.keys() == KEYS for each in found["policies"])
     assert plot.read_text().startswith("<?xml")
@@ -86,6 +86,51 @@ def test_bad_input_is_one_sentence_status_2_and_creates_nothing(
     assert main(["cluster", *(trace if each == "TRACE" else each for each in arguments)]) == 2
     assert words in capsys.readouterr().err
     assert not list(empty.iterdir())
+
+
+HELIOS = """job_id,user,vc,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration,queue
+1,u1,vcJkd,16,1,2,COMPLETED,2020-06-09 18:41:01,2020-06-09 18:41:01,2020-06-09 19:41:01,3600,0
+2,u2,vchbv,1,16,1,FAILED,2020-06-09 18:51:27,2020-06-09 18:51:27,2020-06-09 18:55:36,249,0
+3,u3,vcpDC,0,1,1,CANCELLED,2020-06-09 19:41:28,2020-06-09 18:41:28,2020-06-17 14:15:21,675233,0
+"""
+
+
+def test_another_projects_trace_is_replayed_and_converted(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    foreign, ours = tmp_path / "cluster_log.csv", tmp_path / "ours.csv"
+    foreign.write_text(HELIOS)
+    assert main(["cluster", "replay", str(foreign), "--nodes", "16", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["format"], found["left_out"]) == ("Helios", {"asks for no GPU": 1})
+    assert found["policies"][0]["done"] == 2
+    arguments = ["cluster", "trace", str(foreign), str(ours), "--load", "0.5", "--nodes", "4", "--most-gpus", "16"]
+    assert main([*arguments, "--team", "one", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found.keys() == {"file", "format", "jobs", "days", "left_out"}
+    # 16 GPU-hours and a little of 16 GPUs' time: two hours apart.
+    assert found["days"] == pytest.approx(1.0 / 24, rel=0.01)
+    rows = list(csv.DictReader(ours.read_text().splitlines()))
+    assert [(row["nodes"], row["gpus_per_node"], row["team"]) for row in rows] == [("2", "8", "one"), ("1", "1", "one")]
+    assert main(["cluster", "trace", str(foreign), str(ours), "--node-gpus", "4"]) == 0
+    assert "left out of" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--load", "0.9"], "--load and --nodes go together"),
+        (["--load", "0", "--nodes", "4"], "above 0"),
+        (["--node-gpus", "0"], "--node-gpus 0"),
+        (["--most-gpus", "0"], "no job asks for so few"),
+    ],
+)
+def test_a_conversion_that_makes_no_sense_writes_nothing(
+    arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    foreign, ours = tmp_path / "cluster_log.csv", tmp_path / "ours.csv"
+    foreign.write_text(HELIOS)
+    assert main(["cluster", "trace", str(foreign), str(ours), *arguments]) == 2
+    assert words in capsys.readouterr().err
+    assert not ours.exists()
 
 
 def test_a_bad_trace_is_named_with_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -1,4 +1,4 @@
-"""`weft cluster replay` and `weft cluster generate`: job traces through the real scheduler in simulated time."""
+"""`weft cluster replay`: job traces through the real scheduler in simulated time."""
 
 import csv
 import time
@@ -12,8 +12,8 @@ from weft.campaign.failures import Failures
 from weft.campaign.measures import Measures
 from weft.campaign.policies import ORDER, policy_of
 from weft.campaign.replay import TraceReplay
-from weft.campaign.scenes import scene
-from weft.campaign.trace import TraceJob, admit_all, read, written
+from weft.campaign.trace import TraceJob, admit_all, written
+from weft.cli.cluster.traces import SITE, Nodes, SeedNumber, SiteName, pool_of, read_trace, say_left_out
 from weft.cli.output import (
     JsonFlag,
     PlotFile,
@@ -27,19 +27,16 @@ from weft.cli.output import (
 )
 from weft.cluster.forecast import StartCalibration
 from weft.cluster.from_policy import as_tables, differences
-from weft.cluster.from_site import nodes_of, power_of
+from weft.cluster.from_site import power_of
 from weft.cluster.health.idle_tests import hours_to_validate
 from weft.cluster.records.job import Team
 from weft.cluster.records.node import Node
 from weft.cluster.records.snapshot import Snapshot
 from weft.core.errors import UsageError
-from weft.core.input_files import read_text
 from weft.core.provenance import digest, provenance
 from weft.core.seeds import Seed
 from weft.specs import load_site
-from weft.specs.site import SiteSpec
 
-_SITE = "gb200-8x100g-131k"
 _TEST_MS = 900_000
 """A long test of an idle node: about 15 minutes, as DCGM's level 3."""
 
@@ -48,22 +45,18 @@ _JOB_COLUMNS = (
     "preemptions", "lost_gpu_s",
 )  # fmt: skip
 
-SiteName = Annotated[str, Parameter(name="--site", help="Built-in name or path of a site file.")]
-Nodes = Annotated[int | None, Parameter(help="Use only the first N nodes of the site.")]
-SeedNumber = Annotated[int, Parameter(help="Random seed.")]
-
 
 def replay(
     trace: Annotated[
         Path,
         Parameter(
-            help="CSV with submit_s, duration_s, time_limit_s, nodes, gpus_per_node, team, priority, kind. "
-            "The scheduler never sees duration_s."
+            help="CSV with submit_s, duration_s, time_limit_s, nodes, gpus_per_node, team, priority, kind, or a trace "
+            "of Slurm (sacct -P), SWF, Philly, Helios, Acme or Alibaba. The scheduler never sees how long jobs take."
         ),
     ],
     /,
     *,
-    site: SiteName = _SITE,
+    site: SiteName = SITE,
     nodes: Nodes = None,
     policy: Annotated[str, Parameter(help=f"Policies by comma: {', '.join(ORDER)}, or policy files.")] = "weft",
     quota: Annotated[str | None, Parameter(help="GPU quota per team, as red=4000,blue=2000; default: equal.")] = None,
@@ -88,8 +81,9 @@ def replay(
     """Replay TRACE through the real scheduler in simulated time and print how it went."""
     names = [name.strip() for name in policy.split(",")]
     spec = load_site(site)
-    pool = _pool(spec, nodes)
-    lines = read(_text(trace), str(trace))
+    pool = pool_of(spec, nodes)
+    found_trace = read_trace(trace, spec.node.gpus)
+    lines = found_trace.lines
     teams = _teams(lines, pool, quota)
     admit_all(lines, pool, teams, str(trace))
     policies = {name: policy_of(name, power_of(spec)) for name in names}
@@ -111,63 +105,22 @@ def replay(
     if jobs is not None:
         _write_jobs(jobs, found)
     if decisions is not None:
-        with writing(decisions) as part:
-            part.write_text("".join(f"{each}\n" for each in logged), encoding="utf-8")
+        _write_decisions(decisions, logged)
     save_picture(plot, "draw_replays", found, size=(13.0, 8.0))
     if json:
         origin = provenance({"trace": digest(written(lines)), "site": spec.as_written(), "nodes": len(pool)}, seed)
-        print_json({"site": spec.name, "nodes": len(pool), "policies": documents, "provenance": origin.as_json()})
+        print_json({
+            "site": spec.name, "nodes": len(pool), "format": found_trace.format,
+            "left_out": dict(found_trace.left_out), "policies": documents, "provenance": origin.as_json(),
+        })  # fmt: skip
     else:
+        say_left_out(trace, found_trace)
         _print(trace, lines, pool, documents)
 
 
-def generate(
-    out: Annotated[Path, Parameter(help="CSV file to write; `weft cluster replay` reads it.")],
-    /,
-    *,
-    jobs: Annotated[int, Parameter(help="Number of jobs.")] = 1000,
-    scenario: Annotated[
-        str, Parameter(name="--scene", help="Trace type: mixed, small-beside-big, full-site.")
-    ] = "mixed",
-    site: SiteName = _SITE,
-    nodes: Nodes = None,
-    load: Annotated[float, Parameter(help="Offered load of a mixed trace.")] = 0.8,
-    seed: SeedNumber = 0,
-    json: JsonFlag = False,
-) -> None:
-    """Generate a job trace from a seed and write it into OUT."""
-    spec = load_site(site)
-    pool = _pool(spec, nodes)
-    if not 1 <= jobs <= 10_000_000:  # noqa: PLR2004 - said in the message
-        raise UsageError(f"--jobs {jobs}: write a number from 1 to 10,000,000")
-    if not 0 < load <= 10:  # noqa: PLR2004 - said in the message
-        raise UsageError(f"--load {load:g}: write a share above 0 and at most 10")
-    lines = scene(scenario, len(pool), spec.node.gpus, jobs=jobs, seed=Seed(seed), load=load)
-    with writing(out) as part:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(written(lines))
-    days = (lines[-1].submit_ms - lines[0].submit_ms) / 86_400_000
-    if json:
-        print_json({"file": str(out), "jobs": len(lines), "days": days, "nodes": len(pool), "seed": seed})
-    else:
-        say(f"{out}: {len(lines):,} jobs over {days:.1f} days for {len(pool):,} nodes")
-
-
-def _pool(spec: SiteSpec, nodes: int | None) -> tuple[Node, ...]:
-    whole = spec.fabric.gpus // spec.node.gpus
-    if nodes is not None and not 1 <= nodes <= whole:
-        raise UsageError(f"--nodes {nodes}: {spec.name} has {whole:,} nodes; write a number from 1 to that")
-    return nodes_of(spec, nodes)
-
-
-def _text(trace: Path) -> str:
-    try:
-        return read_text(trace)
-    except FileNotFoundError:
-        raise UsageError(f"there is no file {trace}; `weft cluster generate {trace}` makes one") from None
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error.reason
-        raise UsageError(f"{trace} cannot be read as a trace: {reason}") from None
+def _write_decisions(target: Path, logged: list[str]) -> None:
+    with writing(target) as part:
+        part.write_text("".join(f"{each}\n" for each in logged), encoding="utf-8")
 
 
 def _teams(lines: list[TraceJob], pool: tuple[Node, ...], quota: str | None) -> tuple[Team, ...]:
