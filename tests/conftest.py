@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,3 +28,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.as_posix().endswith(LONG) and item.get_closest_marker("slow") is not None:
             item.add_marker(pytest.mark.long)
+
+
+@pytest.fixture(autouse=True)
+def no_group_stays() -> Iterator[None]:
+    """Fail the test that leaves a default process group behind, not whichever comes after it."""
+    yield
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_initialized():
+        distributed.destroy_process_group()
+        pytest.fail("a default process group was left behind")

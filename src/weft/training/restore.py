@@ -1,5 +1,6 @@
 """Checkpoints of a session: saved in the background, and restored from the best state that there is, exactly or not."""
 
+import itertools
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -132,8 +133,11 @@ class SessionCheckpoints:
         digest = trained.digest()
         limit = time.monotonic() + self._context.job.checkpoint.patience / PICOSECONDS_PER_SECOND
         pause = _FIRST_PAUSE_S
+        attempts = itertools.count(1)
         self._store.drain()
         while not shared(lambda: self._is_stored(done, digest)):
+            # A phase for each: the supervisor's limit is for one of them, the job's patience for all.
+            self._context.life.phase(f"final checkpoint, attempt {next(attempts)}")
             self.report_failure()
             failed = self._saving is not None and self._saving.step == done and self._saving.error is not None
             if failed and shared(lambda: time.monotonic() > limit):

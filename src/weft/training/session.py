@@ -305,6 +305,14 @@ class Session:
         self.life.survives("the ranks were ending")
         if self.guard is not None:
             self.guard.close()
+        try:
+            return self._end(save=save)
+        finally:
+            record_waits_in(None)
+            if self._owns_group:
+                dist.destroy_process_group()
+
+    def _end(self, *, save: bool) -> dict[str, Any]:
         whole = save and self.done >= self.job.steps and self._trained is not None
         with self.ledger.spending(TimeClass.CHECKPOINT):
             if whole:
@@ -317,9 +325,6 @@ class Session:
         result = self.metrics.close(self.done, digest, finished=whole)
         if self._trained is not None:
             self._trained.reducer.close()
-        record_waits_in(None)
-        if self._owns_group:
-            dist.destroy_process_group()
         if failed is not None and not whole:
             raise failed
         return result
