@@ -151,7 +151,7 @@ def _same(written: list[dict[str, Any]], found: list[dict[str, Any]]) -> bool:
 
 
 def _told_as_one(written: dict[str, Any], found: dict[str, Any]) -> bool:
-    """Return whether a log says "behind" where today it is told what kind of room a job lacks."""
+    """Return whether a log says "behind" where today the kind of room stands that a job lacks."""
     return written.get("code") == Reason.BEHIND.code and found.get("code") in _ROOM_CODES
 
 

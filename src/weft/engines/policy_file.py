@@ -15,7 +15,7 @@ from weft.specs import PolicySpec, load_policy
 
 
 def default_policy() -> SchedulingPolicy:
-    """Return the rules of an engine that is told no others: those of the built-in policy."""
+    """Return the rules of an engine that is given no others: those of the built-in policy."""
     return policy_of_spec(PolicySpec())
 
 
@@ -33,7 +33,7 @@ class PolicyFile:
     """A policy file and when it was last read."""
 
     def __init__(self, path: Path, complain: Callable[[str], None]) -> None:
-        """Watch `path`, which need not be there; `complain` is told what is wrong with it, once for each change."""
+        """Watch `path`, which need not be there; `complain` gets what is wrong with it, once for each change."""
         self.path, self._complain = path, complain
         self._seen: tuple[int, int] | None = None
 

@@ -304,7 +304,7 @@ class FakeApiServer:
             events = list(self.store.since(target.resource, version))
         except Refusal as why:
             return version, [_event("ERROR", {"code": why.status, "reason": why.reason, "message": why.message})]
-        lines = [line for one in events if (line := _told(one, chosen)) is not None]
+        lines = [line for one in events if (line := _watch_line(one, chosen)) is not None]
         return max([version, *(one.version for one in events)]), lines
 
     async def monitor_nodes(self, grace_s: float = 40.0) -> None:
@@ -400,7 +400,7 @@ async def _heard(lines: AsyncIterator[bytes], silence_s: float) -> AsyncIterator
         yield line
 
 
-def _told(event: StoredEvent, chosen: Callable[[Object], bool]) -> bytes | None:
+def _watch_line(event: StoredEvent, chosen: Callable[[Object], bool]) -> bytes | None:
     """Return the line of an event; an object that leaves the selection is sent as deleted."""
     was = event.old is not None and chosen(event.old)
     now = event.new is not None and chosen(event.new)

@@ -275,7 +275,7 @@ class Session:
         """Move micro-batches away from slow replicas, by the medians of the last few steps."""
         found = self.stragglers.step(step.replica_seconds, [len(rounds) for rounds in step.split.runs])
         if found.newly:
-            self.metrics.problem(f"after step {self.done}, {found.told('replica')}")
+            self.metrics.problem(f"after step {self.done}, {found.sentence('replica')}")
         if self.trained.buffers.width_counts:
             # Which replica's buffers count must not depend on how fast replicas are.
             return

@@ -66,7 +66,7 @@ def test_the_one_rank_that_did_not_come_is_the_root(ranks: int, data: st.DataObj
     found = hang(standings, {"0": range(ranks)})
     assert found.roots == (absent,)
     assert all(missing == (absent,) for _, missing in found.waits.values())
-    assert f"everybody waits for rank {absent}" in found.told(standings, 1.0)
+    assert f"everybody waits for rank {absent}" in found.sentence(standings, 1.0)
 
 
 def test_waits_are_followed_through_groups_to_the_root() -> None:
@@ -74,7 +74,7 @@ def test_waits_are_followed_through_groups_to_the_root() -> None:
     standings = [inside("a", 1, 0), left("a", 0, 1), inside("b", 2, 1), left("b", 1, 2), inside("c", 7, 2)]
     found = hang(standings, members)
     assert found.roots == (3,)
-    assert "rank 3 was never seen" in found.told(standings, 1.0)
+    assert "rank 3 was never seen" in found.sentence(standings, 1.0)
 
 
 def test_ranks_that_wait_for_each_other_form_a_ring() -> None:
@@ -83,7 +83,7 @@ def test_ranks_that_wait_for_each_other_form_a_ring() -> None:
     found = hang(standings, members)
     assert found.roots == ()
     assert found.cycle == (0, 1)
-    assert "wait for each other in a ring" in found.told(standings, 1.0)
+    assert "wait for each other in a ring" in found.sentence(standings, 1.0)
 
 
 def test_a_receive_waits_for_its_sender_alone() -> None:

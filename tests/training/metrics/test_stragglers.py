@@ -29,7 +29,7 @@ def test_a_rank_five_times_as_slow_is_named_within_twenty_steps(seed: int, ranks
     assert found.ranking[0][0] == slow
     assert found.stragglers[0].slowdown > 3
     assert found.stragglers[0].cost_s > 0
-    assert f"rank {slow} takes" in found.told()
+    assert f"rank {slow} takes" in found.sentence()
 
 
 def test_slowness_that_begins_in_the_middle_is_named_within_twenty_steps() -> None:

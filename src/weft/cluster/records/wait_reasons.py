@@ -48,7 +48,7 @@ class Reason(IntEnum):
 ROOM = frozenset({
     Reason.BEHIND, Reason.GPUS, Reason.FRAGMENTS, Reason.KEPT, Reason.RESERVE, Reason.HEALTH, Reason.ORDER,
 })  # fmt: skip
-"""Reasons that change from moment to moment: which of them holds is looked at once a minute, and told then."""
+"""Reasons that change from moment to moment: which of them holds is looked at once a minute, and written then."""
 TEXTS = {
     Reason.TEAM: "its team is not known here",
     Reason.DEPENDENCY: "a job that it comes after is not done",

@@ -159,7 +159,7 @@ class Raised(_OfRank):
     victim: bool = False
     """Whether it speaks of another rank's end: a closed connection."""
     stands_by: bool = False
-    """Whether its process waits to be told how to go on."""
+    """Whether its process waits for an order."""
 
 
 @dataclass(frozen=True, slots=True)

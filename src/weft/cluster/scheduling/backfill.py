@@ -95,7 +95,7 @@ class SchedulingCycle:
         return self.actions
 
     def beyond_waits(self) -> list[Wait]:
-        """Return what jobs are told that were not looked at and have heard nothing yet."""
+        """Return the reason of jobs that were not looked at and have none yet."""
         table, ids = self.cluster.queue.table, self.cluster.queue.ids
         new = self.beyond[table[LAST_WAIT, self.beyond] == Reason.NONE].tolist() if len(self.beyond) else ()
         head = self.head.job.id if self.head is not None else ""

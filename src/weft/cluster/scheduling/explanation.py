@@ -2,7 +2,7 @@
 
 Hard reasons (quota, dependencies, size) are found while a pass tries its rules. What is left is a question of room: too
 few GPUs, GPUs on the wrong nodes, GPUs that are kept for somebody, nodes out of service. It changes with every job that
-ends, so it is looked at when a job is first told and then once a minute. Pure; decides nothing.
+ends, so it is looked at when a job first waits and then once a minute. Pure; decides nothing.
 """
 
 import heapq
@@ -47,7 +47,7 @@ class Considered:
 
 
 def explain(cluster: ClusterState, found: Considered, now_ms: int) -> list[Wait]:
-    """Return what is told to those whose reason has changed."""
+    """Return the new reason of those whose reason has changed."""
     head, reasons = found.head, found.reasons
     if head is not None:
         ahead = np.flatnonzero(found.fast[: head.at] & (reasons[: head.at] == Reason.BEHIND))

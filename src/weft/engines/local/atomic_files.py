@@ -1,6 +1,6 @@
 """Files that appear whole or not at all, also when the process or the machine ends in between.
 
-A disk that is full or fails for a while is told from a wrong request: what must be written in the end is tried again.
+A disk that is full or fails for a while is not a wrong request: what must be written in the end is tried again.
 Standard library only: the runner of a job starts quickly because of it.
 """
 

@@ -122,7 +122,7 @@ class JobStore:
     def _check(self, found: sqlite3.Connection) -> None:
         """Make the tables of a new database, or see that those of an old one are ours."""
         found.execute("pragma journal_mode = wal")
-        # Every commit is on the disk before anybody is told of it.
+        # Every commit is on the disk before anybody hears of it.
         found.execute("pragma synchronous = full")
         version = found.execute("pragma user_version").fetchone()[0]
         tables = {name for (name,) in found.execute("select name from sqlite_master where type = 'table'")}

@@ -67,7 +67,7 @@ class EngineLoop:
         """Note that what is held in memory may differ from the database: it is no longer believed."""
         self._stumbled = True
         self._stumbles += 1
-        # Whoever asks meanwhile is told what is written down, not what had been about to be.
+        # Whoever asks meanwhile reads what is written down, not what had been about to be.
         with contextlib.suppress(OSError, sqlite3.Error):
             self._engine.reread()
         first_line = (str(error).strip() or "it says nothing").splitlines()[0]

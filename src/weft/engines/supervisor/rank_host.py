@@ -27,7 +27,7 @@ class RankStart:
     store: tuple[str, int]
     """Address and port of the store at which ranks find each other."""
     orders: Orders
-    """What the rank is told."""
+    """The setting that the rank is given."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ class Replacement:
             self._host.make_ready(replace(self._last, rank=-1, orders=orders))
 
     def remember(self, start: RankStart) -> None:
-        """Take `start` as what a spare is told beforehand, its place aside."""
+        """Take `start` as the setting of a spare, its place aside."""
         self._last = start
 
     def let_go(self, generation: Generation, cause: Cause) -> None:

@@ -122,5 +122,5 @@ class CallStore:
     def explained(self, call: CollectiveCall, waited_s: float) -> str:
         """Return who waits where for whom, as seen by a rank that has waited too long in `call`."""
         found, members = self.standings()
-        told = hang(found, members).told(found, time.time())
-        return f"rank {call.rank} has waited {waited_s:.1f} s in {call}; {told}"
+        hang_sentence = hang(found, members).sentence(found, time.time())
+        return f"rank {call.rank} has waited {waited_s:.1f} s in {call}; {hang_sentence}"

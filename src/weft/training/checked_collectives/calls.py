@@ -108,7 +108,7 @@ class Hang:
     cycle: tuple[int, ...]
     """Ranks that wait for each other in a ring, where no rank is at the root."""
 
-    def told(self, standings: Sequence[CallStatus], now_s: float) -> str:
+    def sentence(self, standings: Sequence[CallStatus], now_s: float) -> str:
         """Return the hang as lines for a person."""
         lines = []
         for rank, (standing, missing) in sorted(self.waits.items()):

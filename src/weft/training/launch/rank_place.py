@@ -1,6 +1,6 @@
 """A rank's place among the others: how it takes one, gives it up when another rank is lost, and takes the next.
 
-What a rank is told comes through the pipe to its parent: to let go of its process groups, and where it stands next. A
+Orders to a rank come through the pipe to its parent: to let go of its process groups, and where it stands next. A
 spare has no place at first. Who starts ranks and what they run is `ranks`'s and `rank_process`'s business.
 """
 
@@ -22,7 +22,7 @@ HOST = "127.0.0.1"
 PATIENCE = timedelta(minutes=10)
 """How long a rank waits for the others in the store and in collectives: a supervisor knows better when it is over."""
 LET_GO, TAKE = "let go", "take"
-"""What a rank is told: to give its process groups up, and a `RankSetting` to take."""
+"""Orders to a rank: to give its process groups up, and a `RankSetting` to take."""
 _OF_ANOTHER = (
     "Connection closed by peer", "Connection reset", "Connection refused", "Broken pipe", "Timed out waiting",
     "DistBackendError", "DistNetworkError", "DistStoreError", "recvValue failed", "Application timeout",
@@ -56,7 +56,7 @@ class RankSetting:
     host: str = HOST
     """Address of the machine whose parent has the store."""
     spare: bool = False
-    """Whether it only gets ready, and takes its place when it is told which."""
+    """Whether it only gets ready, and takes its place when that is known."""
 
 
 class Reporter:
@@ -80,7 +80,7 @@ class Reporter:
 
 
 class Inbox:
-    """What a rank is told while it runs."""
+    """Orders to a rank while it runs."""
 
     def __init__(self, pipe: Connection) -> None:
         """Listen to `pipe` from now on."""
@@ -120,7 +120,7 @@ class RankPlace:
         """Stand where `setting` says, or nowhere yet."""
         self.setting = setting
         self.waiting = setting.spare
-        """Whether it is still to be told where it stands."""
+        """Whether its place is still open."""
         self.joined = False
         """Whether it stands there."""
         self._reporter, self._inbox = reporter, inbox

@@ -45,7 +45,7 @@ class StragglerReport:
     newly: tuple[int, ...] = ()
     """Those of them that were not named a step before."""
 
-    def told(self, word: str = "rank") -> str:
+    def sentence(self, word: str = "rank") -> str:
         """Return one sentence for people, in which what was timed is called `word`."""
         if not self.stragglers:
             return f"no {word} holds the others up"

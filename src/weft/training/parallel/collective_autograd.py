@@ -1,4 +1,4 @@
-"""Collectives inside forward and backward: what a tensor goes through, and what its gradient does on the way back."""
+"""Collectives inside forward and backward: what a tensor goes through, and what its gradient does in backward."""
 
 from collections.abc import Callable
 from typing import Any

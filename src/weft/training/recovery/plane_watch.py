@@ -39,7 +39,7 @@ class PlaneWatch:
     """What one rank has seen of its planes."""
 
     tell: Callable[[str, float], object]
-    """Called with what is to be told, and the seconds that it cost."""
+    """Called with the message, and the seconds that it cost."""
     look: Callable[[], tuple[frozenset[int], int]] = planes_out
     """Returns the planes that are out, and how many there are."""
     _out: frozenset[int] = frozenset()

@@ -1,7 +1,7 @@
 """How to reach an API server: kubeconfig files, tokens, certificates and plugins, read as kubectl reads them.
 
 It only reads; `api_client` connects. The environment is an argument, because only commands read it. A wrong file, a
-missing context or a plugin that fails is the user's mistake and is told in one sentence.
+missing context or a plugin that fails is the user's mistake and gives one sentence.
 """
 
 import base64

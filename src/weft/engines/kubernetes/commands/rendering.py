@@ -74,12 +74,12 @@ def _template(name: str, body: JobBody) -> dict[str, Any]:
         del spec[key]
     container = spec["containers"][0]
     given = {one["name"]: one["value"] for one in container["env"]}
-    told = {**json.loads(given.pop("WEFT_POD")), "address": f"{name}-workers-0-0.{name}"}
+    about = {**json.loads(given.pop("WEFT_POD")), "address": f"{name}-workers-0-0.{name}"}
     place = {"valueFrom": {"fieldRef": {"fieldPath": _INDEX}}}
     # Where a pod stands is known to the JobSet alone; the variable before it holds the rest.
     container["env"] = [
         {"name": "WEFT_PLACE", **place},
-        {"name": "WEFT_POD", "value": json.dumps({**told, "place": "$(WEFT_PLACE)", "node": ""})},
+        {"name": "WEFT_POD", "value": json.dumps({**about, "place": "$(WEFT_PLACE)", "node": ""})},
         *({"name": key, "value": value} for key, value in given.items()),
     ]
     return {"spec": spec}

@@ -45,7 +45,7 @@ def port_of(uid: str) -> int:
 
 
 def environment(owner: Owner, body: JobBody, placed: Placed, place: int, around: PodContext) -> dict[str, str]:
-    """Return what the program of a place is told; `pod_main.spelled_out` makes the variables of it that jobs read."""
+    """Return what the program of a place must know; `pod_main.spelled_out` makes the variables of it that jobs read."""
     gpus = placed.gpus_per_node
     first = placed.nodes[0]
     short = {

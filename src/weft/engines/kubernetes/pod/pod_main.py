@@ -45,21 +45,21 @@ class PodSettings:
 
 
 def spelled_out(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment with what a pod is told in one variable under the names that programs read."""
+    """Return the environment with what a pod gets in one variable under the names that programs read."""
     if "WEFT_POD" not in environment:
         return dict(environment)
-    told = json.loads(environment["WEFT_POD"])
+    about = json.loads(environment["WEFT_POD"])
     known = {
-        "WEFT_JOB": told["job"], "WEFT_NAMESPACE": told["space"], "WEFT_JOB_UID": told["uid"],
-        "WEFT_ATTEMPT": told["attempt"],
-        "WEFT_NODE": told["node"], "WEFT_NODE_RANK": told["place"], "WEFT_NODES": told["nodes"],
-        "WEFT_GPUS_PER_NODE": told["gpus"],
+        "WEFT_JOB": about["job"], "WEFT_NAMESPACE": about["space"], "WEFT_JOB_UID": about["uid"],
+        "WEFT_ATTEMPT": about["attempt"],
+        "WEFT_NODE": about["node"], "WEFT_NODE_RANK": about["place"], "WEFT_NODES": about["nodes"],
+        "WEFT_GPUS_PER_NODE": about["gpus"],
         # The same under the names that torch's own programs read.
-        "MASTER_ADDR": told["address"], "MASTER_PORT": told["port"], "NODE_RANK": told["place"],
-        "WORLD_SIZE": told["gpus"] * told["nodes"],
+        "MASTER_ADDR": about["address"], "MASTER_PORT": about["port"], "NODE_RANK": about["place"],
+        "WORLD_SIZE": about["gpus"] * about["nodes"],
     }  # fmt: skip
-    if told["devices"]:
-        known["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, told["devices"]))
+    if about["devices"]:
+        known["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, about["devices"]))
     return {**environment, **{name: str(value) for name, value in known.items()}}
 
 

@@ -35,12 +35,12 @@ def reporting(address: str, about: Mapping[str, str], folder: Path) -> Iterator[
     over = threading.Event()
 
     def work() -> None:
-        told: int | None = None
+        reported: int | None = None
         while not over.wait(_EVERY_S):
             newest = newest_checkpoint_ms(folder)
-            # Only what is new is told.
-            if newest is not None and newest != told and _send(address, {**about, "checkpoint_ms": newest}):
-                told = newest
+            # Only what is new is reported.
+            if newest is not None and newest != reported and _send(address, {**about, "checkpoint_ms": newest}):
+                reported = newest
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
