@@ -79,6 +79,42 @@ def test_a_team_reclaims_its_quota_from_smaller_jobs_on_the_same_nodes():
     assert waited(list(world.run().records.values()), 4, 8) <= 15 * MINUTE
 
 
+@st.composite
+def full_pools(draw: st.DrawFn) -> tuple[list[tuple[int, bool]], int, int, int, int]:
+    """Jobs that fill every node, by GPUs and whether they declare a limit; nodes, GPUs, and a gang's two."""
+    nodes, gpus = draw(st.integers(1, 8)), draw(st.sampled_from([2, 4, 8]))
+    jobs: list[tuple[int, bool]] = []
+    for _ in range(nodes):
+        left = gpus
+        while left:
+            part = min(left, draw(st.sampled_from([1, 2, 4, 8])))
+            jobs.append((part, draw(st.booleans())))
+            left -= part
+    return jobs, nodes, gpus, draw(st.integers(1, nodes)), draw(st.integers(1, gpus))
+
+
+@settings(max_examples=30, deadline=None)
+@given(full_pools(), st.sampled_from([0.0, 0.02, 0.1]), st.integers(0, 1), st.booleans(), st.booleans())
+def test_an_urgent_gang_starts_soon_whatever_fills_the_pool(
+    pool: tuple[list[tuple[int, bool]], int, int, int, int], lane: float, spares: int, by_quota: bool, brief: bool
+):
+    jobs, nodes, gpus, wide, each = pool
+    # Parts of nodes may be nobody's to reclaim: what is above the quota can lie on other nodes.
+    each = gpus if by_quota else each
+    policy = SchedulingPolicy(lane_share=lane, spare_nodes=min(spares, nodes - wide))
+    lines = [TraceJob(0, 20 * HOUR, 20 * HOUR if limited else None, 1, part, "red", 50, "experiment")
+             for part, limited in jobs]  # fmt: skip
+    team, priority = ("blue", 50) if by_quota else ("red", 1000)
+    lines.append(TraceJob(HOUR, HOUR, HOUR if brief else None, wide, each, team, priority, "experiment"))
+    # Quotas share out what is not kept for anybody: spares and the lane are nobody's.
+    kept = policy.spare_nodes * gpus + round(lane * nodes * gpus)
+    teams = (Team("red", max(0, nodes * gpus - wide * each - kept)), Team("blue", wide * each))
+    world = TraceReplay(Snapshot(nodes_of(nodes, gpus, odd=False), teams=teams, policy=policy), lines)
+    wait_ms = list(world.run().records.values())[-1].wait_ms
+    assert wait_ms is not None
+    assert wait_ms <= 15 * MINUTE
+
+
 def test_victims_return_to_their_old_place_and_do_not_age_before_the_one_they_left_for():
     lines = [
         line(0, 4 * HOUR, 5 * HOUR, 1, 8, 0), line(7 * HOUR // 4, HOUR, HOUR, 1, 8, 0),

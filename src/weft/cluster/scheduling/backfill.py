@@ -179,7 +179,7 @@ class SchedulingCycle:
         soon_ms = self.now_ms + horizon_ms(cluster)
         if self.policy.preempt and start_ms > soon_ms and at not in self.tried:
             self.tried.add(at)
-            if self._ask(at, keep, soon_ms):
+            if self._ask(at, keep, soon_ms, total):
                 return
         power_ms = self._power_ms(int(self.watts[at]))
         if power_ms >= FAR_MS and not len(cluster.running):
@@ -227,7 +227,7 @@ class SchedulingCycle:
         drawn = running.column("watts") * running.column("nodes") * running.column("gpus")
         return power_budget.earliest_ms(running.column("back_ms"), drawn, lacking)
 
-    def _ask(self, at: int, wanted: int, soon_ms: int) -> bool:
+    def _ask(self, at: int, wanted: int, soon_ms: int, total: int = 0) -> bool:
         """Ask others to leave for the job at a position, so that it gets its nodes soon; return whether anybody was."""
         job = self._job(at)
         shares = self.cluster.shares
@@ -237,9 +237,11 @@ class SchedulingCycle:
         ahead &= self.total[:at] <= shares.quota[team]
         asks = int(self.total[:at][ahead].sum()) + int(self.total[at])
         in_quota = bool(shares.held[team] + asks <= shares.quota[team])
-        if self.now_ms - job.submit_ms < self.policy.patience_ms:
+        patient_ms = job.submit_ms + self.policy.patience_ms
+        if self.now_ms < patient_ms:
+            self.cluster.wake_by(patient_ms)
             return False
-        asked = make_room(self.cluster, Want(job, wanted, in_quota, soon_ms), self.now_ms)
+        asked = make_room(self.cluster, Want(job, wanted, in_quota, soon_ms, total), self.now_ms)
         for action in asked:
             self.cluster.take_up(action, self.now_ms)
         self.stale = True
@@ -254,7 +256,8 @@ class SchedulingCycle:
         at = int(small[0])
         self.tried.add(at)
         alike = small[(self.team[small] == self.team[at]) & (self.gpus[small] == self.gpus[at])]
-        return self._ask(at, int(self.need[alike].sum()), self.now_ms + horizon_ms(self.cluster))
+        wanted = int(self.need[alike].sum()) + self.policy.spare_nodes
+        return self._ask(at, wanted, self.now_ms + horizon_ms(self.cluster))
 
     def _harmless(self, head: Head) -> Flags:
         """Return who can start without delaying the head; those before it need not mind a promise."""

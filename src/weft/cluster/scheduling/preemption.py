@@ -1,7 +1,8 @@
 """Who leaves for whom: the cheapest jobs by what they would lose on the same nodes, asked first and made to go later.
 
 Two rights make others leave. Priority: a blocked job whose priority is higher by a gap. Quota: a blocked job within its
-team's quota reclaims what other teams have borrowed for jobs of no higher priority, within a bounded time. Who may make
+team's quota reclaims what other teams have borrowed for jobs of no higher priority, within a bounded time (their other
+jobs leave where those that borrowed are on the wrong nodes, as long as the team keeps its quota). Who may make
 another leave also stands before it in the queue, so that nobody leaves in vain. A gang needs its GPUs on each node:
 nodes are chosen by what it costs to clear them, and those leave who are on them. Nobody leaves before its minimum run
 time, except that a borrower's is bounded by the reclaim time; services leave last. An elastic gang gives nodes back
@@ -30,6 +31,8 @@ class Want:
     """Whether its team is within its quota with it."""
     soon_ms: int
     """What comes back by then needs nobody to leave."""
+    total: int = 0
+    """GPUs that must be free in all, those that are kept for the fast lane included; 0 where only nodes count."""
 
 
 def horizon_ms(cluster: ClusterState) -> int:
@@ -46,21 +49,25 @@ def make_room(cluster: ClusterState, want: Want, now_ms: int) -> list[Preempt | 
     by_priority = running.column("priority") <= want.job.priority - policy.preempt_gap
     team = cluster.shares.index[want.job.team]
     over = (cluster.shares.held > cluster.shares.quota)[running.column("team")]
-    by_quota = running.mask("borrowed") & over & (running.column("team") != team) & want.in_quota
-    by_quota &= running.column("priority") <= want.job.priority
+    foreign = over & (running.column("team") != team) & (running.column("priority") <= want.job.priority)
+    foreign &= want.in_quota
+    by_quota = foreign & running.mask("borrowed")
     settled_ms = running.column("start_ms") + running.column("min_run_ms")
     settled = settled_ms <= now_ms
     free = running.mask("live") & ~running.mask("leaving")
     able = free & ((by_priority & settled) | by_quota)
     clearing = _Clearing(cluster, want)
-    if clearing.wanted <= 0:
+    if clearing.wanted <= 0 and clearing.short <= 0:
         return []
     shrunk = _shrink(cluster, np.flatnonzero(able & (running.column("shrinks") > 0)), clearing)
     if shrunk:
         return shrunk
     chosen = clearing.cheapest(able, by_priority & settled, now_ms)
+    if not chosen and by_quota.any():
+        # What a team has beyond its quota may lie on the wrong nodes: then others of its jobs leave instead.
+        chosen = clearing.cheapest(able | (free & foreign & settled), by_priority & settled, now_ms)
     if not chosen and (young := free & by_priority & ~settled).any():
-        cluster.wake_ms = int(settled_ms[young].min())
+        cluster.wake_by(int(settled_ms[young].min()))
     lost = running.lost_gpu_ms(now_ms)
     found: list[Preempt | Resize] = []
     for row in chosen:
@@ -115,14 +122,17 @@ class _Clearing:
         """Nodes that are still lacking."""
         self.lacking = np.where(able & (soon < gpus), gpus - soon, 0)
         """GPUs that each node lacks; 0 where it lacks none or cannot serve."""
+        self.short = max(0, want.total - int(soon.sum()))
+        """GPUs that are still lacking, wherever they are."""
 
     def cheapest(self, able: Flags, by_priority: Flags, now_ms: int) -> list[int]:
         """Return rows of jobs that clear enough nodes between them, the cheapest nodes first."""
         running = self.cluster.running
         share = running.lost_gpu_ms(now_ms) / np.maximum(running.column("nodes"), 1)
         first = self._nodes_by_cost(np.flatnonzero(able), share)
-        # Borrowers leave only while their team is above its quota.
+        # Borrowers leave only while their team is above its quota, others only where it stays at it.
         spare = (self.cluster.shares.held - self.cluster.shares.quota).tolist()
+        team_of, borrowed = running.column("team").tolist(), running.mask("borrowed")
         left = self.lacking.copy()
         chosen: dict[int, None] = {}
         cleared = 0
@@ -134,9 +144,10 @@ class _Clearing:
             leaving: list[int] = []
             owed = int(left[node])
             for row in rows:
-                team, gpus = int(running.column("team")[row]), int(running.column("gpus")[row])
+                team, gpus = team_of[row], int(running.column("gpus")[row])
                 all_gpus = gpus * int(running.column("nodes")[row])
-                if owed <= 0 or row in chosen or (not by_priority[row] and spare[team] <= 0):
+                least = 0 if by_priority[row] else 1 if borrowed[row] else all_gpus
+                if owed <= 0 or row in chosen or (least and spare[team] < least):
                     continue
                 spare[team] -= 0 if by_priority[row] else all_gpus
                 leaving.append(row)
@@ -144,12 +155,32 @@ class _Clearing:
             if owed > 0:
                 for row in leaving:
                     all_gpus = int(running.column("gpus")[row] * running.column("nodes")[row])
-                    spare[int(running.column("team")[row])] += 0 if by_priority[row] else all_gpus
+                    spare[team_of[row]] += 0 if by_priority[row] else all_gpus
                 continue
             for row in leaving:
                 chosen[row] = None
                 cleared += self._vacate(left, row, 1)
-        return self._without_needless(list(chosen), left, cleared) if cleared >= self.wanted else []
+        if cleared < self.wanted:
+            return []
+        needed = self._without_needless(list(chosen), left, cleared)
+        others = np.flatnonzero(able)[np.argsort(share[able], kind="stable")].tolist()
+        return self._with_short(
+            needed, [row for row in others if by_priority[row] or (borrowed[row] and spare[team_of[row]] > 0)]
+        )
+
+    def _with_short(self, chosen: list[int], others: list[int]) -> list[int]:
+        """Add those whose going frees the GPUs that are short beyond the cleared nodes; nobody where that fails."""
+        running = self.cluster.running
+        gpus = running.column("nodes") * running.column("gpus")
+        freed = int(gpus[chosen].sum())
+        found = list(chosen)
+        for row in sorted(others, key=lambda row: int(running.column("service")[row])):
+            if freed >= self.short:
+                break
+            if row not in chosen:
+                found.append(row)
+                freed += int(gpus[row])
+        return found if freed >= self.short else []
 
     def _vacate(self, left: Column, row: int, sign: int) -> int:
         """Take a job's GPUs off what its nodes lack; return how many nodes that clears."""

@@ -76,7 +76,7 @@ class ClusterState:
         self.lane_used = 0
         """GPUs that jobs of the fast lane hold."""
         self.wake_ms: int | None = None
-        """When more jobs can be asked to leave for the head: their minimum run time is over then."""
+        """When a pass must come: somebody's patience, or the minimum run time of others, is over then."""
         for job in snapshot.jobs:
             self.put(job, self.shares.at_ms)
 
@@ -166,15 +166,12 @@ class ClusterState:
 
     def due_ms(self) -> int | None:
         """Return when a pass must come though nothing has changed: the next limit, grace or patience that ends."""
-        at_ms = self._next_deadline_ms()
-        if self.wake_ms is not None and self.reservation is not None:
-            at_ms = self.wake_ms if at_ms is None else min(at_ms, self.wake_ms)
-        if self.reservation is None or self.planned_ms is None or self.reservation.job not in self.jobs:
-            return at_ms
-        tired_ms = self.jobs[self.reservation.job].submit_ms + self.policy.patience_ms
-        if tired_ms <= self.planned_ms:
-            return at_ms
-        return tired_ms if at_ms is None else min(at_ms, tired_ms)
+        times = (self._next_deadline_ms(), self.wake_ms)
+        return min((each for each in times if each is not None), default=None)
+
+    def wake_by(self, at_ms: int) -> None:
+        """Ask for a pass at `at_ms` at the latest."""
+        self.wake_ms = at_ms if self.wake_ms is None else min(self.wake_ms, at_ms)
 
     def _next_deadline_ms(self) -> int | None:
         while self._deadlines:
