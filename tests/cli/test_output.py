@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cli.invocations import command, leaves
 
 from weft.cli import output, pictures
-from weft.cli.main import app, main
+from weft.cli.main import main
 from weft.core.errors import FailedError, UsageError
 
 ROOT = Path(__file__).parents[2]
@@ -127,20 +128,9 @@ def test_every_picture_is_named_by_a_command():
     assert drawn == set(PICTURES)
 
 
-def leaves(words: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    here = app
-    for word in words:
-        here = here[word]
-    below = [name for name in here if not name.startswith("-")]
-    own = [words] if words and here.default_command is not None else []
-    return own + [leaf for name in below for leaf in leaves((*words, name))]
-
-
 @pytest.mark.parametrize("words", [leaf for leaf in leaves() if leaf[0] != "lab"], ids=" ".join)
 def test_a_command_takes_few_parameters(words: tuple[str, ...]):
-    here = app
-    for word in words:
-        here = here[word]
+    here = command(words)
     assert here.default_command is not None
     assert len(inspect.signature(here.default_command).parameters) <= NAMED_MOST
 

@@ -13,6 +13,7 @@ from cyclopts import App, CycloptsError, UnusedCliTokensError
 from rich.console import Console
 
 from weft.core.errors import WeftError
+from weft.core.extras import missing
 from weft.core.version import VERSION
 
 INTERRUPTED = 130
@@ -88,34 +89,51 @@ for _words, _path, _help in re.findall(r"^(\w+(?: \w+)?) +(\S+) +(.+)$", _COMMAN
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit status."""
-    errors = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
         app(arguments, result_action="return_value")
         sys.stdout.flush()
-    except CycloptsError as error:
-        errors.print(f"[bold red]error:[/] {_escaped(_in_words(error))}")
-        errors.print("[dim]weft --help lists the commands; weft COMMAND --help their options[/]")
-        return 2
-    except WeftError as error:
-        errors.print(f"[bold red]error:[/] {_escaped(str(error))}")
-        return error.exit_status
     except KeyboardInterrupt:
-        errors.print("interrupted")
+        _errors().print("interrupted")
         return INTERRUPTED
     except BrokenPipeError:
         # The reader (`| head`) has gone: not a failure of ours, and nothing more may be written to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except OSError as error:
-        if error.filename is not None:
-            # A file that was named, or one in a folder that was: the world's state, not a mistake of this program.
-            errors.print(f"[bold red]error:[/] {_escaped(str(error.filename))}: {error.strerror}")
-            return 2
-        if error.errno not in _NO_ROOM:
-            raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        errors.print(f"[bold red]error:[/] the output cannot be written: {error.strerror}")
-        return 1
+    except (CycloptsError, WeftError, ImportError, OSError) as error:
+        return _refused(error)
     return 0
+
+
+def _refused(error: CycloptsError | WeftError | ImportError | OSError) -> int:
+    """Say what is wrong, and return the exit status; raise what is a mistake of this program."""
+    if isinstance(error, CycloptsError):
+        _complain(_in_words(error))
+        _errors().print("[dim]weft --help lists the commands; weft COMMAND --help their options[/]")
+        return 2
+    if isinstance(error, ImportError):
+        # Whatever a command imports, and wherever: the extra that brings it is named here, in one place.
+        if (absent := missing(error)) is None:
+            raise error
+        error = absent
+    if isinstance(error, WeftError):
+        _complain(str(error))
+        return error.exit_status
+    if error.filename is not None:
+        # A file that was named, or one in a folder that was: the world's state, not a mistake of this program.
+        _complain(f"{error.filename}: {error.strerror}")
+        return 2
+    if error.errno not in _NO_ROOM:
+        raise error
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _complain(f"the output cannot be written: {error.strerror}")
+    return 1
+
+
+def _errors() -> Console:
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def _complain(text: str) -> None:
+    _errors().print(f"[bold red]error:[/] {_escaped(text)}")
 
 
 def run() -> None:

@@ -15,7 +15,6 @@ from weft.netsim.model.flow import Flow
 from weft.netsim.model.network import Timing
 from weft.netsim.transports.base import Transport
 from weft.netsim.transports.registry import transport_named
-from weft.netsim.workload.chakra import ChakraNode, flows_of_traces, read_trace
 from weft.netsim.workload.htsim import read_matrix, read_topology
 from weft.netsim.workload.patterns import flows_of, with_background
 from weft.netsim.workload.schedules import Near
@@ -85,6 +84,9 @@ def set_up_files(scenario: ScenarioSpec, site: SiteSpec, files: Files, seed: int
 
 def set_up_traces(scenario: ScenarioSpec, site: SiteSpec, prefix: Path, seed: int | None = None) -> Setup:
     """Return the Chakra traces PREFIX.0.et, PREFIX.1.et, ... as a scenario whose other settings are `scenario`'s."""
+    # Their format comes with an extra, which other scenarios do without.
+    from weft.netsim.workload.chakra import ChakraNode, flows_of_traces, read_trace
+
     traces: list[tuple[ChakraNode, ...]] = []
     while (file := prefix.with_name(f"{prefix.name}.{len(traces)}.et")).exists():
         if len(traces) >= site.fabric.gpus:

@@ -16,7 +16,7 @@ from weft.training.checkpoint.tensor_digests import joint_digest
 from weft.training.launch.process_group import shared
 from weft.training.metrics.ledger import TimeClass
 from weft.training.rank_context import RankContext
-from weft.training.recovery.tiers import START_OVER
+from weft.training.recovery.orders import START_OVER
 from weft.training.run_dir import stored_before
 from weft.training.trained_model import TrainedModel
 

@@ -1,7 +1,6 @@
 """`weft cluster install|control|act`: weft's CRDs, its controller and simulated nodes on a Kubernetes cluster."""
 
 import asyncio
-import importlib.util
 import logging
 import os
 import signal
@@ -15,9 +14,8 @@ from cyclopts import Parameter
 
 from weft.cli.output import JsonFlag, print_json, say
 from weft.core.errors import UsageError
+from weft.core.extras import need
 from weft.engines.local.client import Speaker
-
-_MISSING = "this command needs the packages of weft's extra kubernetes: pip install 'weft[kubernetes]'"
 
 On = Annotated[str | None, Parameter(name="--on", help="Kubeconfig context; default: the current one.")]
 Config = Annotated[Path | None, Parameter(name="--kubeconfig", help="Kubeconfig file; default: $KUBECONFIG.")]
@@ -25,8 +23,7 @@ Config = Annotated[Path | None, Parameter(name="--kubeconfig", help="Kubeconfig 
 
 def needed() -> None:
     """Say in one sentence which packages are missing."""
-    if any(importlib.util.find_spec(name) is None for name in ("aiohttp", "orjson", "yaml", "prometheus_client")):
-        raise UsageError(_MISSING)
+    need("aiohttp", "orjson", "yaml", "prometheus_client")
 
 
 def remote(on: str, image: str | None = None, volumes: tuple[str, ...] = ()) -> Speaker:

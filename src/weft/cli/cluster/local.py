@@ -13,6 +13,7 @@ from cyclopts import Parameter
 
 from weft.cli.output import JsonFlag, console, print_json, print_table, say
 from weft.core.errors import FailedError, UsageError
+from weft.core.extras import need
 from weft.engines.local.client import LocalClient, Speaker, UnreachableError
 from weft.engines.local.home import Home
 
@@ -24,6 +25,8 @@ OnOption = Annotated[
 ]
 DEFAULT_NODES = 4
 LOOPBACK = "127.0.0.1"
+DAEMON = ("starlette", "uvicorn")
+"""Packages that the daemon needs; it is another process, and could say so in its log only."""
 _PATIENCE_S, _LOOK_S = 30.0, 0.05
 _NAMED = 5
 
@@ -62,6 +65,7 @@ def up(
     json: JsonFlag = False,
 ) -> None:
     """Start the cluster of this machine, or say that it is up; jobs of an earlier one are adopted."""
+    need(*DAEMON)
     place = home_of(home)
     client = LocalClient(place)
     running = client.process()
@@ -88,6 +92,7 @@ def bring_up(
     host: str = LOOPBACK, port: int = 0,
 ) -> None:  # fmt: skip
     """Start the daemon of a cluster that is not up."""
+    need(*DAEMON)
     place.make()
     _configure(place, nodes, gpus, team)
     _start(place, host, port)

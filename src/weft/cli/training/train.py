@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from weft.cli.output import JobArgument, JsonFlag, console, print_json, print_table, say
 from weft.core import quantity
 from weft.core.errors import UsageError
+from weft.core.extras import need
 from weft.core.specfile import read_table, validate, with_values
 from weft.engines.supervisor import Supervisor
 from weft.engines.supervisor.rank_layout import RankMain
@@ -45,6 +46,7 @@ def train(
     saves a checkpoint and ends; --resume goes on from the newest one, exactly, or is refused where none is good any
     more; with --start-over it then begins at step 0.
     """
+    need("torch")
     spec = planned(changed(load_job(job), set, job), site)
     check_memory(spec, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     with _shown(spec, quiet=json) as show:

@@ -12,6 +12,8 @@ CORRECTED_PER_HOUR = 100.0
 """Corrected memory errors an hour from which on a module is suspect."""
 THROTTLES_PER_HOUR = 60.0
 """Thermal throttlings an hour: more than one a minute is no passing peak."""
+HOT_C = 90
+"""Degrees Celsius: GPUs slow themselves down from about here on."""
 FLAPS_PER_HOUR = 3.0
 """Times an hour that a link may go down and up."""
 

@@ -10,9 +10,8 @@ from typing import TypeVar
 import pynvml
 
 from weft.engines.health.checks import CheckSetting, Finding, HealthReport
+from weft.engines.health.counters import HOT_C
 
-HOT_C = 90
-"""Degrees Celsius: GPUs slow themselves down from about here on."""
 _HARDWARE_SLOWDOWN = (
     pynvml.nvmlClocksThrottleReasonHwSlowdown
     | pynvml.nvmlClocksThrottleReasonHwThermalSlowdown

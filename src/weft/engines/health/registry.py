@@ -6,9 +6,20 @@ How often each was wrong on healthy machines is measured by `benchmarks/health.p
 from collections.abc import Iterable
 
 from weft.core.errors import UsageError
+from weft.core.extras import missing
 from weft.core.plugins import entry_points
-from weft.engines.health import active_tests, counters, external_reports, kernel_log, nvml
+from weft.engines.health import active_tests, counters, external_reports, kernel_log
 from weft.engines.health.checks import CheckSetting, HealthCheck, HealthReport
+
+
+def _gpus(setting: CheckSetting) -> HealthReport:
+    """Ask about every GPU; the library's package comes with an extra, and a machine may do without."""
+    try:
+        from weft.engines.health.nvml import gpus
+    except ModuleNotFoundError as error:
+        return HealthReport("gpus", (), note=str(missing(error) or error))
+    return gpus(setting)
+
 
 _BUILT_IN = (
     HealthCheck("kernel", "passive", "GPU driver errors (XID), machine checks, disks, flapping links, stuck CPUs",
@@ -21,7 +32,7 @@ _BUILT_IN = (
     HealthCheck("links", "passive", "cables and optics that flap",
                 f"{counters.FLAPS_PER_HOUR:g} downs an hour", "below 0.1 s", counters.links, "link"),
     HealthCheck("gpus", "passive", "GPUs with memory errors, waiting row remaps, heat, held clocks",
-                f"1 uncorrected error; {nvml.HOT_C} degrees", "below 1 s", nvml.gpus, "ecc"),
+                f"1 uncorrected error; {counters.HOT_C} degrees", "below 1 s", _gpus, "ecc"),
     HealthCheck("trainer", "passive", "machines that trainings have found wrong, silent or slow",
                 "diverged, hung or stopped", "below 1 s", external_reports.trainer),
     HealthCheck("prober", "passive", "links that lose packets", "the prober's own verdict", "below 0.1 s",

@@ -14,10 +14,9 @@ from typing import Any
 
 from weft.training.checkpoint.manifest import broken, complete
 from weft.training.recovery.agreement import Agreement, Digests, agree
-from weft.training.recovery.orders import START, Candidate, Stored
+from weft.training.recovery.orders import START, START_OVER, Candidate, Stored
 from weft.training.recovery.piece import Piece, piece_from
 from weft.training.recovery.snapshot_keeper import Snapshot
-from weft.training.recovery.tiers import START_OVER
 
 KEPT = 2
 _MOST_AGREED = 64

@@ -15,6 +15,11 @@ PEERS = "peers"
 """The tier of a state that survivors of the step still have: nothing is done again."""
 START = "start"
 """The tier of last resort: the weights that the seed gives, at step 0."""
+START_OVER = (
+    "put a good copy back, or begin at step 0 again with --start-over (in a loop: weft.start(..., start_over=True),"
+    ' or resume="start-over" of weft.survive)'
+)
+"""What can be done where nothing is left to be restored."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,20 +16,13 @@ import torch.distributed as dist
 from weft.core.errors import FailedError
 from weft.training.checkpoint.state import RestoreTarget, StoredTensor
 from weft.training.checkpoint.store import CheckpointStore, HalfReadError
-from weft.training.recovery.orders import START, Candidate, Orders, Stored
+from weft.training.recovery.orders import START, START_OVER, Candidate, Orders, Stored
 from weft.training.recovery.piece import overlap
 from weft.training.recovery.snapshot_keeper import Link
 from weft.training.recovery.state_pieces import digest, fill, from_bytes, missing, pieces_of
 
 Fillable = Callable[[Mapping[str, StoredTensor]], RestoreTarget]
 """Returns the training's state made to measure for what is stored, to be filled and installed."""
-
-
-START_OVER = (
-    "put a good copy back, or begin at step 0 again with --start-over (in a loop: weft.start(..., start_over=True),"
-    ' or resume="start-over" of weft.survive)'
-)
-"""What can be done where nothing is left."""
 
 
 @dataclass(frozen=True, slots=True)
