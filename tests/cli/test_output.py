@@ -13,6 +13,7 @@ from tests.cli.invocations import command, leaves
 
 from weft.cli import output, pictures
 from weft.cli.main import main
+from weft.cli.screen.figures import scaled
 from weft.core.errors import FailedError, UsageError
 
 ROOT = Path(__file__).parents[2]
@@ -25,12 +26,12 @@ NAMED_MOST = 12
     ("value", "text"), [(0, "0"), (999, "999"), (1000, "1 k"), (1.25e6, "1.25 M"), (3e12, "3000 G")]
 )
 def test_a_number_is_shown_in_the_largest_unit_that_it_reaches(value: float, text: str):
-    assert output.scaled(value, UNITS).replace(",", "") == text
+    assert scaled(value, UNITS).replace(",", "") == text
 
 
 @given(st.floats(1, 1e12))
 def test_a_scaled_number_is_right_to_three_digits(value: float):
-    number, _, unit = output.scaled(value, UNITS).replace(",", "").partition(" ")
+    number, _, unit = scaled(value, UNITS).replace(",", "").partition(" ")
     assert float(number) * UNITS.get(unit, 1) == pytest.approx(value, rel=0.01)
 
 
@@ -164,12 +165,3 @@ def test_json_has_only_documented_keys(heading: str, words: list[str], capsys: p
     assert main([*words, "--json"]) == 0
     found = keys_of(json.loads(capsys.readouterr().out))
     assert found - documented(heading) - {"provenance", "name", "site", "job"} == set()
-
-
-@pytest.mark.parametrize("words", [["design", "laptop"], ["site", "list"], ["plan", "tiny-gpt", "--site", "laptop"]])
-def test_tables_fit_a_pipe(words: list[str], capsys: pytest.CaptureFixture[str]):
-    assert main(words) == 0
-    out = capsys.readouterr().out
-    assert "\x1b" not in out
-    rows = [line for line in out.splitlines() if line.startswith(" ")]
-    assert all(len(line) <= output.PIPE_WIDTH for line in rows)

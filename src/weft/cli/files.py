@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from weft.cli.output import JsonFlag, SiteArgument, print_json, print_table, say
+from weft.cli.output import JsonFlag, SiteArgument, print_json, print_table, say, write_text
 from weft.core import quantity
 from weft.core.errors import Mistake, SpecError, UsageError
 from weft.core.provenance import provenance
@@ -38,7 +38,7 @@ def show_site(site: SiteArgument, /, *, json: JsonFlag = False) -> None:
         return
     from weft.core.toml import written
 
-    say(written(spec.as_written()))
+    write_text(written(spec.as_written()))
 
 
 def schema(kind: Annotated[Kind, Parameter(help="Kind of file.")], /, *, json: JsonFlag = False) -> None:  # noqa: ARG001 - it is JSON either way
@@ -85,4 +85,4 @@ def completion(shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(help="
     """Print the completion script of a shell; save it where that shell looks for completions."""
     from weft.cli.main import app
 
-    say(app.generate_completion(shell=shell))
+    write_text(app.generate_completion(shell=shell))

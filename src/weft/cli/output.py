@@ -7,24 +7,21 @@ import itertools
 import json as json_format
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from weft.core.errors import FailedError, UsageError
-from weft.core.quantity import significant
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console
 
 Watch = Callable[[str, int, int], None]
-PIPE_WIDTH = 120
-_SHORT_FIGURE = 10
-_SHORT_NAME = 24
+PAGE_WIDTH = 100
 _LONGEST_NAME = 240
 """Bytes of a file's name; with what stands around it until the file is whole, file systems take 255."""
 
@@ -32,6 +29,9 @@ SiteArgument = Annotated[str, Parameter(help="Built-in name or path of a site fi
 JobArgument = Annotated[str, Parameter(help="Built-in name or path of a job file.")]
 RunArgument = Annotated[str, Parameter(help="Name or path of a run.")]
 JsonFlag = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON for programs instead of a table.")]
+
+
+DetailsFlag = Annotated[bool, Parameter(name="--details", negative="", help="Print every table below the headline.")]
 
 
 def written_to(option: str, *endings: str) -> Parameter:
@@ -80,7 +80,7 @@ def console() -> "Console":
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError
 
-    return PipeConsole(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    return PipeConsole(highlight=False, width=None if sys.stdout.isatty() else PAGE_WIDTH)
 
 
 def print_json(document: Mapping[str, Any] | Sequence[Any]) -> None:
@@ -88,48 +88,64 @@ def print_json(document: Mapping[str, Any] | Sequence[Any]) -> None:
     sys.stdout.write(json_format.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
+def screen_width() -> int | None:
+    """Return the columns of the terminal that standard output goes to; None for a pipe, which has no width."""
+    return console().width if sys.stdout.isatty() else None
+
+
 def print_table(
-    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, words: Sequence[int] = (0,)
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    words: Collection[int] = (0,),
+    marks: Mapping[str, str] | None = None,
 ) -> None:
-    """Print a table; the columns numbered in `words` hold words, the others figures; cells may hold rich markup."""
-    from rich import box
-    from rich.table import Table
+    """Print a table; the columns numbered in `words` hold words, the others figures; `marks` gives words a style."""
+    from rich.text import Text
 
-    # A title inside the table would be folded at the table's width, which may be a few letters.
+    from weft.cli.screen.tables import LineKind, table_lines
+
     out = console()
-    out.print(title, style="bold", markup=False, soft_wrap=True)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    names_are_short = all(len(row[0]) <= _SHORT_NAME for row in rows)
-    for number, column in enumerate(columns):
-        widest = max((len(word) for word in column.split()), default=0)
-        alignment: Literal["left", "right"] = "left" if number in words else "right"
-        if number not in words:
-            # A heading may take two lines, "372 Gb/s" may not.
-            widest = max((widest, *(len(row[number]) for row in rows if len(row[number]) <= _SHORT_FIGURE)))
-        table.add_column(
-            column, justify=alignment, overflow="fold", no_wrap=number == 0 and names_are_short, min_width=widest
-        )
-    for row in rows:
-        table.add_row(*row)
-    out.print(table)
+    say(title, style="bold")
+    styles = {LineKind.HEAD: "bold", LineKind.RULE: "dim", LineKind.BODY: ""}
+    for line, kind in table_lines(columns, rows, screen_width(), words):
+        text = Text(line, style=styles[kind])
+        for word, style in (marks or {}).items():
+            text.highlight_words([word], style)
+        out.print(text, soft_wrap=True)
+    out.print()
 
 
-def say(text: str) -> None:
-    """Print one line of prose as it is: no markup, no folding."""
-    console().print(text, markup=False, soft_wrap=True)
+def say(text: str, style: str = "") -> None:
+    """Print prose: folded at spaces on a terminal, as it is in a pipe; no markup."""
+    from weft.cli.screen.tables import folded
+
+    out, width = console(), screen_width()
+    for line in text.split("\n"):
+        # What is indented or aligned is folded below its own beginning.
+        indent = " " * (len(line) - len(line.lstrip(" ")))
+        parts = [line] if width is None else folded(line[len(indent) :], max(1, width - len(indent)))
+        for part in parts:
+            out.print(part if width is None else indent + part, style=style, markup=False, soft_wrap=True)
+
+
+def say_paragraph(text: str, style: str = "") -> None:
+    """Print a paragraph: folded at spaces also in a pipe, where a page is as wide as a book's."""
+    from weft.cli.screen.tables import folded
+
+    for part in folded(text, min(PAGE_WIDTH, screen_width() or PAGE_WIDTH)):
+        console().print(part, style=style, markup=False, soft_wrap=True)
+
+
+def write_text(text: str) -> None:
+    """Write a file's text to standard output as it is."""
+    sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
 
 
 def warn(text: str) -> None:
     """Write one line to standard error."""
     sys.stderr.write(f"{text}\n")
-
-
-def scaled(value: float, units: Mapping[str, float], *, below: Callable[[float], str] = significant) -> str:
-    """Return a number in the first of `units` (largest first) that it reaches, three digits and the unit: 28.5 M."""
-    for name, size in units.items():
-        if value >= size:
-            return f"{significant(value / size)} {name}"
-    return below(value)
 
 
 @contextmanager

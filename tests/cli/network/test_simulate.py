@@ -71,8 +71,9 @@ def test_python_gives_the_same_report(capsys: pytest.CaptureFixture[str], tmp_pa
 
 def test_people_get_a_table_with_faults(capsys: pytest.CaptureFixture[str], tmp_path: Path):
     more = '[[faults]]\nkind = "black-hole"\ntarget = "link0-p0-i0"\nat = "2 us"\nlasts = "40 us"\n'
-    assert main(["simulate", written(tmp_path, more=more)]) == 0
+    assert main(["simulate", written(tmp_path, more=more), "--details"]) == 0
     text = capsys.readouterr().out
+    assert "verdict: mrc: all of" in text
     assert "black-hole" in text
     assert "slowest flow" in text
 

@@ -15,9 +15,10 @@ def run(*arguments: str) -> int:
 
 
 def test_plans_are_printed_for_people(capsys: pytest.CaptureFixture[str]):
-    assert run("gpt3-175b", "--site", SITE, "--top", "3") == 0
+    assert run("gpt3-175b", "--site", SITE, "--top", "3", "--details") == 0
     out = capsys.readouterr().out
     for words in (
+        "verdict: fits",
         "valid plans",
         "peak GPU memory of the first plan",
         "goodput",

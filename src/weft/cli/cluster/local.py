@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from weft.cli.output import JsonFlag, console, print_json, print_table, say
+from weft.cli.output import JsonFlag, print_json, print_table, say
 from weft.core.errors import FailedError, UsageError
 from weft.core.extras import need
 from weft.engines.local.client import LocalClient, Speaker, UnreachableError
@@ -157,7 +157,6 @@ def status(*, home: HomeOption = None, json: JsonFlag = False) -> None:
     ]
     print_table("teams", ("team", "quota", "holds", "at most"), rows)
     counts = ", ".join(f"{count:,} {state}" for state, count in sorted(document["jobs"].items())) or "none yet"
-    console()
     say(f"jobs: {counts}")
     for alarm in document["alarms"]:
         say(f"alarm: {alarm}")

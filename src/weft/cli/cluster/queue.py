@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from weft.cli.cluster.local import HomeOption, OnOption, ago, client_of, print_nodes
-from weft.cli.output import JsonFlag, console, print_json, print_table, say
+from weft.cli.output import JsonFlag, print_json, print_table, say
 from weft.core.errors import UsageError
 from weft.core.quantity import significant
 from weft.engines.local.client import Speaker
@@ -89,7 +89,6 @@ def print_array(document: Mapping[str, Any]) -> None:
 
 def _print_job(job: Mapping[str, Any]) -> None:
     what = " ".join(job["command"]) if job["command"] else f"training {job['training']['name']}"
-    console()
     say(f"{job['id']}: {what}")
     say(", ".join(filter(None, (job["state"], job["text"]))))
     _print_history(job["history"])
@@ -167,7 +166,6 @@ def why(job: JobName, /, *, home: HomeOption = None, on: OnOption = None, json: 
     if json:
         print_json(document)
         return
-    console()
     say(f"{document['job']} is {document['state']}: {document['text']}")
     if document["state"] == "waiting":
         if document["before"]:

@@ -7,9 +7,10 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from weft import api
-from weft.cli.output import JsonFlag, PlotFile, print_json, print_table, save_picture, scaled
+from weft.cli.output import DetailsFlag, JsonFlag, PlotFile, print_json, print_table, save_picture, say
+from weft.cli.screen.figures import usd, watts
 from weft.core.errors import UsageError
-from weft.core.quantity import MONEY, POWER, RATE, TIME, significant
+from weft.core.quantity import RATE, TIME, counted, significant
 from weft.fabric.design import Design
 
 _NIC = "800 Gb/s"
@@ -26,6 +27,7 @@ def design(
     planes: Annotated[
         list[int] | None, Parameter(help="Only these numbers of planes.", consume_multiple=True, negative="")
     ] = None,
+    details: DetailsFlag = False,
     json: JsonFlag = False,
     plot: PlotFile = None,
 ) -> None:
@@ -36,7 +38,7 @@ def design(
         given = {"--nic": nic, "--switch": switch, "--planes": planes}
         for option in (name for name, value in given.items() if value is not None):
             raise UsageError(f"{option} goes with --gpus; a site's own is written in its file")
-        _one(api.design(site), json=json, plot=plot)
+        _one(api.design(site), details=details, json=json, plot=plot)
     else:
         assert gpus is not None
         _several(
@@ -46,20 +48,26 @@ def design(
         )
 
 
-def _one(found: Design, *, json: bool, plot: Path | None) -> None:
+def _one(found: Design, *, details: bool, json: bool, plot: Path | None) -> None:
     save_picture(plot, "draw_fabric", found)
     if json:
         print_json(found.as_json())
         return
-    print_table(f"{found.name}: the fabric", ("what", "value"), _facts(found), words=(0, 1))
+    for line in _headline(found):
+        say(line)
+    say("")
+    print_table("the fabric", ("what", "value"), _facts(found), words=(0, 1))
+    if not details:
+        say("what each failure takes, and the bill of materials: --details")
+        return
     print_table(
         "impact of a failure",
         ("failed part", "NICs affected", "bandwidth each loses"),
         [(b.part, f"{b.nics:,}", share_text(b.share)) for b in found.limits.blasts],
     )
-    total = (("all", "", "", POWER.about(found.bill.power_mw), _money(found.bill.price_cents), ""),)
+    total = (("all", "", "", watts(found.bill.power_mw / 1000), _money(found.bill.price_cents), ""),)
     rows = [
-        (line.part, line.place, f"{line.count:,}", POWER.about(line.count * line.spec.power),
+        (line.part, line.place, f"{line.count:,}", watts(line.count * line.spec.power / 1000),
          _money(line.count * line.spec.price), _per_year(line.count * line.spec.failure_rate))
         for line in found.bill.lines
     ]  # fmt: skip
@@ -69,6 +77,27 @@ def _one(found: Design, *, json: bool, plot: Path | None) -> None:
         [*rows, *total],
         words=(0, 1),
     )
+
+
+def _headline(found: Design) -> list[str]:
+    """Return what a fabric is, what it takes, and whether one failure can cut a NIC off."""
+    spec = found.spec
+    planes = f"{counted(spec.planes, 'plane')} of {RATE.format(spec.port_rate)}"
+    takes = [f"{found.shape.switches:,} switches", *_power_and_price(found)]
+    # A NIC has a port in every plane: one failure takes a plane from it, which is everything only where there is one.
+    t0 = next(each for each in found.limits.blasts if each.part == "t0")
+    nics = counted(t0.nics, "NIC")
+    verdict = (
+        f"a failed T0 cuts {nics} off, a failed cable one" if spec.planes == 1
+        else f"no failed cable, optic or switch cuts a NIC off; a failed T0 takes {share_text(t0.share)} from {nics}"
+    )  # fmt: skip
+    return [f"{found.name}: {spec.gpus:,} GPUs, {planes}, {', '.join(takes)}", f"verdict: {verdict}"]
+
+
+def _power_and_price(found: Design) -> list[str]:
+    """Return the power and the price of a fabric whose parts have some."""
+    bill = found.bill
+    return [watts(bill.power_mw / 1000), _money(bill.price_cents)] if bill.power_mw else []
 
 
 def _facts(found: Design) -> list[tuple[str, str]]:
@@ -83,7 +112,7 @@ def _facts(found: Design) -> list[tuple[str, str]]:
         ("longest path", f"{limits.hops_max} switches, {TIME.about(limits.latency_floor_ps)} through empty ones"),
         ("paths between two NICs", f"{limits.paths:,}"),
         ("bisection", RATE.about(limits.bisection_bps)),
-        ("network power", POWER.about(found.bill.power_mw)),
+        ("network power", watts(found.bill.power_mw / 1000)),
     ]
     if found.ratio is not None:
         facts.append(("switches per GPU, to three tiers", fraction_text(found.ratio.switches_per_gpu)))
@@ -107,7 +136,7 @@ def _several(found: tuple[Design, ...], *, json: bool, plot: Path | None) -> Non
             f"{each.limits.paths:,}",
             fraction_text(each.limits.share_lost("nic link")),
             fraction_text(each.limits.share_lost("t0-t1 link")),
-            POWER.about(each.bill.power_mw),
+            watts(each.bill.power_mw / 1000),
             _money(each.bill.price_cents),
             "-" if each.ratio is None else significant(float(each.ratio.switches_per_gpu)),
             "-" if each.ratio is None or each.ratio.optics_per_gpu is None
@@ -137,7 +166,7 @@ def fraction_text(value: Fraction) -> str:
 
 
 def _money(cents: int) -> str:
-    return scaled(cents, {"bn$": 10**11, "M$": 10**8}, below=lambda value: MONEY.about(int(value)))
+    return usd(cents / 100)
 
 
 def _per_year(fit: int) -> str:

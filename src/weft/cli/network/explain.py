@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from weft.cli.output import JsonFlag, PlotFile, SiteArgument, console, print_json, print_table, save_picture
+from weft.cli.output import JsonFlag, PlotFile, SiteArgument, print_json, print_table, save_picture, say, say_paragraph
 from weft.core.errors import UsageError
 from weft.core.seeds import Seed
 from weft.specs import load_site
 
 if TYPE_CHECKING:
     from weft.fabric.explain import Explanation
-
-_WIDEST = 100
 
 
 def explain(
@@ -40,39 +38,32 @@ def explain(
 
 
 def _print(explanation: Explanation) -> None:
-    from rich.markup import escape
-    from rich.padding import Padding
-    from rich.text import Text
-
-    page = console()
-    width = min(_WIDEST, page.width)
-    page.print(f"[bold]{escape(explanation.title)}[/]  [dim]{escape(explanation.site)}[/]\n")
-    page.print(Text(explanation.decision, style="bold cyan"), width=width)
-    page.print()
-    page.print(Text(explanation.surprise, style="italic"), width=width)
+    say_paragraph(f"{explanation.title} ({explanation.site})", "bold")
+    say("")
+    say_paragraph(explanation.decision, "bold cyan")
+    say("")
+    say_paragraph(explanation.surprise, "italic")
     for paragraph in explanation.paragraphs:
-        page.print()
-        page.print(Text(paragraph), width=width)
-    page.print()
+        say("")
+        say_paragraph(paragraph)
+    say("")
     print_table("in numbers", explanation.table.columns, explanation.table.rows)
     _print_checks(explanation)
-    page.print("[bold]sources[/]")
+    say("sources", "bold")
     for source in explanation.sources:
-        page.print(Padding(Text(source, style="dim"), (0, 0, 0, 2)), width=width)
+        say_paragraph(source, "dim")
 
 
 def _print_checks(explanation: Explanation) -> None:
-    from rich.markup import escape
-
     from weft.fabric.explain.base import shown, shown_pair
 
     colours = {"agrees": "green", "disagrees": "bold red", "simulated only": "dim"}
     rows: list[tuple[str, ...]] = []
     for check in explanation.checks:
         closed = "-" if check.closed is None else shown(check.closed, check.unit, digits=4)
-        words = (escape(check.quantity), escape(check.formula))
-        verdict = f"[{colours[check.verdict]}]{check.verdict}[/]"
-        rows.append((*words, closed, *shown_pair(check.simulated, check.unit), verdict))
+        figures = (closed, *shown_pair(check.simulated, check.unit))
+        rows.append((check.quantity, check.formula, *figures, check.verdict))
     if rows:
         title = f"formulas beside simulations (seed {explanation.provenance.seed}; agree: within 4 standard errors)"
-        print_table(title, ("quantity", "formula", "value", "simulated", "error", "verdict"), rows, words=(0, 1, 5))
+        columns = ("quantity", "formula", "value", "simulated", "error", "verdict")
+        print_table(title, columns, rows, words=(0, 1, 5), marks=colours)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import numpy as np
 from cyclopts import Parameter
 
-from weft.cli.output import JsonFlag, SiteArgument, console, counting, print_json, print_table, say
+from weft.cli.output import JsonFlag, SiteArgument, counting, print_json, print_table, say, write_text
 from weft.core.errors import FailedError, UsageError
 from weft.core.input_files import read_text
 from weft.core.provenance import provenance
@@ -184,7 +184,7 @@ def export(
         print_json({"commands": [list(one.argv()) for one in commands], "provenance": _provenance(spec)})
         return
     script = made.down_script() if down_script else made.up_script()
-    console().out(script, end="", highlight=False)
+    write_text(script)
 
 
 def _print_format(spec: SiteSpec, form: Format, switch: str | None, folder: Path | None) -> None:
@@ -193,13 +193,13 @@ def _print_format(spec: SiteSpec, form: Format, switch: str | None, folder: Path
     if (switch is not None or folder is not None) and not per_switch:
         raise UsageError(f"--format {form} is one file for the whole fabric; leave --switch and --folder out")
     if form == "nccl-topology":
-        console().out(formats.nccl_topology(spec), end="", highlight=False)
+        write_text(formats.nccl_topology(spec))
         return
     topology = build(spec.fabric)
     plan = Addressing(shape_of(spec.fabric)).plan
     if not per_switch:
         text = formats.cabling(topology) if form == "cabling" else formats.containerlab(topology, spec.name)
-        console().out(text, end="", highlight=False)
+        write_text(text)
         return
     if (switch is None) == (folder is None):
         raise UsageError(
@@ -209,7 +209,7 @@ def _print_format(spec: SiteSpec, form: Format, switch: str | None, folder: Path
         _, number = topology.names.find(switch, ("switch",))
         node = topology.switch_node(number)
         text = (formats.sonic if form == "sonic" else formats.frr)(topology, plan, node)
-        console().out(text, end="", highlight=False)
+        write_text(text)
         return
     assert folder is not None
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

@@ -1,7 +1,6 @@
 """`weft simulate`: run a scenario, packet by packet, and say how it went."""
 
 import csv
-import resource
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
@@ -11,30 +10,26 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from weft import api
+from weft.cli.network.simulation_report import print_reports
 from weft.cli.output import (
+    DetailsFlag,
     JsonFlag,
     PlotFile,
     print_json,
-    print_table,
     progress,
     save_picture,
-    say,
-    scaled,
     warn,
     writing,
     written_to,
 )
 from weft.collectives.registry import SHORT_NAMES
 from weft.core.errors import FailedError, UsageError
-from weft.core.quantity import RATE, SIZE, TIME, counted
+from weft.core.quantity import TIME
 from weft.netsim.comparison import Posting
 from weft.netsim.kernel.checkpoint import Keep
 from weft.netsim.report import SimulationReport
 from weft.netsim.series_file import SeriesFile
 from weft.specs import ScenarioSpec
-
-_WORTH_TELLING_S = 1.0
-"""Runs that took at least so long say how fast they were and what memory they took."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +114,7 @@ def simulate(
     execution: Annotated[ExecutionOptions, _FLAT] = _EXECUTION,
     traffic: Annotated[TrafficFiles, _FLAT] = _TRAFFIC,
     results: Annotated[ResultFiles, _FLAT] = _RESULTS,
+    details: DetailsFlag = False,
     json: JsonFlag = False,
     plot: PlotFile = None,
 ) -> None:
@@ -156,7 +152,7 @@ def simulate(
         documents = [report.as_json() for report in reports]
         print_json(documents[0] if len(documents) == 1 else documents)
     else:
-        _print(reports)
+        print_reports(reports, details=details)
     _end(reports, kept)
 
 
@@ -201,71 +197,6 @@ def _check_options(flows: Path | None, posting: str) -> None:
         raise UsageError("--posting goes with --collective; a scenario says it in its table transport.posting")
     if flows is not None and flows.suffix == ".parquet" and find_spec("polars") is None:
         raise UsageError("Parquet needs polars, which is not installed; name a .csv file instead")
-
-
-def _print(reports: tuple[SimulationReport, ...]) -> None:
-    first = reports[0]
-    table = [_row(report) for report in reports]
-    columns = ("transport", "flows", "fct mean", "p99", "max", "to ideal", "NIC goodput", "resent", "trimmed",
-               "marked", "hops", "CPU")  # fmt: skip
-    title = (
-        f"{first.scenario}: {first.hosts:,} NICs, {counted(first.planes, 'plane')}; ideal {TIME.about(first.ideal_ps)}"
-    )
-    print_table(title, columns, table)
-    rows = [
-        (report.transport, fault.kind, fault.target, TIME.about(fault.at_ps), f"{fault.data_lost:,}",
-         f"{fault.pairs:,} of {len(report.pairs):,}", _longest(fault.recovery_ps))
-        for report in reports
-        for fault in report.faults
-    ]  # fmt: skip
-    if rows:
-        columns = ("transport", "fault", "part", "at", "data lost", "QPs affected", "longest recovery")
-        print_table("impact of the faults", columns, rows, words=(0, 1, 2))
-    for report in reports:
-        slowest = report.slowest()
-        if slowest is not None:
-            took = "did not complete" if slowest.completion_ps is None else TIME.about(slowest.completion_ps)
-            failure = f" ({slowest.failure})" if slowest.failure else ""
-            span = report.makespan_ps() if report.chained else None
-            whole = "" if span is None else f"all of them {TIME.about(span)}; "
-            text = f"{report.transport}: {whole}slowest flow {slowest.name} {took}{failure}; trace {report.hash()}"
-            say(text)
-        if report.wall_s > _WORTH_TELLING_S:
-            hops = report.packet_hops
-            text = (
-                f"{report.transport}: {_count(hops)} packet-hops in {report.wall_s:.0f} s, "
-                f"{_count(hops / report.wall_s)} a second and {_count(hops / report.cpu_s)} a CPU second; "
-                f"at most {SIZE.about(_peak_bytes())} of memory"
-            )
-            say(text)
-
-
-def _peak_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def _count(number: float) -> str:
-    """Return a count: all digits of a small one, three and a letter of a large one."""
-    return scaled(number, {"G": 1e9, "M": 1e6}, below="{:,.0f}".format)
-
-
-def _row(report: SimulationReport) -> tuple[str, ...]:
-    found = report.as_json()
-    times = found["fct_us"]
-    known = times["max"] is not None
-    us = [TIME.about(times[name] * 10**6, 4) if known else "-" for name in ("mean", "p99", "max")]
-    over = report.over_ideal()
-    ratio = "-" if over is None else f"{over:.3f}"
-    whole = found["completed"] == found["flows"]
-    flows = f"{found['flows']:,}" if whole else f"{found['completed']:,} of {found['flows']:,}"
-    return (
-        report.transport, flows, *us, ratio, RATE.about(found["goodput_bps_per_nic"]), _count(found["retransmitted"]),
-        _count(found["trimmed"]), _count(found["marked"]), _count(found["packet_hops"]), f"{found['cpu_s']:.1f} s",
-    )  # fmt: skip
-
-
-def _longest(recovery_ps: tuple[int, ...]) -> str:
-    return TIME.about(max(recovery_ps)) if recovery_ps else "-"
 
 
 def _write_flows(target: Path, reports: tuple[SimulationReport, ...]) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from weft.cli.output import JobArgument, JsonFlag, print_json, print_table, say, warn, writing, written_to
-from weft.cli.planning.plan import seconds
+from weft.cli.screen.figures import seconds
 from weft.core.errors import UsageError
 from weft.core.input_files import read_bytes
 from weft.core.provenance import provenance

@@ -6,11 +6,33 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, Parameter
 
 from weft import api
-from weft.cli.output import JobArgument, JsonFlag, PlotFile, console, print_json, print_table, save_picture, say, scaled
+from weft.cli.output import (
+    DetailsFlag,
+    JobArgument,
+    JsonFlag,
+    PlotFile,
+    print_json,
+    print_table,
+    save_picture,
+    say,
+    write_text,
+)
+from weft.cli.planning.headline import headline
+from weft.cli.screen.figures import (
+    day_range,
+    days,
+    joules,
+    kilograms,
+    kilowatt_hours,
+    seconds,
+    share,
+    thousands,
+    usd,
+    watts,
+)
 from weft.core.errors import UsageError
-from weft.core.quantity import ENERGY, POWER, SIZE, TIME, significant
+from weft.core.quantity import SIZE, significant
 from weft.planning.report import PlanReport, plan_row, step_row
-from weft.planning.run.goodput import DAY_S, HOUR_S
 from weft.planning.run_formats import ChosenRun, ToolName, run_file
 
 app = App(name="plan", help="Find the best plans of a job on a site and their cost.", help_format="plaintext")
@@ -43,6 +65,7 @@ def plan(
     tool: Annotated[
         ToolName | None, Parameter(name="--export", help="Print the chosen plan for the tool that is to run it.")
     ] = None,
+    details: DetailsFlag = False,
     json: JsonFlag = False,
     plot: PlotFile = None,
 ) -> None:
@@ -59,7 +82,7 @@ def plan(
         chosen = found.chosen.plans
         batch = found.job.batch.model_copy(update={"micro": int(chosen.micro[0])})
         run = ChosenRun(found.job.model_copy(update={"batch": batch}), found.plan_spec, found.site)
-        console().out(run_file(tool, run), end="", highlight=False)
+        write_text(run_file(tool, run))
         return
     save_picture(plot, "draw_plan", found, size=(13.0, 9.0))
     if json:
@@ -71,7 +94,7 @@ def plan(
     if others:
         print_difference([("as it is", found), *others])
         return
-    print_report(found)
+    print_report(found, details=details)
 
 
 @app.command
@@ -95,9 +118,16 @@ def compare(
     print_difference(reports)
 
 
-def print_report(found: PlanReport) -> None:
-    """Print everything about one job on one site."""
+def print_report(found: PlanReport, *, details: bool) -> None:
+    """Print what one job comes to on one site, its plans, and everything else where details are wanted."""
+    say(f"{found.job.name} on {found.site.name}", style="bold")
+    for line in headline(found):
+        say(line)
+    say("")
     print_plans(found)
+    if not details:
+        say("step, memory, failures, power and placement of the first plan: --details")
+        return
     _print_step(found)
     _print_goodput(found)
     _print_power(found)
@@ -124,7 +154,7 @@ def print_plans(found: PlanReport) -> None:
     considered = f"{found.outcome.considered:,} valid plans{spaced}, {found.outcome.feasible:,} fit"
     last = len(axes)
     print_table(
-        f"{found.job.name} on {found.site.name}: {considered}",
+        considered,
         ("plan", *axes, "ZeRO", "schedule", "micro", "recompute", "step", "MFU", "tokens/s", "GiB", "limit"),
         table,
         words=(0, last + 2, last + 4, last + 9),
@@ -169,7 +199,7 @@ def _figures(report: PlanReport) -> dict[str, tuple[str, float | None]]:
         "power, mean": (watts(report.power.mean_w), report.power.mean_w),
         "swing": (watts(report.power.swing_w), report.power.swing_w),
         "run": (days(run.days), run.days),
-        "energy": (f"{thousands(run.energy_kwh)} kWh", run.energy_kwh),
+        "energy": (kilowatt_hours(run.energy_kwh), run.energy_kwh),
     }
 
 
@@ -213,8 +243,8 @@ def _print_step(found: PlanReport) -> None:
 
 def _print_goodput(found: PlanReport) -> None:
     good, run = found.goodput, found.run
-    energy, rent = (f"{thousands(cents / 100)} USD" for cents in (run.energy_cents, run.gpu_cents))
-    between = "no failures expected" if math.isinf(good.mttf_s) else f"{good.mttf_s / HOUR_S:,.2f} h"
+    energy, rent = (usd(cents / 100) for cents in (run.energy_cents, run.gpu_cents))
+    between = "no failures expected" if math.isinf(good.mttf_s) else seconds(good.mttf_s)
     facts = [
         ("MTBF of the job", between),
         ("checkpoint every", f"{seconds(good.interval_s)}, blocking for {seconds(good.write_s)}"),
@@ -222,10 +252,10 @@ def _print_goodput(found: PlanReport) -> None:
         ("goodput (ETTR)", f"{good.share:.1%} (linear form {good.linear_share:.1%})"),
         ("spare nodes for 99.9 %", f"{good.spares:,}"),
         ("throughput without spares", f"{good.degraded_share:.1%}: a replica waits for a node"),
-        ("run time", f"{days(run.days)}; 90 % interval {days(run.days_low)}-{days(run.days_high)}"),
+        ("run time", f"{days(run.days)}; 90 % interval {day_range(run.days_low, run.days_high)}"),
         ("job-stopping failures", significant(run.failures)),
         ("GPU-hours", thousands(run.gpu_hours)),
-        ("energy at the meter", f"{thousands(run.energy_kwh)} kWh, {thousands(run.carbon_kg)} kg CO2"),
+        ("energy at the meter", f"{kilowatt_hours(run.energy_kwh)}, {kilograms(run.carbon_kg)} CO2"),
         ("cost", f"energy {energy}, GPU-hours {rent}"),
     ]  # fmt: skip
     print_table("the run with this site's failures", ("what", "value"), facts, words=(0, 1))
@@ -251,7 +281,7 @@ def _print_power(found: PlanReport) -> None:
         ("mean per scale-up domain", watts(rack)),
         ("swing within a second", watts(power.swing_w)),
         ("strongest oscillation", f"{power.strongest_hz:.2f} Hz"),
-        ("energy per step", ENERGY.about(found.energy_j_per_step * 1000)),
+        ("energy per step", joules(found.energy_j_per_step)),
         ("utility-contract violations", ", ".join(power.broken) or "none"),
     ]
     print_table("power at the meter", ("what", "value"), facts, words=(0, 1))
@@ -262,7 +292,7 @@ def _print_power(found: PlanReport) -> None:
     ]  # fmt: skip
     print_table("power events besides the steps", ("what", "every", "swing", "stays for"), events)
     rows = [
-        (each.name, f"{each.energy:+.1%}", f"{each.slower:+.1%}", watts(each.verdict.swing_w),
+        (each.name, share(each.energy), share(each.slower), watts(each.verdict.swing_w),
          ", ".join(each.verdict.broken) or "none")
         for each in found.mitigations
     ]  # fmt: skip
@@ -290,26 +320,6 @@ def _print_places(found: PlanReport) -> None:
             f"If served: {serving.tp} GPUs per replica, batch {serving.batch:,}, TTFT {seconds(serving.prefill_s)}, "
             f"TPOT {seconds(serving.decode_s)}, {significant(serving.tokens_per_s_per_gpu)} tokens/s per GPU"
         )
-
-
-def thousands(value: float) -> str:
-    """Return a large number for people: 28.5 M."""
-    return scaled(value, {"G": 1e9, "M": 1e6, "k": 1e3})
-
-
-def seconds(value: float) -> str:
-    """Return a time for people."""
-    return TIME.about(value * 1e12)
-
-
-def days(value: float) -> str:
-    """Return a duration in days for people."""
-    return seconds(value * DAY_S)
-
-
-def watts(value: float) -> str:
-    """Return a power for people."""
-    return POWER.about(value * 1000)
 
 
 def _pairs(texts: list[str]) -> dict[str, str]:

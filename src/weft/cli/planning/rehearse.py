@@ -13,6 +13,7 @@ from cyclopts import Parameter
 from weft import api
 from weft.cli.output import (
     PICTURE_STYLE,
+    DetailsFlag,
     JobArgument,
     JsonFlag,
     PlotFile,
@@ -24,10 +25,11 @@ from weft.cli.output import (
     writing,
     written_to,
 )
-from weft.cli.planning.plan import thousands
+from weft.cli.planning.headline import headline
+from weft.cli.screen.figures import counted_whole, joules, kilograms, kilowatt_hours, seconds, usd, watts
 from weft.core.errors import UsageError
 from weft.core.provenance import provenance
-from weft.core.quantity import ENERGY, POWER, RATE, SIZE, TIME, significant
+from weft.core.quantity import RATE, SIZE, significant
 from weft.planning.rehearsal import RehearsalLine, rehearse, simulated_figures
 from weft.planning.report import PlanReport
 from weft.planning.run.power import JOULES_PER_KWH
@@ -52,6 +54,7 @@ def rehearse_job(
         Parameter(name="--html", help="Write the page with its plots to FILE."),
         written_to("--html", ".html", ".htm"),
     ] = None,
+    details: DetailsFlag = False,
     json: JsonFlag = False,
     plot: PlotFile = None,
 ) -> None:
@@ -74,7 +77,11 @@ def rehearse_job(
             "provenance": provenance(asked).as_json(),
         })  # fmt: skip
         return
-    _print(report, lines, record, simulated=simulate)
+    _print_headline(report, lines)
+    if details:
+        _print(lines, record, simulated=simulate)
+    else:
+        _print_beside(lines, record)
 
 
 def _simulated(report: PlanReport) -> dict[str, float]:
@@ -139,8 +146,30 @@ def _same(one: JobSpec, other: JobSpec) -> bool:
     return all(getattr(one, key) == getattr(other, key) for key in ("name", "model", "batch", "plan"))
 
 
-def _print(report: PlanReport, lines: Sequence[RehearsalLine], record: RunRecord | None, *, simulated: bool) -> None:
-    say(f"{report.job.name} on {report.site.name}: {report.site.description}")
+def _print_headline(report: PlanReport, lines: Sequence[RehearsalLine]) -> None:
+    say(f"{report.job.name} on {report.site.name}: {report.site.description}", style="bold")
+    for line in headline(report):
+        say(line)
+    for line in lines:
+        if line.key == "finish":
+            say(f"{line.what} {line.predicted}")
+    say("")
+
+
+def _print_beside(lines: Sequence[RehearsalLine], record: RunRecord | None) -> None:
+    """Print the figures that were simulated or measured beside those predicted, and what breaks."""
+    beside = [line for line in lines if line.simulated is not None or line.measured is not None]
+    if beside:
+        title = "predicted beside what was simulated or measured"
+        name = "" if record is None else f" ({record.name})"
+        rows = [(line.what, *cells(line)) for line in beside]
+        print_table(f"{title}{name}", ("what", "predicted", "simulated", "measured"), rows)
+    rows = [(line.what, cells(line)[0]) for line in lines if line.section.startswith("what breaks")]
+    print_table("what breaks: longer steps, or GPU-hours for each", ("what", "predicted"), rows)
+    say("everything: --details; as a page: --html FILE; beside a simulation: --simulate")
+
+
+def _print(lines: Sequence[RehearsalLine], record: RunRecord | None, *, simulated: bool) -> None:
     for section in dict.fromkeys(line.section for line in lines):
         own = [line for line in lines if line.section == section]
         rows = [(line.what, *cells(line)) for line in own]
@@ -163,20 +192,18 @@ def shown(value: float | str, unit: str) -> str:
         return value
     if math.isinf(value):
         return "stops" if unit == "%" else "none expected"
-    return _SHOWN[unit](value) if unit in _SHOWN else f"{_number(value)} {unit}".strip()
-
-
-def _number(value: float) -> str:
-    counted = 1e7
-    return f"{value:,.0f}" if value.is_integer() and value < counted else thousands(value)
+    return _SHOWN[unit](value) if unit in _SHOWN else f"{counted_whole(value)} {unit}".strip()
 
 
 _SHOWN: dict[str, Callable[[float], str]] = {
-    "s": lambda value: TIME.about(value * 1e12),
+    "s": seconds,
     "b/s": RATE.about,
     "B": SIZE.about,
-    "W": lambda value: POWER.about(value * 1000),
-    "J": lambda value: ENERGY.about(value * 1000),
+    "W": watts,
+    "J": joules,
+    "kWh": kilowatt_hours,
+    "kg": kilograms,
+    "USD": usd,
     "%": lambda value: f"{significant(value)} %",
 }
 

@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from weft.cli.output import JsonFlag, PlotFile, print_json, print_table, save_picture, say, scaled
+from weft.cli.output import JsonFlag, PlotFile, print_json, print_table, save_picture, say
+from weft.cli.screen.figures import scaled
 from weft.core.errors import UsageError
 from weft.core.input_files import read_text
 from weft.core.provenance import provenance

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from weft.cli.output import JsonFlag, console, print_json, print_table, writing, written_to
+from weft.cli.output import JsonFlag, print_json, print_table, say, writing, written_to
 from weft.core import quantity
 from weft.core.errors import UsageError
 from weft.core.provenance import provenance
@@ -281,9 +281,9 @@ def down(*, name: Name = "w", json: JsonFlag = False) -> None:
         print_json({"name": name, "namespaces": removed.namespaces, "processes": removed.processes})
     elif removed:
         ended = f", ended {removed.processes} processes in them" if removed.processes else ""
-        console().print(f"removed {removed.namespaces} namespaces of the lab {name}{ended}", markup=False)
+        say(f"removed {removed.namespaces} namespaces of the lab {name}{ended}")
     else:
-        console().print(f"there is no lab called {name}; nothing to remove", markup=False)
+        say(f"there is no lab called {name}; nothing to remove")
 
 
 def _change(
@@ -308,9 +308,9 @@ def _print_changed(found: Lab, names: list[str], *, json: bool) -> None:
         print_json({"name": found.record.spec.name, "changed": names, "faults": found.faults.as_json()})
         return
     for one in names:
-        console().print(f"{one}: {', '.join(found.faults.of(one)) or 'fine'}", markup=False)
+        say(f"{one}: {', '.join(found.faults.of(one)) or 'fine'}")
     if not names:
-        console().print("nothing was wrong", markup=False)
+        say("nothing was wrong")
 
 
 def _print_status(found: Lab, *, json: bool, took_s: float | None = None) -> None:
@@ -334,13 +334,12 @@ def _print_status(found: Lab, *, json: bool, took_s: float | None = None) -> Non
         for row in state.planes
     ]  # fmt: skip
     print_table(title, ("plane", "state", "NIC ports up", "sent by NICs", "received"), rows, words=(0, 1))
-    out = console()
-    out.print(f"{state.namespaces} of {len(found.plan.namespaces)} namespaces, {who}{took}", markup=False)
+    say(f"{state.namespaces} of {len(found.plan.namespaces)} namespaces, {who}{took}")
     for one in (
         *sorted({*found.faults.cut, *found.faults.loss, *found.faults.slow}),
         *sorted(found.faults.black_holes),
     ):
-        out.print(f"{one}: {', '.join(found.faults.of(one))}", markup=False)
+        say(f"{one}: {', '.join(found.faults.of(one))}")
 
 
 def _print_survey(found: Survey) -> None:
@@ -353,21 +352,20 @@ def _print_survey(found: Survey) -> None:
     fine = sum(one.health is Health.FINE for one in found.verdicts)
     hidden = [topology.name_of_link(one.link) for one in found.verdicts if one.health is Health.HIDDEN]
     probes = sum(one.sent for one in found.observations)
-    out = console()
     if rows:
         columns = ("link", "between", "health", "loss of round trips", "95 % interval", "probes")
         print_table(f"{len(rows)} of {len(found.verdicts)} links are sick", columns, rows, words=(0, 1, 2))
     for part in found.parts:
-        out.print(f"{part} is dead altogether: that is one broken part, not several links", markup=False)
+        say(f"{part} is dead altogether: that is one broken part, not several links")
     if hidden:
-        out.print(f"nothing is known of {', '.join(hidden)}: they lie behind dead links", markup=False, soft_wrap=True)
+        say(f"nothing is known of {', '.join(hidden)}: they lie behind dead links")
     trips = [trip for trip in found.round_trips_us if trip is not None]
     median = f", median round trip {quantity.significant(sorted(trips)[len(trips) // 2])} us" if trips else ""
-    out.print(f"{fine} of {len(found.verdicts)} links are fine; {probes:,} probes{median}", markup=False)
+    say(f"{fine} of {len(found.verdicts)} links are fine; {probes:,} probes{median}")
     denied = found.denials()
     if denied:
         count = sum(map(len, denied.values()))
-        out.print(f"{count} paths of {len(denied)} pairs of hosts are better avoided (--deny FILE)", markup=False)
+        say(f"{count} paths of {len(denied)} pairs of hosts are better avoided (--deny FILE)")
 
 
 def _ends(found: Survey, link: int) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from weft.cli.output import JsonFlag, PlotFile, console, print_json, print_table, save_plot
+from weft.cli.output import JsonFlag, PlotFile, console, print_json, print_table, save_plot, say
 from weft.core import quantity
 from weft.core.errors import FailedError, UsageError
 from weft.core.input_files import json_of, read_bytes
@@ -62,11 +62,10 @@ def ping(
     if not 1 <= count <= MOST_PINGS:
         raise UsageError(f"--count {count}: write a number from 1 to {MOST_PINGS:,}")
     pause_s = _amount(quantity.TIME, interval, int(LONGEST_S * 1e12), least=0) / 1e12
-    out = console()
 
     def show(trip: Trip) -> None:
         if not json:
-            out.print(f"{trip.number}: {quantity.significant(trip.round_trip_us)} us", markup=False)
+            say(f"{trip.number}: {quantity.significant(trip.round_trip_us)} us")
 
     warm_up(_say)
     trips, statistics = ping_by_mrc(lab, ends, count=count, size=bytes_each, interval_s=pause_s, watch=show)
@@ -82,7 +81,7 @@ def ping(
             f"{word} {quantity.significant(took[place])} us"
             for word, place in (("least", 0), ("median", len(took) // 2), ("most", -1))
         )
-        out.print(f"{len(took)} of {count} answered; {shown}", markup=False)
+        say(f"{len(took)} of {count} answered; {shown}")
     if len(took) < count:
         raise FailedError(f"{count - len(took)} of {count} were not answered")
 
@@ -157,15 +156,14 @@ def _print_results(lab: Lab, results: Sequence[StreamResult], wanted: Sequence[P
             for result in results
         ]  # fmt: skip
     print_table(title, columns, rows)
-    out = console()
     top = max((max(_bins(result.stream), default=0.0) for result in results), default=0.0)
     for result in results:
-        out.print(f"{_bars(_bins(result.stream), top)}  {result.stream.label}", markup=False)
+        say(f"{_bars(_bins(result.stream), top)}  {result.stream.label}")
     for result in results:
         if wanted and not result.hit:
-            out.print(f"{result.stream.label}: its path does not cross the fault", markup=False)
+            say(f"{result.stream.label}: its path does not cross the fault")
         if result.stream.error:
-            out.print(f"{result.stream.label}: {result.stream.error}", markup=False, soft_wrap=True)
+            say(f"{result.stream.label}: {result.stream.error}")
 
 
 def _bins(stream: TrafficStream) -> list[float]:
