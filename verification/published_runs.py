@@ -407,7 +407,8 @@ def main() -> int:
     missed |= bool(grown.mean() > CALIBRATED_MEAN_BAR or grown.max() > CALIBRATED_WORST_BAR)
     print(f"calibrated on the smallest run of a family, {len(grown)} runs 2 to {MOST_GROWTH} times as large: mean "
           f"{grown.mean():.1%}, worst {grown.max():.1%}", file=sys.stderr)  # fmt: skip
-    inside_interval = [abs(apart) <= row.confidence().share for row, _, apart in table]
+    intervals = [row.confidence().interval(row.step_s * (1 + apart)) for row, _, apart in table]
+    inside_interval = [low <= row.step_s <= high for (row, _, _), (low, high) in zip(table, intervals, strict=True)]
     missed |= float(np.mean(inside_interval)) < INTERVAL_BAR
     print(f"inside the printed interval, each model left out: {sum(inside_interval)} of {len(table)}", file=sys.stderr)
     calculon = [abs(row.calculon) for row in rows if row.calculon is not None]

@@ -115,7 +115,7 @@ class PlanReport:
         """Return one plan with its costs and how far off they may be, as plain values."""
         doubt = confidence_of(self.work, found.plans, number, self.machine, self.practice)
         step_s = float(found.step_s[number])
-        interval = {"step_low_s": step_s * (1 - doubt.share), "step_high_s": step_s * (1 + doubt.share)}
+        interval = dict(zip(("step_low_s", "step_high_s"), doubt.interval(step_s), strict=True))
         row = plan_row(found, number, self.machine, self.work)
         return {**row, **interval, "interval_basis": doubt.basis, "unmatched": doubt.unmatched}
 

@@ -8,7 +8,7 @@ from weft.core.errors import UsageError
 from weft.core.spec import Spec
 from weft.core.specfile import Library, Pointer, load, read_table, validate
 from weft.specs.faults import FaultsSpec
-from weft.specs.gpus import OWN_DATA_SHEET, with_own_efficiency
+from weft.specs.gpus import DATA_SHEET, with_own_efficiency
 from weft.specs.huggingface import read_model
 from weft.specs.job import JobSpec
 from weft.specs.policy import PolicySpec
@@ -32,13 +32,13 @@ KINDS: dict[str, type[Spec]] = {
 MODEL_CONFIG = Pointer("model", "config", lambda folder, name: read_model(folder / name))
 """A job may take its model's dimensions from a Hugging Face config.json."""
 
-_POINTERS = {"job": MODEL_CONFIG, "site": OWN_DATA_SHEET}
+_POINTERS = {"job": MODEL_CONFIG, "site": DATA_SHEET}
 
 
 def load_site(reference: str) -> SiteSpec:
     """Return the site called `reference`: a built-in name or the path of a file."""
     _refuse_another_kind(reference, "site")
-    site = load(reference, SiteSpec, SITES, OWN_DATA_SHEET)
+    site = load(reference, SiteSpec, SITES, DATA_SHEET)
     # A built-in name is no path: whatever the current folder holds is not beside it.
     return site if reference in SITES.names() else with_own_efficiency(site, Path(reference).parent)
 

@@ -63,11 +63,14 @@ def _own_type(folder: Path, kind: str) -> GpuTypeSpec | None:
 
 def _data_sheet(folder: Path, kind: str) -> dict[str, Any]:
     own = _own_type(folder, kind)
+    if own is None and kind.lower() in GPUS.names():
+        own = gpu_type_named(kind.lower())
     return {"kind": kind} if own is None else own.gpu.as_written()
 
 
-OWN_DATA_SHEET = Pointer("gpu", "kind", _data_sheet)
-"""A site whose GPU is described beside it need not repeat the data sheet."""
+DATA_SHEET = Pointer("gpu", "kind", _data_sheet)
+"""A site that names a type of the catalogue, or one that is described beside it, need not repeat the data sheet; and a
+site that extends another one and names another type has none of the other's figures. Keys beside the name win."""
 
 
 def with_own_efficiency(site: SiteSpec, folder: Path) -> SiteSpec:

@@ -12,7 +12,9 @@ from weft.core.spec import Check, Spec
 
 Precision = Literal["fp32", "bf16", "fp8", "fp8-block", "mxfp8", "nvfp4"]
 """Arithmetic of the products: fp8 with one scale for a tensor, fp8 in blocks (DeepSeek-V3), and MX or NV formats."""
-PresetName = Literal["weft", "megatron-2021", "megatron-2022", "megatron-2024", "megascale", "torchtitan", "nemo-2025"]
+PresetName = Literal[
+    "weft", "megatron-2021", "megatron-2022", "megatron-2024", "megascale", "torchtitan", "nemo-2025", "megatron-2026"
+]
 
 
 class SoftwareSpec(Spec):
@@ -44,6 +46,8 @@ class SoftwareSpec(Spec):
     """Stages send while they compute; only the first and last sends of a step are waited for."""
     overlap_expert: bool = False
     """The exchange of experts runs under the compute of another micro-batch (DeepSeek-V3's DualPipe)."""
+    overlap_far_expert: bool = False
+    """The same, only where experts leave their scale-up domain: inside one, recipes leave the exchange exposed."""
     gradient_bytes: Annotated[int, Field(ge=2, le=4)] = 4
     """Bytes of a gradient that is kept and reduced."""
     fused_sums: bool = False
@@ -54,10 +58,19 @@ class SoftwareSpec(Spec):
     host_us: Annotated[float, Field(ge=0)] = 0.0
     """Time in which the software launches one block's kernels, both passes: a block takes no less, unless a graph was
     recorded. Megatron takes 5 ms (Llama 3 70B, tensor-parallel over 8 B200, SimuMax 1.2, November 2026)."""
+    host_expert_us: Annotated[float, Field(ge=0)] = 0.0
+    """The same, more, for a block with experts: router, permutations, and one product after the other. A block of
+    DeepSeek-V2 takes Megatron 19.5 ms in all (8 B200, SimuMax 1.2); what is above a dense block's is halved between
+    experts and latent attention, which have about as many kernels."""
+    host_latent_us: Annotated[float, Field(ge=0)] = 0.0
+    """The same, more, for latent attention: its narrow products, norms and copies."""
     fold: bool = False
     """Expert-parallel ranks are taken from all ranks of a stage, tensor-parallel ones too, and experts are not cut."""
     dispatch_bytes: Annotated[int, Field(ge=1, le=4)] = 2
     """Bytes of a value on its way to its expert (1: fp8 dispatch); answers come back in two."""
+    deduplicate: bool = False
+    """A token crosses the fabric once to each scale-up domain that has experts of it, and is handed on inside (DeepEP,
+    HybridEP; DeepSeek-V3, arXiv 2412.19437, section 3.2.2); otherwise once for each expert."""
     imbalance: Annotated[float, Field(ge=0, le=100)] = 0.2
     """By how much the busiest expert-parallel rank has more tokens than the average one, as a share. Default: steps of
     DeepSeek-V2 and V3 on 8 B200 (SimuMax 1.2, November 2026)."""
@@ -108,6 +121,11 @@ _BARE_2021 = SoftwareSpec(
     overlap_tensor_backward=False, overlap_context=False, overlap_data=False, overlap_pipeline=False, fused_sums=True,
 )  # fmt: skip
 
+_NEMO_2025 = SoftwareSpec(
+    precision="bf16", gradient_bytes=2, fold=True, fused_loss=True, fused_sums=True, deduplicate=True, host_us=5000.0,
+    host_expert_us=7000.0, host_latent_us=7500.0,
+)  # fmt: skip
+
 PRESETS: dict[str, SoftwareSpec] = {
     "weft": SoftwareSpec(),
     # Narayanan 2021 (arXiv 2104.04473, section 4): fused softmax and GeLU, nothing hidden, fp16 gradients.
@@ -126,14 +144,17 @@ PRESETS: dict[str, SoftwareSpec] = {
         fold=True,
         fused_sums=True,
         host_us=5000.0,
+        host_expert_us=7000.0,
+        host_latent_us=7500.0,
     ),
     # MegaScale (arXiv 2402.15627, section 3.2): communication of all three axes hidden, fp32 gradients.
     "megascale": SoftwareSpec(precision="bf16", fused_sums=True, host_us=5000.0),
     # torchtitan (arXiv 2410.06511): FSDP2 with prefetch and fp32 reduction, compiled blocks; async TP is an option.
     "torchtitan": SoftwareSpec(precision="bf16", lean=True, overlap_tensor=False, overlap_tensor_backward=False),
-    # NVIDIA's recipes of 2025: overlap for tensor, data and pipeline communication, bf16 gradients, fused loss.
-    "nemo-2025": SoftwareSpec(
-        precision="bf16", gradient_bytes=2, fold=True, fused_loss=True, fused_sums=True, host_us=5000.0
-    ),
+    # NVIDIA's recipes of 2025: overlap for tensor, data and pipeline communication, bf16 gradients, fused loss, DeepEP.
+    "nemo-2025": _NEMO_2025,
+    # Megatron-Bridge's recipes since 25.11 (scripts/performance/configs): attention, router and permutations are
+    # recorded in graphs, experts' products are not (cuda_graph_scope); far exchanges hide (moe_a2a_overlap).
+    "megatron-2026": _NEMO_2025.model_copy(update={"overlap_far_expert": True, "host_us": 0.0, "host_latent_us": 0.0}),
 }
 """Habits by name."""

@@ -9,7 +9,7 @@ import numpy as np
 from weft.collectives.costs import Column, best_half
 from weft.planning.cost_model.blocks import BlockTimes, stage_layers, stage_parameters
 from weft.planning.cost_model.machine import Machine
-from weft.planning.cost_model.plans import FULL, SHARD_GRADIENTS, Plans, Workload
+from weft.planning.cost_model.plans import FULL, SHARD_GRADIENTS, Dimensions, Plans, Workload
 from weft.specs.software import SoftwareSpec
 
 _WIDE = 1 << 20
@@ -91,8 +91,7 @@ def expert_traffic(work: Workload, plans: Plans, machine: Machine, software: Sof
     stride = np.ones_like(plans.tp) if software.fold else plans.tp * plans.cp
     inner = inside(machine, stride, plans.ep)
     away = plans.ep - inner
-    # A token that several experts of one domain want crosses the fabric once, where its nodes are limited.
-    copies = min(model.top_k, model.nodes) if model.nodes else model.top_k
+    copies = _crossings(model, software, plans.ep / inner)
 
     def one_way(each: int) -> Column:
         values = tokens * model.width * each * (1 + software.imbalance)
@@ -107,12 +106,24 @@ def expert_traffic(work: Workload, plans: Plans, machine: Machine, software: Sof
 
     out, back = one_way(min(software.dispatch_bytes, software.value_bytes)), one_way(software.value_bytes)
     forward, backward = out + back, 2 * back
-    if software.overlap_expert:
-        # The exchange of one micro-batch runs under another's compute.
-        forward = _shown(forward, 0.0 * forward, block.forward, software.price)
-        backward = _shown(backward, 0.0 * backward, block.backward, software.price)
+    # The exchange of one micro-batch runs under another's compute.
+    hidden = np.full_like(away, float(software.overlap_expert)) + (software.overlap_far_expert & (away > 0))
+    forward = np.where(hidden > 0, _shown(forward, 0.0 * forward, block.forward, software.price), forward)
+    backward = np.where(hidden > 0, _shown(backward, 0.0 * backward, block.backward, software.price), backward)
     again = np.where(plans.recompute == FULL, forward, 0.0)
     return np.where(plans.ep > 1, forward + backward + again, 0.0)
+
+
+def _crossings(model: Dimensions, software: SoftwareSpec, domains: Column) -> Column:
+    """Return how often a token is sent to some domain, its own included, where experts are spread over `domains`.
+
+    Sent once for each expert, unless nodes are limited. Deduplicated, once for each domain that any of its experts is
+    in: of k experts drawn from all, none is in a certain domain with the chance (1 - 1/domains)^k, or a little less.
+    """
+    most = float(min(model.top_k, model.nodes) if model.nodes else model.top_k)
+    if not software.deduplicate:
+        return np.full_like(domains, most)
+    return np.minimum(most, domains * (1 - (1 - 1 / domains) ** model.top_k))
 
 
 def pipeline_traffic(work: Workload, plans: Plans, machine: Machine, software: SoftwareSpec, rounds: Column) -> Column:

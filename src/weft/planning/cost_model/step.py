@@ -170,16 +170,27 @@ def _block(work: Workload, plans: Plans, kernels: KernelTimes, *, sparse: bool) 
     crowded = np.where(plans.pp > 1, machine.efficiency.crowding, 0.0) * (own / 3 + block.elementwise)
     none = np.zeros_like(block.elementwise)
     tensor = tensor_traffic(work, plans, machine, software, block, sparse=sparse)
-    host = 0.0 if software.cuda_graphs else software.host_us * 1e-6
-    idle = np.maximum(0.0, host - block.forward - block.backward - tensor) / 3
+    context = context_traffic(work, plans, machine, software, block)
+    expert = expert_traffic(work, plans, machine, software, block) if sparse else none
+    # Kernels and exchanges are launched ahead of the GPU; it waits where they take less than that.
+    busy = block.forward + block.backward + tensor + context + expert
+    idle = np.maximum(0.0, _launching(work, software, sparse=sparse) - busy) / 3
     return _Costs(
         forward=block.forward + own / 3 + crowded + idle,
         backward=block.backward + 2 * (own / 3 + crowded + idle),
         again=_again(block, plans, software),
         tensor=tensor,
-        context=context_traffic(work, plans, machine, software, block),
-        expert=expert_traffic(work, plans, machine, software, block) if sparse else none,
+        context=context,
+        expert=expert,
     ), block
+
+
+def _launching(work: Workload, software: SoftwareSpec, *, sparse: bool) -> float:
+    """Return the time in which the software launches one block's kernels, both passes."""
+    if software.cuda_graphs:
+        return 0.0
+    more = (software.host_expert_us if sparse else 0.0) + (software.host_latent_us if work.model.latent else 0.0)
+    return (software.host_us + more) * 1e-6
 
 
 def _again(block: BlockTimes, plans: Plans, software: SoftwareSpec) -> Column:
