@@ -1,5 +1,6 @@
 """`weft calibrate`: a log in, a comparison and a site file out, and one sentence for what cannot be read."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -59,3 +60,12 @@ def test_a_log_that_says_nothing_is_refused(
 ):
     assert main(["calibrate", str(tmp_path / name), "--job", job, "--site", "h100-400g-16k"]) == 2
     assert said in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_a_packed_log_is_read_and_a_broken_one_is_refused(job: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    packed = gzip.compress((tmp_path / "run.log").read_bytes())
+    for name, content, status in (("run.gz", packed, 0), ("cut.gz", packed[:-9], 2), ("no.gz", packed[:3] + b"x", 2)):
+        (tmp_path / name).write_bytes(content)
+        assert main(["calibrate", str(tmp_path / name), "--job", job, "--site", "h100-400g-16k", "--json"]) == status
+        said = capsys.readouterr()
+        assert json.loads(said.out)["measured_s"] == 9.5 if status == 0 else "cannot be read" in said.err

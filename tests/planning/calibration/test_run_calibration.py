@@ -30,14 +30,71 @@ def lines(source: str, seconds: list[float]) -> str:
     return "\n".join(["starting up", *made, "{not json", "the end"])
 
 
-@pytest.mark.parametrize("source", ["MLPerf", "Megatron-LM", "NeMo", "torchtitan", "weft"])
-@given(st.lists(st.floats(0.01, 100), min_size=5, max_size=60))
+SOURCES = ["MLPerf", "Megatron-LM", "NeMo", "torchtitan", "weft"]
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@given(st.lists(st.floats(0.98, 1.02), min_size=5, max_size=60), st.floats(0.01, 100))
 @settings(max_examples=20, deadline=None)
-def test_every_format_gives_its_times_without_the_warm_up(source: str, seconds: list[float]):
+def test_every_format_gives_its_times_without_the_warm_up(source: str, jitter: list[float], step_s: float):
+    seconds = [step_s * each for each in jitter]
     found = read_log(lines(source, seconds), "run.log", tokens=TOKENS, gpus=GPUS)
-    assert found.source == source
-    assert found.seconds == pytest.approx(seconds[-len(found.seconds) :])
-    assert len(seconds) / 2 <= len(found.seconds) < len(seconds)
+    assert (found.source, found.warm_up, found.odd) == (source, 1, 0)
+    assert found.seconds == pytest.approx(seconds[1:])
+
+
+@st.composite
+def disturbed(draw: st.DrawFn) -> tuple[float, list[float]]:
+    """Return the time of an ordinary step and those of a run that compiles, evaluates and writes checkpoints."""
+    step_s = draw(st.floats(0.05, 50))
+    jitter = draw(st.lists(st.floats(0.97, 1.03), min_size=12, max_size=120))
+    warm = draw(st.lists(st.floats(1.5, 60), min_size=1, max_size=len(jitter) // 4))
+    every, longer = draw(st.integers(3, 20)), draw(st.floats(1.2, 30))
+    steady = [step_s * each * (longer if n % every == every - 1 else 1) for n, each in enumerate(jitter)]
+    return step_s, [step_s * each for each in warm] + steady
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@given(disturbed())
+@settings(max_examples=40, deadline=None)
+def test_evaluations_checkpoints_and_compiling_do_not_count(source: str, run: tuple[float, list[float]]):
+    step_s, seconds = run
+    found = read_log(lines(source, seconds), "run.log", tokens=TOKENS, gpus=GPUS)
+    assert found.median_s == pytest.approx(step_s, rel=0.035)
+    assert max(found.seconds) < 1.2 * step_s
+    assert found.warm_up + found.odd + len(found.seconds) == len(seconds)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        # NeMo 1 and 2, carriage returns of a progress bar, ranks in front; torchtitan as it was, and on several ranks.
+        (
+            "\r".join(f"Epoch 0: : 1%| {n}/9 [00:01<00:00, v_num=x, train_step_timing in s=3.5{n}]" for n in range(9)),
+            3.545,
+        ),
+        ("\n".join(f"[default7]: iteration {n} | train_step_timing in s: 2.0{n}, x" for n in range(9)), 2.045),
+        ("\n".join(f"[rank{n % 2}]:[titan] step: {n} loss: 1 wps: 32,768 mfu: 1%" for n in range(9)), 1.0),
+        ("\n".join(f"[rank0] step: {n} loss: 1 tps: 3.2768e4 mfu: 1%" for n in range(9)), 1.0),
+        ("\n".join(f" iteration {n}/ 50 | elapsed time per iteration (ms): 2553{n}.1 |" for n in range(9)), 25.5351),
+    ],
+)
+def test_what_people_have_in_their_folders_is_read(text: str, seconds: float):
+    assert read_log(text, "run.log", tokens=TOKENS, gpus=GPUS).median_s == pytest.approx(seconds, rel=1e-3)
+
+
+@pytest.mark.parametrize("source", ["MLPerf", "Megatron-LM"])
+def test_a_log_of_another_batch_is_refused_and_a_ramp_is_passed_over(source: str):
+    def logged(batch: int, step_s: float) -> str:
+        if source == "MLPerf":
+            size = '0: :::MLLOG {"key": "global_batch_size", "value": %d}\n' % batch  # noqa: UP031
+            return size + lines(source, [step_s] * 12)
+        return lines(source, [step_s] * 12).replace("| loss", f"| global batch size: {batch} | loss")
+
+    text = logged(16, 0.5) + "\n" + logged(32, 1.0)
+    assert read_log(text, "run.log", tokens=TOKENS, gpus=GPUS, sequences=32).median_s == 1.0
+    with pytest.raises(UsageError, match=r"16 and 32 sequences, and the job's batch.sequences is 64"):
+        read_log(text, "run.log", tokens=TOKENS, gpus=GPUS, sequences=64)
 
 
 @pytest.mark.parametrize("text", ["", "no times here", lines("NeMo", [1.0, 2.0])])

@@ -1,6 +1,6 @@
 """How far off a predicted step may be: intervals from the errors on published runs of that GPU, precision and class.
 
-Widths hold nine in ten rows of `verification/published_runs.py`, with the row's own model left out, and of
+Widths hold at least 90 % of the rows of `verification/published_runs.py`, with the row's own model left out, and of
 `verification/held_out_runs.py`, which nothing was fitted to; they are wider where a type, a precision or a class has no
 run of its own. Plans of a class that the verification calls unmatched are named. Nothing here changes a prediction.
 """
@@ -35,7 +35,7 @@ class Confidence:
     """What is known of a prediction's error."""
 
     share: float
-    """How far off: nine runs in ten take between the predicted time over one and this, and the time by one and this."""
+    """Width of the 90 % interval: from the predicted time over one and this to the predicted time by one and this."""
     basis: str
     """What it comes from."""
     unmatched: str | None
