@@ -44,6 +44,7 @@ fabric path       weft.cli.network.fabric:path            Follow a packet throug
 fabric table      weft.cli.network.fabric:table           Print the static forwarding table of one switch.
 fabric import     weft.cli.network.fabric:import_network  Read any network from an edge list (CSV).
 fabric export     weft.cli.network.fabric:export          Print the fabric as Linux commands (iproute2, seg6local).
+fabric dissector  weft.cli.network.dissector:dissector    Print the dissector of MRC for Wireshark and tshark (Lua).
 site list         weft.cli.files:list_sites               List the built-in sites.
 site show         weft.cli.files:show_site                Print a site with everything it inherits.
 site measure      weft.cli.planning.measure:measure       Measure this machine and write it as a site.

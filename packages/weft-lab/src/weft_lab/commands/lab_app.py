@@ -269,6 +269,9 @@ app.command(
     name="bench",
     help="Send a stream by MRC, and TCP beside it, through faults.",
 )
+app.command(
+    "weft_lab.commands.capture_command:capture", name="capture", help="Write the packets of a link to a pcapng file."
+)
 
 
 @app.command
