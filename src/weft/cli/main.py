@@ -5,13 +5,19 @@ Exit status 0: done; 1: it failed; 2: wrong use; 130: interrupted.
 """
 
 import errno
+import itertools
 import os
 import re
 import sys
+from contextlib import nullcontext
 
-from cyclopts import App, CycloptsError, UnusedCliTokensError
+from cyclopts import App, CycloptsError, Group, UnusedCliTokensError
 from rich.console import Console
 
+from weft.cli.screen.defaults import put_defaults
+from weft.cli.screen.examples import example_of
+from weft.cli.screen.life_sign import showing
+from weft.cli.screen.logs import level_of, logged, without_verbosity
 from weft.core.errors import WeftError
 from weft.core.extras import missing
 from weft.core.version import VERSION
@@ -25,7 +31,9 @@ app = App(
     help="Rehearse a 131,072-GPU training run on your laptop, then run it.",
     version=VERSION,
     help_format="plaintext",
-    help_epilogue="SITE, JOB and SCENARIO are built-in names or TOML files. Every command that reports takes --json.",
+    help_epilogue="SITE, JOB and SCENARIO are built-in names or TOML files. Every command that reports takes --json. "
+    "-v before a command logs what it does.",
+    config=put_defaults,
     exit_on_error=False,
     print_error=False,
 )
@@ -37,9 +45,9 @@ _GROUPS = {
     "cluster": "Run a cluster on this machine or on Kubernetes, or replay one in simulated time.",
 }
 _COMMANDS = """
+Design:
 design            weft.cli.network.design:design          Compare fabrics for a number of GPUs, or describe a site's.
 explain           weft.cli.network.explain:explain        Show why a design decision works, with a site's numbers.
-simulate          weft.cli.network.simulate:simulate      Run a scenario, packet by packet.
 fabric path       weft.cli.network.fabric:path            Follow a packet through the static tables, hop by hop.
 fabric table      weft.cli.network.fabric:table           Print the static forwarding table of one switch.
 fabric import     weft.cli.network.fabric:import_network  Read any network from an edge list (CSV).
@@ -48,13 +56,15 @@ fabric dissector  weft.cli.network.dissector:dissector    Print the dissector of
 site list         weft.cli.files:list_sites               List the built-in sites.
 site show         weft.cli.files:show_site                Print a site with everything it inherits.
 site measure      weft.cli.planning.measure:measure       Measure this machine and write it as a site.
-calibrate         weft.cli.planning.calibrate:calibrate Compare the log of a run with its prediction, and calibrate.
 plan              weft.cli.planning.plan:app              Find the best plans of a job on a site and their cost.
 rehearse          weft.cli.planning.rehearse:rehearse_job Predict what a job would do on a site, on one page.
 scale             weft.cli.planning.scale:app             Predict the loss of a large run from small ones.
-doctor            weft.cli.doctor:doctor                  Read anybody's traces and logs: slow, stuck, wrong, who?
+calibrate         weft.cli.planning.calibrate:calibrate   Compare the log of a run with its prediction, and calibrate.
+Simulate:
+simulate          weft.cli.network.simulate:simulate      Run a scenario, packet by packet.
+Train:
 train             weft.cli.training.train:train           Train a job on this machine, from one plan.
-runs              weft.cli.training.runs:app              List, show and compare training runs.
+Cluster:
 cluster up        weft.cli.cluster.local:up               Start the cluster of this machine.
 cluster down      weft.cli.cluster.local:down             Stop its daemon; running jobs go on.
 cluster status    weft.cli.cluster.local:status           Show nodes, teams and jobs.
@@ -73,26 +83,48 @@ nodes             weft.cli.cluster.health:nodes_app       List the cluster's nod
 drain             weft.cli.cluster.queue:drain            Cordon a node: running work goes on, nothing new starts.
 undrain           weft.cli.cluster.queue:undrain          Return a node to service.
 pod               weft.cli.cluster.kubernetes:pod         Be the program inside a pod.
+Lab:
 lab               weft.cli.extensions:lab                 Build a real SRv6 fabric on this machine and break it.
+Look:
+doctor            weft.cli.doctor:doctor                  Read anybody's traces and logs: slow, stuck, wrong, who?
+runs              weft.cli.training.runs:app              List, show and compare training runs.
 schema            weft.cli.files:schema                   Print the JSON schema of a kind of file.
 check             weft.cli.files:check                    Check files and report every mistake in them.
 completion        weft.cli.files:completion               Print the completion script of a shell.
 """
+_NESTED = ("plan", "scale", "runs", "nodes", "lab")
+"""Commands with commands below them that are defined where they are implemented."""
+_CARRIERS = ("submit", "lab", "pod")
+"""Commands that run words of their command line as a command."""
+_SPEAK_THEMSELVES = ("lab exec", "logs", "pod", "cluster control", "cluster act", "completion")
+"""Commands whose screen belongs to somebody else, or that log what they do."""
 _HIDDEN = ("pod",)
 """Commands for programs: the entry point of weft's pods."""
 
-for _name, _help in _GROUPS.items():
-    app.command(App(name=_name, help=_help, help_format="plaintext"))
-for _words, _path, _help in re.findall(r"^(\w+(?: \w+)?) +(\S+) +(.+)$", _COMMANDS, re.MULTILINE):
-    *_group, _name = _words.split()
-    (app[_group[0]] if _group else app).command(_path, name=_name, help=_help, show=_name not in _HIDDEN)
+for _place, (_heading, _lines) in enumerate(re.findall(r"^(\w+):\n((?:.+\n)+?)(?=\w+:\n|\Z)", _COMMANDS, re.MULTILINE)):
+    _section = Group(_heading, sort_key=_place)
+    for _words, _path, _help in re.findall(r"^(\w+(?: \w+)?) +(\S+) +(.+)$", _lines, re.MULTILINE):
+        *_group, _name = _words.split()
+        if _group and _group[0] not in app:
+            app.command(App(name=_group[0], help=_GROUPS[_group[0]], help_format="plaintext", group=_section))
+        _shown = _name not in _HIDDEN
+        if _group:
+            app[_group[0]].command(_path, name=_name, help=_help, show=_shown)
+        else:
+            app.command(_path, name=_name, help=_help, show=_shown, group=_section)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit status."""
     try:
-        app(arguments, result_action="return_value")
-        sys.stdout.flush()
+        words = list(sys.argv[1:] if arguments is None else arguments)
+        # A command that is run by another one has options of its own.
+        words, verbosity = without_verbosity(words, anywhere=_name_of(words).split(" ")[0] not in _CARRIERS)
+        name = _name_of(words)
+        with logged(level_of(verbosity)), nullcontext() if name in _SPEAK_THEMSELVES else showing(name):
+            app(words, result_action="return_value")
+            _print_example(words, name)
+            sys.stdout.flush()
     except KeyboardInterrupt:
         _errors().print("interrupted")
         return INTERRUPTED
@@ -102,6 +134,19 @@ def main(arguments: list[str] | None = None) -> int:
     except (CycloptsError, WeftError, ImportError, OSError) as error:
         return _refused(error)
     return 0
+
+
+def _print_example(words: list[str], name: str) -> None:
+    """Print an example below the help of a command."""
+    own = itertools.takewhile(lambda word: word != "--", words)
+    if not {"--help", "-h"}.isdisjoint(own) and (example := example_of(name)) is not None:
+        sys.stdout.write(f"Example:\n  {example}\n")
+
+
+def _name_of(words: list[str]) -> str:
+    """Return the words of a command line that name its command."""
+    named = list(itertools.takewhile(lambda word: not word.startswith("-"), words))
+    return " ".join(named[: 2 if named[:1] and named[0] in (*_GROUPS, *_NESTED) else 1]) or "weft"
 
 
 def _refused(error: CycloptsError | WeftError | ImportError | OSError) -> int:

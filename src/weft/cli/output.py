@@ -7,13 +7,15 @@ import itertools
 import json as json_format
 import os
 import sys
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from cyclopts import Parameter
 
+from weft.cli.screen.life_sign import advance, end_signs
 from weft.core.errors import FailedError, UsageError
 
 if TYPE_CHECKING:
@@ -22,11 +24,28 @@ if TYPE_CHECKING:
 
 Watch = Callable[[str, int, int], None]
 PAGE_WIDTH = 100
+_WATCH_S = 2.0
 _LONGEST_NAME = 240
 """Bytes of a file's name; with what stands around it until the file is whole, file systems take 255."""
 
-SiteArgument = Annotated[str, Parameter(help="Built-in name or path of a site file.")]
-JobArgument = Annotated[str, Parameter(help="Built-in name or path of a job file.")]
+
+def _names(kind: str) -> tuple[str, ...]:
+    """Return the built-in names of a kind of file, for shells to complete; the specs themselves are not loaded."""
+    return tuple(sorted(path.stem for path in (Path(__file__).parents[1] / "specs/builtin" / kind).glob("*.toml")))
+
+
+if TYPE_CHECKING:
+    BuiltInSite: TypeAlias = str
+    BuiltInJob: TypeAlias = str
+    BuiltInScenario: TypeAlias = str
+else:
+    # Any text is taken; the names are for the completion of shells.
+    BuiltInSite = Literal[_names("sites")] | str
+    BuiltInJob = Literal[_names("jobs")] | str
+    BuiltInScenario = Literal[_names("scenarios")] | str
+
+SiteArgument = Annotated[BuiltInSite, Parameter(help="Built-in name or path of a site file.", show_choices=False)]
+JobArgument = Annotated[BuiltInJob, Parameter(help="Built-in name or path of a job file.", show_choices=False)]
 RunArgument = Annotated[str, Parameter(help="Name or path of a run.")]
 JsonFlag = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON for programs instead of a table.")]
 
@@ -149,34 +168,34 @@ def warn(text: str) -> None:
 
 
 @contextmanager
-def progress() -> Iterator[Watch | None]:
-    """Give what shows (name, done, total) as a bar on a terminal; None where standard error goes elsewhere."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    tasks: dict[str, Any] = {}
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-
-        def watch(name: str, done: int, total: int) -> None:
-            if name not in tasks:
-                tasks[name] = bars.add_task(name)
-            bars.update(tasks[name], completed=done, total=total)
-
-        yield watch
+def progress() -> Iterator[Watch]:
+    """Give what shows (name, done, total) in the command's sign of life."""
+    yield advance
 
 
 @contextmanager
 def counting(name: str, total: int) -> Iterator[Callable[[], None]]:
-    """Give what counts one more of `total` with each call, shown as a bar on a terminal."""
+    """Give what counts one more of `total` with each call."""
     done = itertools.count(1)
-    with progress() as watch:
-        if watch is not None:
-            watch(name, 0, total)
-        yield (lambda: watch(name, next(done), total)) if watch is not None else (lambda: None)
+    advance(name, 0, total)
+    yield lambda: advance(name, next(done), total)
+
+
+def watched(show: Callable[[], None], *, pause: Callable[[float], None] = time.sleep) -> None:
+    """Call `show` again and again until Ctrl-C, each time on a clean screen where there is one."""
+    draw_own_screen()
+    while True:
+        if sys.stdout.isatty():
+            # Home, and erase to the end: the screen does not flicker, and what scrolled away stays.
+            sys.stdout.write("\x1b[H\x1b[J")
+        show()
+        sys.stdout.flush()
+        pause(_WATCH_S)
+
+
+def draw_own_screen() -> None:
+    """End the sign of life: from here on the command shows itself how it goes."""
+    end_signs()
 
 
 @contextmanager

@@ -5,7 +5,8 @@ a simulator should take on, the first few are run and the others taken as equal;
 run whole.
 """
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -14,7 +15,7 @@ from weft.core.errors import UsageError
 from weft.core.units import Bytes
 from weft.fabric.graph.shape import Shape, shape_of
 from weft.netsim.report import SimulationReport
-from weft.netsim.run import run
+from weft.netsim.run import Observers, run
 from weft.netsim.setup import set_up, transports_of
 from weft.netsim.workload.posting import NCCL_RINGS, NCCL_SENDS
 from weft.specs.rivals import PostingSpec, TransportsSpec
@@ -29,6 +30,7 @@ _FEWEST_RANKS, _MOST_RANKS = 2, 512
 _FEWEST_ROUNDS = 2
 _LEAST_ROUNDS = {"all-reduce": 2}
 _BITS = 8 * 10**12
+_log = logging.getLogger("weft.netsim")
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +76,8 @@ class CompareOptions:
     """How sends are handed to queue pairs."""
     most_packets: int = MOST_PACKETS
     """Data packets of one run; longer rings are cut."""
+    watch: Callable[[str, int, int], None] | None = None
+    """Called with progress."""
 
 
 DEFAULTS = CompareOptions()
@@ -149,7 +153,8 @@ def _run(asked: _Asked, site: SiteSpec, name: str, options: CompareOptions) -> R
     )
     setup = set_up(scenario, site, options.seed)
     (transport,) = transports_of(setup, (name,))
-    report = run(setup, transport)
+    _log.info("%s by %s", scenario.name, transport.name)
+    report = run(setup, transport, observers=Observers(watch=options.watch))
     ends = [flow.arrived_ps for flow in report.flows]
     if min(ends) < 0:
         return Row(report.transport, size, -1, 0.0, rounds, of_rounds, report)

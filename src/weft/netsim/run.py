@@ -1,5 +1,6 @@
 """Runs one transport on one of the two simulators, from a set-up scenario to its report."""
 
+import logging
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -31,6 +32,7 @@ from weft.netsim.workload.posting import post
 
 COMPILE_FROM = 20_000
 """Data packets from which compiling the protocol's rules pays."""
+_log = logging.getLogger("weft.netsim")
 _MOST_THREADS = 256
 
 Watch = Callable[[str, int, int], None]
@@ -105,6 +107,7 @@ def _run(
         if watch is not None:
             watch(transport.name, int(running.endpoints.received().sum()), total)
 
+    _log.info("running %s", transport.name)
     interrupted = False
     wall, processor = time.perf_counter(), time.process_time()
     try:
@@ -146,6 +149,7 @@ def prepare_engine(
     setup: Setup, transport: Transport, *, threads: int | None = None, say: Say | None = None
 ) -> tuple[Network, CompiledSimulator]:
     """Return the network and the compiled simulator of one run, at time 0."""
+    _log.info("building the network for %s", transport.name)
     check_engine(setup)
     compiling.prepare(None, say)
     parts = _parts(setup, transport, fast=True)

@@ -86,6 +86,11 @@ def _refuse_another_kind(reference: str, wanted: str) -> None:
             raise UsageError(f"{reference} is a {kind}; a {wanted} is wanted here")
 
 
+def kind_of_file(path: Path) -> str:
+    """Return the kind that a file's keys are most like, whether or not it is right."""
+    return _kind_of(read_table(str(path)))
+
+
 def _kind_of(table: Mapping[str, Any]) -> str:
     for kind, library in _LIBRARIES.items():
         if table.get("extends") in library.names():

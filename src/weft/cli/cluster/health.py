@@ -26,7 +26,9 @@ def examine(
     mebibytes: Annotated[int, Parameter(help="Memory to test with patterns.")] = 64,
     kernel_log: Annotated[Path | None, Parameter(help="Saved kernel log instead of this machine's.")] = None,
     survey: Annotated[Path | None, Parameter(help="JSON of the fabric prober (weft lab map --json).")] = None,
-    runs: Annotated[Path | None, Parameter(help="Folder of runs whose incidents count.")] = None,
+    runs: Annotated[
+        Path | None, Parameter(name=("--folder", "--runs"), help="Folder of runs whose incidents count.")
+    ] = None,
     state: Annotated[Path | None, Parameter(help="Folder for counters between two checks.")] = None,
     json: JsonFlag = False,
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from weft.cli.cluster.local import HomeOption, OnOption, ago, client_of, print_nodes
-from weft.cli.output import JsonFlag, print_json, print_table, say
+from weft.cli.output import JsonFlag, print_json, print_table, say, watched
 from weft.core.errors import UsageError
 from weft.core.quantity import significant
 from weft.engines.local.client import Speaker
@@ -18,6 +18,7 @@ nodes_app = App(name="nodes", help="List the cluster's nodes, or test this machi
 Rank = Annotated[int, Parameter(help="Rank whose output is printed.")]
 JobName = Annotated[str, Parameter(help="Job name, as in `weft jobs`.")]
 NodeName = Annotated[str, Parameter(help="Node name, as in `weft nodes`.")]
+WatchFlag = Annotated[bool, Parameter(name=("--watch", "-w"), negative="", help="Print it again and again.")]
 Reason = Annotated[str, Parameter(help="Reason for the record.")]
 _WAIT_S = 10
 _SHOWN = 30
@@ -26,10 +27,17 @@ _SHOWN = 30
 def jobs(
     name: Annotated[str | None, Parameter(help="Job or sweep name.")] = None, /, *,
     all: Annotated[bool, Parameter(name=("--all", "-a"), negative="", help="Include finished jobs.")] = False,
-    home: HomeOption = None, on: OnOption = None, json: JsonFlag = False,
+    watch: WatchFlag = False, home: HomeOption = None, on: OnOption = None, json: JsonFlag = False,
 ) -> None:  # fmt: skip
     """List jobs; with the name of one, everything about it; with that of a sweep, its jobs compared, best first."""
     client = client_of(home, on)
+    if watch:
+        watched(lambda: _show(client, name, all=all, json=json))
+    else:
+        _show(client, name, all=all, json=json)
+
+
+def _show(client: Speaker, name: str | None, *, all: bool, json: bool) -> None:
     if name is None:
         _list(client, all=all, json=json)
         return
@@ -191,9 +199,16 @@ def _when(document: Mapping[str, Any]) -> str:
 
 
 @nodes_app.default
-def nodes(*, home: HomeOption = None, on: OnOption = None, json: JsonFlag = False) -> None:
+def nodes(*, watch: WatchFlag = False, home: HomeOption = None, on: OnOption = None, json: JsonFlag = False) -> None:
     """List the nodes: state, their jobs, evidence of faults."""
     client = client_of(home, on)
+    if watch:
+        watched(lambda: _show_nodes(client, json=json))
+    else:
+        _show_nodes(client, json=json)
+
+
+def _show_nodes(client: Speaker, *, json: bool) -> None:
     document = client.get("v1", "nodes")["nodes"]
     if json:
         print_json(document)

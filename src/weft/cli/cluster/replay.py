@@ -100,7 +100,7 @@ def replay(
             )  # fmt: skip
             if decisions is not None and name == names[0]:
                 world.record(logged.append)
-            found[name] = world.run(None if watch is None else partial(watch, name))
+            found[name] = world.run(partial(watch, name))
             documents.append(_document(name, found[name], world, time.process_time() - begin_s))
     if jobs is not None:
         _write_jobs(jobs, found)

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from weft.cli.output import print_json, print_table, save_picture, say
+from weft.cli.output import print_json, print_table, progress, save_picture, say
 from weft.collectives.registry import named
 from weft.core import quantity
 from weft.core.errors import UsageError
@@ -38,7 +38,8 @@ def run_collective(asked: CollectiveRun, *, json: bool, plot: Path | None) -> No
     sizes = sorted({given[0] // part for part in _SWEEP}) if plot is not None and len(given) == 1 else given
     place = load_site(asked.site or SITE)
     names = asked.transports or RIVALS
-    rows = compare(kind, sizes, ranks, place, names, CompareOptions(asked.seed, posting))
+    with progress() as watch:
+        rows = compare(kind, sizes, ranks, place, names, CompareOptions(asked.seed, posting, watch=watch))
     base = {row.size: row.bus_bps for row in rows if row.transport == "mrc"}
     save_picture(plot, "draw_collective", rows, f"{kind} over {ranks} ranks on {place.name}")
     if json:

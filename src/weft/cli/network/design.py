@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from weft import api
-from weft.cli.output import DetailsFlag, JsonFlag, PlotFile, print_json, print_table, save_picture, say
+from weft.cli.output import BuiltInSite, DetailsFlag, JsonFlag, PlotFile, print_json, print_table, save_picture, say
 from weft.cli.screen.figures import usd, watts
 from weft.core.errors import UsageError
 from weft.core.quantity import RATE, TIME, counted, significant
@@ -18,7 +18,9 @@ _SWITCH = "51.2 Tb/s"
 
 
 def design(
-    site: Annotated[str | None, Parameter(help="Built-in name or path of a site file.")] = None,
+    site: Annotated[
+        BuiltInSite | None, Parameter(help="Built-in name or path of a site file.", show_choices=False)
+    ] = None,
     /,
     *,
     gpus: Annotated[int | None, Parameter(help="Compare fabrics for this many GPUs.")] = None,

@@ -12,6 +12,7 @@ from cyclopts import Parameter
 from weft import api
 from weft.cli.network.simulation_report import print_reports
 from weft.cli.output import (
+    BuiltInScenario,
     DetailsFlag,
     JsonFlag,
     PlotFile,
@@ -94,7 +95,8 @@ _COLLECTIVE, _TRAFFIC, _EXECUTION, _RESULTS = CollectiveOptions(), TrafficFiles(
 
 def simulate(
     scenario: Annotated[
-        str | None, Parameter(help="Scenario name or file; not with --matrix, --collective or --chakra.")
+        BuiltInScenario | None,
+        Parameter(help="Scenario name or file; not with --matrix, --collective or --chakra.", show_choices=False),
     ] = None,
     sweep: Annotated[str | None, Parameter(help="Sweep file, after the word `sweep`.")] = None,
     /,

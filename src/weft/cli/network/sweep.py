@@ -21,7 +21,7 @@ def run_sweep(file: str | None, out: Path | None, *, json: bool, plot: Path | No
     if target.suffix != ".parquet":
         raise UsageError(f"--out {target}: write a name that ends in .parquet")
     with progress() as watch:
-        rows = rows_of(spec, target.with_suffix(".rows"), watch=None if watch is None else partial(watch, spec.name))
+        rows = rows_of(spec, target.with_suffix(".rows"), watch=partial(watch, spec.name))
     import polars
 
     with writing(target) as part:

@@ -7,6 +7,7 @@ from cyclopts import App, Parameter
 
 from weft import api
 from weft.cli.output import (
+    BuiltInSite,
     DetailsFlag,
     JobArgument,
     JsonFlag,
@@ -18,6 +19,7 @@ from weft.cli.output import (
     write_text,
 )
 from weft.cli.planning.headline import headline
+from weft.cli.planning.job_and_site import job_and_site
 from weft.cli.screen.figures import (
     day_range,
     days,
@@ -55,9 +57,14 @@ Precision = Annotated[
 @app.default
 def plan(
     job: JobArgument,
+    place: Annotated[
+        BuiltInSite | None, Parameter(name="SITE", show_choices=False, help="Site; job and site go in either order.")
+    ] = None,
     /,
     *,
-    site: Annotated[str, Parameter(help="Built-in name or path of a site file.")],
+    site: Annotated[
+        BuiltInSite | None, Parameter(show_choices=False, help="The site, where it is not named after the job.")
+    ] = None,
     top: Annotated[int, Parameter(help="Plans to show.")] = 10,
     fix: Pairs = None,
     what_if: Changes = None,
@@ -72,10 +79,11 @@ def plan(
     """Find the best plans of JOB on a site, and say what the chosen one takes."""
     if top < 1:
         raise UsageError(f"--top {top}: ask for at least 1 plan")
+    job, chosen_site = job_and_site(job, place, site)
     fixed = _pairs(fix or [])
-    found = api.plan(job, site, top=top, fixed=fixed, precision=precision)
+    found = api.plan(job, chosen_site, top=top, fixed=fixed, precision=precision)
     others = [
-        (change, api.plan(job, site, top=top, fixed=fixed, precision=precision, what_if=change))
+        (change, api.plan(job, chosen_site, top=top, fixed=fixed, precision=precision, what_if=change))
         for change in what_if or []
     ]
     if tool is not None:

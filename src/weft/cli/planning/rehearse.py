@@ -3,6 +3,7 @@
 import datetime
 import html
 import io
+import logging
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ from weft.cli.output import (
     written_to,
 )
 from weft.cli.planning.headline import headline
+from weft.cli.planning.job_and_site import job_and_site
 from weft.cli.screen.figures import counted_whole, joules, kilograms, kilowatt_hours, seconds, usd, watts
 from weft.core.errors import UsageError
 from weft.core.provenance import provenance
@@ -58,7 +60,8 @@ def rehearse_job(
     json: JsonFlag = False,
     plot: PlotFile = None,
 ) -> None:
-    """Predict what JOB would do on SITE: plan, step, goodput, failures, power, cost, days."""
+    """Predict what JOB would do on SITE, named in either order: plan, step, goodput, failures, power, cost, days."""
+    job, site = job_and_site(job, site)
     spec = load_job(job)
     report = api.plan(spec, site)
     record = _measured(folder, spec)
@@ -86,12 +89,9 @@ def rehearse_job(
 
 def _simulated(report: PlanReport) -> dict[str, float]:
     """Return what the step's exchanges come to packet by packet."""
-    from rich.console import Console
-
     from weft.netsim.step_table import step_tables
 
-    with Console(stderr=True).status("simulating") as shown:
-        tables = step_tables(report.site, say=lambda text: shown.update(f"simulating: {text}"))
+    tables = step_tables(report.site, say=logging.getLogger("weft.netsim").info)
     return simulated_figures(report, tables.healthy, tables.spine_lost)
 
 

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from weft.cli.output import JobArgument, JsonFlag, console, print_json, print_table, say
+from weft.cli.output import BuiltInSite, JobArgument, JsonFlag, console, draw_own_screen, print_json, print_table, say
 from weft.core import quantity
 from weft.core.errors import UsageError
 from weft.core.extras import need
@@ -35,7 +35,9 @@ def train(
     start_over: Annotated[bool, Parameter(negative="", help="Begin anew where nothing can be resumed.")] = False,
     set: Annotated[tuple[str, ...], Parameter(name="--set", negative="", help="Change a key: KEY=VALUE.")] = (),
     folder: Annotated[Path, Parameter(name="--folder", help="Folder of runs.")] = _RUNS,
-    site: Annotated[str | None, Parameter(help="Site for which plan = auto is chosen; default: this machine.")] = None,
+    site: Annotated[BuiltInSite | None,
+                    Parameter(show_choices=False, help="Site for which plan = auto is chosen; default: this machine.")
+                    ] = None,
     faults: Annotated[str | None, Parameter(name="--faults", help="Inject the faults described in FILE.")] = None,
     model: Annotated[str | None, Parameter(help="Train your own model: package:build, or an installed name.")] = None,
     json: JsonFlag = False,
@@ -125,6 +127,7 @@ def _shown(job: JobSpec, *, quiet: bool) -> Iterator[Any]:
     if not errors.is_terminal:
         yield _ignore if quiet else _Lines(job, console())
         return
+    draw_own_screen()
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, TextColumn("{task.fields[figures]}"), console=errors, transient=True) as progress:
         task = progress.add_task(job.name, total=job.steps, figures="starting")

@@ -12,10 +12,13 @@ Three things stand in for a function at compile time, and the function itself sa
 another one. Nothing but this package imports numba to compile rules.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FunctionType
 from typing import Any, NamedTuple, TypeVar, cast
+
+from typing_extensions import override
 
 from weft.core.compile.intrinsics import INTRINSICS
 
@@ -26,6 +29,8 @@ _COMPILED: dict[tuple[FunctionType, str, bool], Any] = {}
 _VARIANTS: dict[Callable[..., Any], FunctionType] = {}
 _REPLACEABLE: dict[Callable[..., Any], str] = {}
 _CACHES: list[str] = []
+_ANNOUNCED: list[Any] = []
+_log = logging.getLogger("weft.compile")
 
 
 def rule(function: RuleT) -> RuleT:
@@ -121,6 +126,7 @@ def _compiled(function: Callable[..., Any], specialisation: Specialisation | Non
         options["cache"] = bool(_CACHES)
     else:
         options |= {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "forceinline": True}
+    _announce_compilations()
     made: Any = numba.njit(copy, **options)
     _widen_arguments(made)
     _skip_negative_indices(made)
@@ -131,6 +137,31 @@ def _compiled(function: Callable[..., Any], specialisation: Specialisation | Non
         if isinstance(called, FunctionType):
             names[name] = _inner(called, specialisation)
     return made
+
+
+def _announce_compilations() -> None:
+    """Log what is compiled, when that begins and when all of it is over; loading from the cache is no compilation."""
+    if _ANNOUNCED:
+        return
+    from numba.core import event
+
+    class Announcer(event.Listener):
+        def __init__(self) -> None:
+            self.depth = 0
+
+        @override
+        def on_start(self, event: Any) -> None:
+            self.depth += 1
+            _log.info("compiling %s", event.data["dispatcher"].py_func.__name__)
+
+        @override
+        def on_end(self, event: Any) -> None:
+            self.depth -= 1
+            if self.depth == 0:
+                _log.info("running")
+
+    _ANNOUNCED.append(Announcer())
+    event.register("numba:compile", _ANNOUNCED[0])
 
 
 def _inner(called: FunctionType, specialisation: Specialisation | None) -> Any:

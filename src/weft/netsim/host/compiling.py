@@ -1,5 +1,6 @@
 """What compiled rules of a simulation are made of, and how they are kept and called."""
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 from weft.core.compile.cache import cache_under, can_compile, digest_of, is_cached
 from weft.core.compile.rules import Specialisation, compiled
 from weft.core.errors import UsageError
+
+_log = logging.getLogger("weft.netsim")
 
 
 class Fixed:
@@ -41,6 +44,8 @@ def prepare(folder: Path | None = None, say: Callable[[str], None] | None = None
     if not can_compile():
         raise UsageError("compiled rules need numba; install weft[sim], or leave them plain")
     known = is_compiled(folder)
+    if not known:
+        _log.info("compiling the rules of the protocol")
     kept = cache_under(_name(), folder)
     if say is None or (known and kept):
         return

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from weft.cli.output import JsonFlag, PlotFile, console, print_json, print_table, save_plot, say
+from weft.cli.output import JsonFlag, PlotFile, console, draw_own_screen, print_json, print_table, save_plot, say
 from weft.core import quantity
 from weft.core.errors import FailedError, UsageError
 from weft.core.input_files import json_of, read_bytes
@@ -186,6 +186,8 @@ def _screen(*, live: bool) -> "Iterator[Callable[[TrafficStream], None] | None]"
         yield None
         return
     from rich.live import Live
+
+    draw_own_screen()
 
     with Live(console=console(), transient=True, refresh_per_second=8) as screen:
         yield lambda stream: screen.update(_picture(stream))
