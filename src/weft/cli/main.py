@@ -57,6 +57,7 @@ site list         weft.cli.files:list_sites               List the built-in site
 site show         weft.cli.files:show_site                Print a site with everything it inherits.
 site measure      weft.cli.planning.measure:measure       Measure this machine and write it as a site.
 plan              weft.cli.planning.plan:app              Find the best plans of a job on a site and their cost.
+campaign          weft.cli.planning.campaign:app       Run months of a fleet: faults, repairs, controllers.
 rehearse          weft.cli.planning.rehearse:rehearse_job Predict what a job would do on a site, on one page.
 scale             weft.cli.planning.scale:app             Predict the loss of a large run from small ones.
 calibrate         weft.cli.planning.calibrate:calibrate   Compare the log of a run with its prediction, and calibrate.

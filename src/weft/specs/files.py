@@ -7,6 +7,7 @@ from typing import Any
 from weft.core.errors import UsageError
 from weft.core.spec import Spec
 from weft.core.specfile import Library, Pointer, load, read_table, validate
+from weft.specs.campaign import CampaignSpec
 from weft.specs.faults import FaultsSpec
 from weft.specs.gpus import DATA_SHEET, with_own_efficiency
 from weft.specs.huggingface import read_model
@@ -21,11 +22,13 @@ SITES = Library("site", _BUILT_IN / "sites")
 JOBS = Library("job", _BUILT_IN / "jobs")
 SCENARIOS = Library("scenario", _BUILT_IN / "scenarios")
 POLICIES = Library("policy", _BUILT_IN / "policies")
+CAMPAIGNS = Library("campaign", _BUILT_IN / "campaigns")
 
-_LIBRARIES = {library.kind: library for library in (SITES, JOBS, SCENARIOS, POLICIES)}
+_LIBRARIES = {library.kind: library for library in (SITES, JOBS, SCENARIOS, POLICIES, CAMPAIGNS)}
 
 KINDS: dict[str, type[Spec]] = {
     "site": SiteSpec, "job": JobSpec, "scenario": ScenarioSpec, "faults": FaultsSpec, "policy": PolicySpec,
+    "campaign": CampaignSpec,
 }  # fmt: skip
 """What people write; a faults file breaks a training on purpose and has no built-in ones."""
 
@@ -59,6 +62,12 @@ def load_policy(reference: str) -> PolicySpec:
     """Return the policy called `reference`: a built-in name or the path of a file."""
     _refuse_another_kind(reference, "policy")
     return load(reference, PolicySpec, POLICIES)
+
+
+def load_campaign(reference: str) -> CampaignSpec:
+    """Return the campaign called `reference`: a built-in name or the path of a file."""
+    _refuse_another_kind(reference, "campaign")
+    return load(reference, CampaignSpec, CAMPAIGNS)
 
 
 def load_any(reference: str) -> tuple[str, Spec]:

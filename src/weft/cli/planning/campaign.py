@@ -1,0 +1,242 @@
+"""`weft campaign`: months of a fleet in simulated time, with the controllers that run it."""
+
+import re
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from weft.campaign.fleet import HOUR_MS, Fleet
+from weft.campaign.gpu_time import BUCKETS
+from weft.campaign.outcome import bands
+from weft.campaign.seeds_in_parallel import Question, outcomes
+from weft.cli.output import (
+    JsonFlag,
+    PlotFile,
+    SiteArgument,
+    counting,
+    print_json,
+    print_table,
+    save_plot,
+    say,
+    writing,
+    written_to,
+)
+from weft.core.errors import UsageError
+from weft.core.processors import processors as cores
+from weft.core.provenance import provenance
+from weft.core.specfile import with_values
+from weft.specs import CAMPAIGNS, load_campaign, load_site
+from weft.specs.campaign import CampaignSpec
+
+app = App(
+    name="campaign", help="Run months of a fleet with its faults, repairs and controllers.", help_format="plaintext"
+)
+
+MOST_SEEDS = 1000
+ScenarioName = Annotated[
+    str, Parameter(name="--scenario", help="Campaign file, or a built-in name: " + ", ".join(CAMPAIGNS.names()) + ".")
+]
+SeedCount = Annotated[int, Parameter(name="--seeds", help="How many seeds, from 0 on: bands come from them.")]
+Processes = Annotated[
+    int | None, Parameter(name="--processes", help="Processes that share the seeds; default: one for each core.")
+]
+SetValues = Annotated[
+    list[str] | None,
+    Parameter(name="--set", negative="", help="Change a key, as spares=20 or repair.crews=4; may be repeated."),
+]
+HtmlFile = Annotated[
+    Path | None,
+    Parameter(name="--html", help="Write a page with a timeline into FILE (.html)."),
+    written_to("--html", ".html"),
+]
+
+
+def question_of(site: str, scenario: str, changes: list[str] | None = None) -> Question:
+    """Return the campaign that a command line asks for."""
+    spec = with_changes(load_campaign(scenario), changes)
+    folder = None if scenario in CAMPAIGNS.names() else Path(scenario).parent
+    return Question(load_site(site), spec, folder)
+
+
+def with_changes(spec: CampaignSpec, changes: list[str] | None) -> CampaignSpec:
+    """Return a scenario with the values of `--set`."""
+    values: dict[str, str] = {}
+    for change in changes or []:
+        key, equals, value = change.partition("=")
+        if not equals or not key.strip():
+            raise UsageError(f"--set {change!r}: write KEY=VALUE, such as spares=20")
+        plain = value.strip()
+        values[key.strip()] = plain if _is_toml(plain) else f'"{plain}"'
+    return with_values(spec, values, "--set")
+
+
+def _is_toml(text: str) -> bool:
+    return re.fullmatch(r"[-+]?\d[\d_]*(\.\d+)?|true|false|\".*\"|'.*'|\[.*\]|\{.*\}", text, re.DOTALL) is not None
+
+
+def checked_seeds(seeds: int) -> range:
+    """Return the seeds of a command line."""
+    if not 1 <= seeds <= MOST_SEEDS:
+        raise UsageError(f"--seeds {seeds}: ask for 1 to {MOST_SEEDS:,} seeds")
+    return range(seeds)
+
+
+def run_seeds(name: str, question: Question, seeds: range, processes: int | None) -> list[dict[str, Any]]:
+    """Run a campaign for every seed, with a bar on a terminal."""
+    if processes is not None and processes < 1:
+        raise UsageError(f"--processes {processes}: ask for at least 1 process")
+    Fleet(question.site, question.spec)
+    with counting(name, len(seeds)) as done:
+        return outcomes(question, list(seeds), processes or cores(), done)
+
+
+@app.default
+def campaign(
+    site: SiteArgument,
+    /,
+    *,
+    scenario: ScenarioName = "standard",
+    seeds: SeedCount = 1,
+    set_: SetValues = None,
+    processes: Processes = None,
+    json: JsonFlag = False,
+    plot: PlotFile = None,
+    html: HtmlFile = None,
+) -> None:
+    """Run a fleet over months of simulated time and say where every GPU-hour went."""
+    question = question_of(site, scenario, set_)
+    found = run_seeds(scenario, question, checked_seeds(seeds), processes)
+    origin = provenance({"site": question.site.as_written(), "scenario": question.spec.as_written()}, 0)
+    for each in found[1:]:
+        del each["timeline"]
+    document = {
+        "site": question.site.name, "scenario": scenario, "bands": bands(found), "seeds": found,
+        "provenance": origin.as_json(),
+    }  # fmt: skip
+    if plot is not None:
+        from weft.cli.planning.campaign_pictures import draw_campaign
+
+        save_plot(plot, partial(draw_campaign, document=document), size=(11.0, 7.5))
+    if html is not None:
+        from weft.cli.planning.campaign_page import page_of
+
+        with writing(html) as part:
+            part.write_text(page_of(document), encoding="utf-8")
+    if json:
+        print_json(document)
+    else:
+        _print(question, scenario, document)
+
+
+def _print(question: Question, scenario: str, document: dict[str, Any]) -> None:
+    first, band = document["seeds"][0], document["bands"]
+    count = len(document["seeds"])
+    title = f"{question.site.name}, {scenario}: {first['gpus']:,} GPUs, {first['days']:g} days, {count} seed" + (
+        "s" if count > 1 else ""
+    )
+    _print_gangs(title, first, band)
+    all_ms = first["gpu_ms_in_all"]
+    rows = [
+        (name, f"{band['gpu_ms'][name]['mean'] / HOUR_MS:,.0f}", _share(band["gpu_ms"][name], all_ms), meaning)
+        for name, meaning in BUCKETS.items()
+        if band["gpu_ms"][name]["mean"]
+    ]
+    print_table("where every GPU-hour went", ("bucket", "GPU-hours", "share", "what"), rows, words=(0, 3))
+    _print_faults(first, band)
+    _print_jobs(first, band)
+    _print_operations(band)
+
+
+def _print_gangs(title: str, first: dict[str, Any], band: dict[str, Any]) -> None:
+    rows = [
+        (each["name"], f"{each['gpus']:,}", _percent(band["gangs"][each["name"]]["ettr"]),
+         _plain(band["gangs"][each["name"]]["interruptions"], 1), _hours(each["mtbf_h"]),
+         f"{each['checkpoint_interval_s']:,.0f} s", f"{each['restart_s']:,.0f} s")
+        for each in first["gangs"]
+    ]  # fmt: skip
+    print_table(title, ("gang", "GPUs", "ETTR", "interruptions", "MTBF", "checkpoint every", "restart"), rows)
+    say(f"goodput: {_percent(band['goodput'])} of all GPU-hours were steps, experiments or serving that counted")
+
+
+def _print_faults(first: dict[str, Any], band: dict[str, Any]) -> None:
+    rows = []
+    for each in first["faults"]:
+        name = each["class"]
+        found = band["faults"].get(name, {})
+        if "count" not in found:
+            continue
+        blast = "-" if "blast_gpus" not in found else f"{found['blast_gpus']['mean']:,.0f}"
+        each_h = "-" if "gpu_h_each" not in found else f"{found['gpu_h_each']['mean']:,.1f}"
+        hours = (f"{found[key]['mean']:,.0f}" for key in ("stopped_gpu_h", "out_gpu_h"))
+        rows.append((name, _plain(found["count"], 1), f"{found['stops']['mean']:,.0f}", blast, *hours, each_h))
+    columns = ("class", "faults", "stops", "GPUs idled each", "GPU-h stopped", "GPU-h out", "GPU-h each")
+    print_table("faults, by class", columns, rows)
+
+
+def _print_jobs(first: dict[str, Any], band: dict[str, Any]) -> None:
+    if first["waits_s"]:
+        rows = [
+            (nodes, f"{waits['jobs']['mean']:,.0f}", _span(waits["mean"]["mean"]), _span(waits["p95"]["mean"]))
+            for nodes, waits in band["waits_s"].items()
+        ]
+        print_table("waits of small jobs", ("nodes", "jobs", "mean", "95th percentile"), rows)
+    rows = [(team, _percent(share)) for team, share in band["availability"].items()]
+    print_table("availability", ("team", "share of what it asked for"), rows)
+
+
+def _print_operations(band: dict[str, Any]) -> None:
+    repair, power, money, silent = band["repair"], band["power"], band["money"], band["silent"]
+
+    def mean(table: dict[str, Any], key: str) -> float:
+        return table[key]["mean"]
+
+    rows = [
+        ("repair tickets", f"{mean(repair, 'tickets'):,.0f}"),
+        ("technician time", f"{mean(repair, 'technician_h'):,.0f} h, {mean(repair, 'technician_min_a_ticket'):,.0f} "
+         "min each"),
+        ("parts used", f"{mean(repair, 'parts'):,.0f}"),
+        ("units out of service", f"{mean(repair, 'out_mean'):,.1f} on average, {mean(repair, 'out_most'):,.0f} "
+         "at most"),
+        ("spare units", f"{mean(repair, 'spares'):,.0f}; more were out in {mean(repair, 'more_out_than_spares'):.2%} "
+         "of the time"),
+        ("silent corruption", f"{mean(silent, 'began'):,.0f} units, {mean(silent, 'not_found_at_the_end'):,.0f} not "
+         f"found; {mean(silent, 'poisoned_steps_not_found'):,.0f} poisoned steps kept"),
+        ("power", f"{mean(power, 'mean_w') / 1e6:,.2f} MW on average, {mean(power, 'peak_w') / 1e6:,.2f} MW at most"),
+        ("steepest change", f"{mean(power, 'steepest_w_per_s') / 1e6:,.2f} MW/s; violations: limit "
+         f"{mean(power, 'limit_violations'):,.0f}, ramp {mean(power, 'ramp_violations'):,.0f}, swing "
+         f"{mean(power, 'swing_violations'):,.0f}"),
+        ("energy", f"{mean(power, 'energy_kwh') / 1000:,.0f} MWh, {mean(power, 'carbon_t'):,.0f} t CO2, "
+         f"{mean(power, 'energy_usd'):,.0f} USD"),
+        ("GPU-hours not useful", f"{mean(money, 'not_useful_usd'):,.0f} USD"),
+        ("repairs", f"{mean(money, 'repair_usd'):,.0f} USD"),
+        ("decisions", f"{mean(band, 'passes'):,.0f} passes, {mean(band, 'events'):,.0f} events"),
+    ]  # fmt: skip
+    print_table("operations", ("what", "found"), rows, words=(0, 1))
+
+
+def _percent(band: dict[str, float]) -> str:
+    if band["p5"] == band["p95"]:
+        return f"{band['mean']:.2%}"
+    return f"{band['mean']:.2%} ({band['p5']:.2%} to {band['p95']:.2%})"
+
+
+def _share(band: dict[str, float], whole: int) -> str:
+    return _percent({key: value / whole for key, value in band.items()})
+
+
+def _plain(band: dict[str, float], scale: float) -> str:
+    if band["p5"] == band["p95"]:
+        return f"{band['mean'] / scale:,.0f}"
+    return f"{band['mean'] / scale:,.0f} ({band['p5'] / scale:,.0f} to {band['p95'] / scale:,.0f})"
+
+
+def _hours(hours: float | None) -> str:
+    return "-" if hours is None else f"{hours:.2f} h"
+
+
+def _span(seconds: float) -> str:
+    if seconds < 120:  # noqa: PLR2004 - two minutes
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"  # noqa: PLR2004 - two hours
