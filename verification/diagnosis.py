@@ -13,20 +13,27 @@ from typing import get_args
 import numpy as np
 
 from weft.diagnosis.accusation import accuse
+from weft.diagnosis.collective_calls import find_hangs
 from weft.diagnosis.finding import DiagnosisFinding
 from weft.diagnosis.step_program import step_program
-from weft.testing.timed_jobs import PlantedCause, TimedJob, timed_job
+from weft.testing.hung_jobs import HangCause, HungJob, groups_of, hung_calls
+from weft.testing.timed_jobs import PlantedCause, TimedJob, TimedSchedule, timed_job
 
 LEAST_RIGHT = 0.97
 _SAME_NAME = {"intermittent-rank": "slow-rank", "slow-since": "slow-rank"}
 _CAUSES: tuple[PlantedCause, ...] = get_args(PlantedCause)
+_SCHEDULES: tuple[TimedSchedule, ...] = get_args(TimedSchedule)
+_HANGS: tuple[HangCause, ...] = get_args(HangCause)
+_HUNG_IN = 9
+"""One world in so many is a hang."""
 
 
 def drawn(number: int, seed: int) -> TimedJob:
     """Draw a job: its shape, its noise, its cause and the culprit."""
     chance = np.random.default_rng([seed, number])
     cause = _CAUSES[number % len(_CAUSES)]
-    replicas, stages = int(chance.choice([1, 2, 3, 4, 8])), int(chance.choice([1, 2, 3, 4, 6]))
+    schedule = _SCHEDULES[number // len(_CAUSES) % len(_SCHEDULES)]
+    replicas, stages = int(chance.choice([1, 2, 3, 4, 8])), int(chance.choice([1, 2, 3, 4, 6, 8]))
     if cause in {"slow-stage", "slow-link"}:
         stages = max(2, stages)
     else:
@@ -36,8 +43,18 @@ def drawn(number: int, seed: int) -> TimedJob:
     }.get(cause, range(replicas * stages))  # fmt: skip
     return TimedJob(
         number, replicas, stages, int(chance.choice([4, 8, 12, 16])), int(chance.choice([8, 12, 20])), cause,
-        float(chance.choice([0.002, 0.01, 0.02])), float(chance.uniform(1.2, 2.0)),
-        int(chance.choice(list(culprits))),
+        float(chance.choice([0.002, 0.01, 0.02, 0.05])), float(chance.uniform(1.2, 2.0)),
+        int(chance.choice(list(culprits))), schedule, clock_skew_s=float(chance.choice([0.0, 0.0, 0.002])),
+    )  # fmt: skip
+
+
+def drawn_hang(number: int, seed: int) -> HungJob:
+    """Draw a job of collectives and how it hangs."""
+    chance = np.random.default_rng([seed, number, 1])
+    replicas, stages = int(chance.choice([2, 3, 4, 8])), int(chance.choice([1, 2, 3, 4]))
+    return HungJob(
+        number, replicas, stages, 4, _HANGS[number // _HUNG_IN % len(_HANGS)], int(chance.integers(replicas * stages)),
+        int(chance.integers(1, 15)),
     )  # fmt: skip
 
 
@@ -64,16 +81,22 @@ def main() -> int:
     tried: Counter[str] = Counter()
     right: Counter[str] = Counter()
     for number in range(asked.worlds):
-        job = drawn(number, asked.seed)
-        program = step_program(timed_job(job))
-        assert program is not None
-        found = [one for one in accuse(program).sorted() if one.verdict != "note"]
-        tried[job.cause] += 1
-        if is_right(job, found):
-            right[job.cause] += 1
+        if number % _HUNG_IN == _HUNG_IN - 1:
+            hung = drawn_hang(number, asked.seed)
+            members = groups_of(hung)
+            found = find_hangs(hung_calls(hung), members, range(hung.replicas * hung.stages)).sorted()
+            cause, ok, what = "hang", bool(found) and found[0].ranks == (hung.culprit,), str(hung)
         else:
-            print(f"missed: {job}: {[(one.cause, one.subject) for one in found]}")
-    for cause in _CAUSES:
+            job = drawn(number - number // _HUNG_IN, asked.seed)
+            program = step_program(timed_job(job))
+            assert program is not None
+            found = [one for one in accuse(program).sorted() if one.verdict != "note"]
+            cause, ok, what = job.cause, is_right(job, found), str(job)
+        tried[cause] += 1
+        right[cause] += ok
+        if not ok:
+            print(f"missed: {what}: {[(one.cause, one.subject) for one in found]}")
+    for cause in (*_CAUSES, "hang"):
         print(f"{cause:20} {right[cause]:4} of {tried[cause]:4}")
     share = right.total() / tried.total()
     print(f"named right: {share:.1%} of {tried.total()} jobs")

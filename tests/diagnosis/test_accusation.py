@@ -1,13 +1,16 @@
 """The guilty part of a job is named, and nobody is in a healthy one: seeded jobs with a planted cause."""
 
+from dataclasses import replace
+from typing import get_args
+
 import numpy as np
 import pytest
 
 from weft.diagnosis.accusation import accuse
 from weft.diagnosis.finding import Diagnosis
-from weft.diagnosis.operations import Operations
+from weft.diagnosis.operations import Operations, operation_class
 from weft.diagnosis.step_program import step_program
-from weft.testing.timed_jobs import PlantedCause, TimedJob, timed_job
+from weft.testing.timed_jobs import PlantedCause, TimedJob, TimedSchedule, timed_job
 
 NAMED = {
     "slow-rank": "slow-rank",
@@ -120,3 +123,41 @@ def test_a_step_with_another_program_is_left_out() -> None:
     assert program is not None
     assert program.left_out == 1
     assert 5 not in program.steps
+
+
+@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("schedule", get_args(TimedSchedule))
+def test_a_cause_is_named_in_every_schedule_on_skewed_clocks_whoever_wrote_the_table(
+    schedule: TimedSchedule, number: int
+) -> None:
+    cause = [one for one in get_args(PlantedCause) if one != "none"][number % len(NAMED)]
+    job = replace(drawn(cause, number), schedule=schedule, clock_skew_s=0.003, noise=0.01, steps=8, micro_batches=6)
+    rows = timed_job(job)
+    if number % 2:  # tables of passes alone: who waits for whom is found without sends and receives
+        rows = rows.chosen(np.array([operation_class(name) != "send-receive" for name in rows.names])[rows.name])
+    program = step_program(rows)
+    assert program is not None
+    found = [one for one in accuse(program).sorted() if one.verdict != "note"]
+    assert found, job
+    assert found[0].cause == NAMED[cause], (job, found)
+
+
+def test_jitter_is_told_and_nobody_is_blamed_for_it() -> None:
+    found = diagnosed(TimedJob(5, 4, 4, 12, 8, "none", 0.25))
+    assert found.healthy
+    assert [one.cause for one in found.findings] == ["jitter"]
+
+
+def test_of_one_rank_alone_nobody_is_blamed() -> None:
+    rows = timed_job(TimedJob(5, 4, 4, 8, 8, "slow-rank", 0.01, 1.8, 6))
+    program = step_program(rows.chosen(rows.rank == 0))
+    assert program is not None
+    found = accuse(program)
+    assert found.healthy
+    assert "waits-unknown" in [one.cause for one in found.findings]
+
+
+def test_passes_are_known_by_the_letters_of_schedules() -> None:
+    assert [operation_class(name) for name in ("F0", "B_12", "w3", "I1", "backward-input", "input")] == [
+        "compute", "compute", "compute", "compute", "compute", "input",
+    ]  # fmt: skip

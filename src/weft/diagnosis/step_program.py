@@ -9,19 +9,19 @@ sends is taken from names.
 """
 
 import heapq
+import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 
-from weft.diagnosis.operations import Floats, Ints, OperationClass, Operations, operation_class
+from weft.diagnosis.operations import Floats, Ints, Mask, OperationClass, Operations, operation_class
+from weft.diagnosis.program_places import ProgramPlaces, clock_offsets, program_places, unwritten_transfers
 
 _Key: TypeAlias = tuple[str | int | bool, ...]
 
-_LEAST_PRESENT = 0.9
-"""An operation belongs to the program if it is there in this share of the steps."""
 _ALWAYS = 0.9
 """Share of the steps in which one operation has to follow another to depend on it."""
 _CLOCK_S = 20e-6
@@ -29,8 +29,10 @@ _CLOCK_SHARE = 5e-5
 """Ends and starts that are this near to each other count as one: clocks and tracers are no better."""
 _TOGETHER_SHARE, _TOGETHER_OF_START = 1e-3, 0.02
 """Ranks leave a collective together if their ends spread by less than this share of a step or of their starts."""
-_WAYS = ("all", "replica", "stage", "ends")
+_WAYS = ("all", "replica", "stage", "ends", "cell")
 """How the ranks of a collective may be grouped, the coarsest first."""
+_SEND_AND_RECEIVE = re.compile(r"(forward|fwd|backward|bwd)[-_. ]?send.*(?:forward|fwd|backward|bwd)[-_. ]?recv")
+_MOST_UNPAIRED = 0.5
 _WINDOW = 512
 """Operations of a rank before another that are looked at; what came before those is waited for through them."""
 
@@ -45,21 +47,34 @@ class StepProgram:
     name: Ints
     occurrence: Ints
     """Which of the operations of its name on its rank, counted from 0."""
+    micro_batch: Ints
+    """Its micro-batch, -1 where that is not known or not always the same."""
     steps: Ints
     start_s: Floats
     end_s: Floats
     names: tuple[str, ...]
     before: tuple[tuple[int, ...], ...]
-    """What each place waits for on its own rank."""
+    """What each place waits for: on its own rank and, where no transfers were written down, on others."""
     joined: tuple[tuple[int, ...], ...]
     """Places that end together (a collective, a send and its receive), each in one tuple, in an order to replay in."""
     left_out: int
     """Steps that have another program, and are not looked at."""
+    unknown_start: Mask
+    """Places of which it is not known what they wait for: nobody's idling can be read off them."""
+    unpaired: Mask
+    """Sends and receives whose other side was not written down: they last as long as somebody unknown lets them."""
+    clock_offsets_s: Mapping[int, float]
+    """How far the clocks of ranks were ahead of the others'; what is here has been put right."""
 
     @property
     def places(self) -> int:
         """Return the number of places."""
         return len(self.rank)
+
+    @property
+    def blind(self) -> bool:
+        """Return whether nothing is known of who waits for whom among several ranks, or there is one rank alone."""
+        return bool(self.unknown_start.all())
 
     def classes(self) -> list[OperationClass]:
         """Return the class of each place's operation."""
@@ -73,6 +88,8 @@ class StepProgram:
             if len(group) > 1:
                 members = list(group)
                 found[:, members] = self.end_s[:, members] - self.start_s[:, members].max(axis=1, keepdims=True)
+        if self.blind:
+            found[:, self.unpaired] = 0.0  # waiting, and nobody knows for whom: what remains is each rank's own work
         return np.maximum(found, 0.0)
 
     def gaps(self) -> Floats:
@@ -81,6 +98,7 @@ class StepProgram:
         for place, earlier in enumerate(self.before):
             ready = self.end_s[:, list(earlier)].max(axis=1) if earlier else 0.0
             found[:, place] = self.start_s[:, place] - ready
+        found[:, self.unknown_start] = 0.0
         return np.maximum(found, 0.0)
 
     def step_seconds(self) -> Floats:
@@ -108,70 +126,70 @@ class StepProgram:
 
 def step_program(operations: Operations) -> StepProgram | None:
     """Return the program of the steps of a job; none where no two ranks or steps have operations in common."""
-    found = _places(operations)
+    found = program_places(operations)
     if found is None:
         return None
+    offsets = clock_offsets(found, operations.names)
+    if offsets:
+        found = found.on_one_clock(offsets)
     start, end = found.start_s, found.end_s
     step_s = float(np.median(end.max(axis=1)))
+    groups = _GroupFinder(found, operations.names, step_s).found()
+    transfers = np.array([operation_class(operations.names[index]) == "send-receive" for index in found.name])
+    unpaired = _unpaired(found, operations.names, groups)
+    blind = False
+    if (unpaired & transfers).sum() > _MOST_UNPAIRED * transfers.sum():
+        # Receives alone, or ranks without their stages: what waits for what is looked for among the passes instead.
+        kept = np.array([operation_class(name) != "send-receive" for name in operations.names])[operations.name]
+        without = program_places(operations.chosen(kept))
+        if without is not None:
+            found = without.on_one_clock(offsets) if offsets else without
+            start, end = found.start_s, found.end_s
+            groups = _GroupFinder(found, operations.names, step_s).found()
+            unpaired, blind = _unpaired(found, operations.names, groups), True
+    clock_s = max(_CLOCK_S, _CLOCK_SHARE * step_s)
+    before, unknown = _dependencies(found, operations.names, clock_s)
+    several = len(np.unique(found.rank)) > 1
+    if not several or (blind and not _crosses_ranks(found.rank, before)):
+        unknown[:] = True
+    joined = _replay_order(groups, before, np.median(start, axis=0))
+    return StepProgram(
+        found.rank, found.replica, found.stage, found.name, found.occurrence, found.micro_batch, found.steps,
+        start, end, operations.names, before, joined, found.left_out, unknown, unpaired, offsets,
+    )  # fmt: skip
+
+
+def _unpaired(found: ProgramPlaces, names: Sequence[str], groups: Sequence[Sequence[int]]) -> Mask:
+    """Return the places that wait for somebody whose side of it was not written down."""
+    joint = np.array([operation_class(names[index]) in {"send-receive", "collective"} for index in found.name])
+    alone = np.zeros(len(found.rank), dtype=bool)
+    alone[[group[0] for group in groups if len(group) == 1]] = True
+    # Alone of its stage and without other stages, there is nobody whom a rank could wait for.
+    return alone & joint
+
+
+def _dependencies(
+    found: ProgramPlaces, names: Sequence[str], clock_s: float
+) -> tuple[tuple[tuple[int, ...], ...], Mask]:
+    """Return what each place waits for, and of which it is not known."""
+    start, end = found.start_s, found.end_s
     order = np.argsort(np.median(start, axis=0), kind="stable")
     before: list[tuple[int, ...]] = [()] * len(found.rank)
+    unknown = np.zeros(len(found.rank), dtype=bool)
     for rank in np.unique(found.rank):
         mine = order[found.rank[order] == rank]
-        for place, earlier in _waits(mine, start, end, max(_CLOCK_S, _CLOCK_SHARE * step_s)):
+        for place, earlier in _waits(mine, start, end, clock_s):
             before[place] = earlier
-    joined = _replay_order(_GroupFinder(found, operations.names, step_s).found(), before, np.median(start, axis=0))
-    return StepProgram(
-        found.rank, found.replica, found.stage, found.name, found.occurrence, found.steps, start, end,
-        operations.names, tuple(before), joined, found.left_out,
-    )  # fmt: skip
+    for place, other in unwritten_transfers(found, names, clock_s):
+        if other is None:
+            unknown[place] = True
+        else:
+            before[place] = (*before[place], other)
+    return tuple(before), unknown
 
 
-@dataclass(frozen=True)
-class _Places:
-    """The places of a program, and when each step was there."""
-
-    rank: Ints
-    replica: Ints
-    stage: Ints
-    name: Ints
-    occurrence: Ints
-    steps: Ints
-    start_s: Floats
-    end_s: Floats
-    left_out: int
-
-
-def _places(operations: Operations) -> _Places | None:
-    """Return the places with their times as rows of steps; steps whose program differs are left out and counted."""
-    if not len(operations):
-        return None
-    own = operations
-    order = np.lexsort((own.start_s, own.step, own.name, own.rank))
-    rank, name, step = own.rank[order], own.name[order], own.step[order]
-    fresh = np.r_[True, (rank[1:] != rank[:-1]) | (name[1:] != name[:-1]) | (step[1:] != step[:-1])]
-    first = np.maximum.accumulate(np.where(fresh, np.arange(len(order)), 0))
-    occurrence = np.arange(len(order)) - first
-    keys = np.stack([rank, name, occurrence], axis=1)
-    places, place = np.unique(keys, axis=0, return_inverse=True)
-    steps, row = np.unique(step, return_inverse=True)
-    place = place.reshape(-1)
-    present = np.zeros((len(steps), len(places)), dtype=bool)
-    present[row, place] = True
-    kept = present.mean(axis=0) >= _LEAST_PRESENT
-    whole = present[:, kept].all(axis=1)
-    if not kept.any() or not whole.any():
-        return None
-    start, end = np.full(present.shape, np.nan), np.full(present.shape, np.nan)
-    start[row, place] = own.start_s[order]
-    end[row, place] = own.start_s[order] + own.duration_s[order]
-    replica, stage = np.zeros(len(places), dtype=np.int64), np.zeros(len(places), dtype=np.int64)
-    replica[place], stage[place] = own.replica[order], own.stage[order]
-    places, start, end = places[kept], start[whole][:, kept], end[whole][:, kept]
-    begin = start.min(axis=1, keepdims=True)
-    return _Places(
-        places[:, 0], replica[kept], stage[kept], places[:, 1], places[:, 2], steps[whole], start - begin, end - begin,
-        int((~whole).sum()),
-    )  # fmt: skip
+def _crosses_ranks(rank: Ints, before: Sequence[Sequence[int]]) -> bool:
+    return any(rank[one] != rank[place] for place, earlier in enumerate(before) for one in earlier)
 
 
 def _waits(mine: Ints, start: Floats, end: Floats, clock_s: float) -> Iterator[tuple[int, tuple[int, ...]]]:
@@ -193,7 +211,7 @@ def _waits(mine: Ints, start: Floats, end: Floats, clock_s: float) -> Iterator[t
 class _GroupFinder:
     """Finds which places end together."""
 
-    def __init__(self, places: _Places, names: Sequence[str], step_s: float) -> None:
+    def __init__(self, places: ProgramPlaces, names: Sequence[str], step_s: float) -> None:
         self.places, self.names, self.step_s = places, names, step_s
 
     def found(self) -> list[list[int]]:
@@ -216,7 +234,15 @@ class _GroupFinder:
         """Return what a send and its receive have in common: the direction, the sender's stage, and their order."""
         own = self.places
         lowered = text.lower()
-        towards = -1 if "backward" in lowered or "grad" in lowered else 1
+        both = _SEND_AND_RECEIVE.search(lowered)
+        if int(own.stage.max()) == int(own.stage.min()):
+            return "alone", place  # where it sits in a pipeline is not known
+        if both is not None:
+            # It sends to one neighbour and receives from the same: forward to the next stage, backward to the last.
+            forward = both.group(1).startswith(("forward", "fwd"))
+            sender = (int(own.stage[place]) - (not forward)) % (int(own.stage.max()) + 1)
+            return "both", int(own.replica[place]), sender, int(own.occurrence[place])
+        towards = -1 if re.search(r"backward|bwd|grad", lowered) else 1
         receives = "recv" in lowered or "receive" in lowered
         if not receives and "send" not in lowered:
             return "alone", place
@@ -236,6 +262,8 @@ class _GroupFinder:
             return occurrence, replica
         if way == "stage":
             return occurrence, stage
+        if way == "cell":
+            return occurrence, replica, stage
         # The first and the last stage of a replica share the embedding.
         return (occurrence, replica, stage in {0, int(own.stage.max())}) if way == "ends" else (occurrence, place)
 
