@@ -42,6 +42,7 @@ app = App(
 _GROUPS = {
     "fabric": "Look inside a site's fabric: paths, tables, exports.",
     "site": "Look at sites, and measure this machine as one.",
+    "health": "Watch a node's health, and list what each fault calls for.",
     "cluster": "Run a cluster on this machine or on Kubernetes, or replay one in simulated time.",
 }
 _COMMANDS = """
@@ -75,6 +76,8 @@ cluster trace     weft.cli.cluster.traces:convert         Convert another projec
 cluster install   weft.cli.cluster.kubernetes:install     Install weft's CRDs in a Kubernetes cluster.
 cluster control   weft.cli.cluster.kubernetes:control     Run weft's controller of a Kubernetes cluster.
 cluster act       weft.cli.cluster.kubernetes:act         Run simulated (KWOK-like) nodes against a real API server.
+health agent      weft.cli.cluster.health_agent:agent     Watch this node: kernel log, GPUs, NICs; report faults.
+health catalogue  weft.cli.cluster.health_agent:catalogue List the known faults, their actions and their sources.
 submit            weft.cli.cluster.submit:submit          Submit a training, a command or a sweep to the cluster.
 jobs              weft.cli.cluster.queue:jobs             List jobs, show one, or compare the jobs of a sweep.
 logs              weft.cli.cluster.queue:logs             Print the output of a job.

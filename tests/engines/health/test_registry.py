@@ -27,7 +27,7 @@ QUICK = CheckSetting(seconds=0.05, mebibytes=2)
         ("NVRM: Xid (0000:01:00): 31, Ch 0000000b", "xid", "note"),
         ("NVRM: Xid (PCI:0000:3b:00): 9999, new", "xid", "warning"),
         ("mce: [Hardware Error]: CPU 3: Uncorrected error", "mce", "fatal"),
-        ("EDAC MC0: 1 CE memory read error on CPU_SrcID#0", "ecc", "warning"),
+        ("EDAC MC0: 1 CE memory read error on CPU_SrcID#0", "ecc", "note"),
         ("EDAC MC0: 1 UE memory read error", "ecc", "fatal"),
         ("blk_update_request: I/O error, dev nvme0n1, sector 2", "disk", "warning"),
         ("watchdog: BUG: soft lockup - CPU#3 stuck for 22s!", "stall", "warning"),

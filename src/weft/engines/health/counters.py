@@ -1,13 +1,20 @@
-"""Counters that the kernel keeps: memory errors, throttling, links that go down. Rates are taken between two looks."""
+"""Counters that the kernel keeps: memory errors, throttling, links that go down, NIC errors. Rates are over the last hour.
+
+What came since the last look is told from what came in the last hour: an error that is proof counts once, one that only
+counts when it is frequent is held against the hour. A counter that has gone back was reset, and counts from zero.
+"""
 
 import json
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from weft.engines.health.checks import CheckSetting, Finding, HealthReport
 
 HOUR_S = 3600.0
+_SAMPLE_S = 300.0
 CORRECTED_PER_HOUR = 100.0
 """Corrected memory errors an hour from which on a module is suspect."""
 THROTTLES_PER_HOUR = 60.0
@@ -16,24 +23,50 @@ HOT_C = 90
 """Degrees Celsius: GPUs slow themselves down from about here on."""
 FLAPS_PER_HOUR = 3.0
 """Times an hour that a link may go down and up."""
+NIC_ERRORS_PER_HOUR: Mapping[str, float] = {
+    "symbol_error": 120.0,
+    "link_error_recovery": 5.0,
+    "local_link_integrity_errors": 5.0,
+    "excessive_buffer_overrun_errors": 5.0,
+    "port_rcv_errors": 3600.0,
+    "rx_crc_errors": 3600.0,
+    "tx_carrier_errors": 60.0,
+}
+"""Errors of a port that an hour may have. Symbol errors: 120 is what the bit error rate of the InfiniBand specification
+(volume 2, 1e-12) allows; of the others a handful, or one a second, is no link that a training should wait for."""
 
 Counts = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Increments:
+    """What has been counted."""
+
+    last: Counts
+    """Since the last look; since the boot where there was none."""
+    hour: Counts
+    """In the last hour; fewer where nobody has looked for so long."""
+    hours: float
+    """How long that was, in hours: at least one, so that a burst is no rate."""
+
+
+Judge = Callable[[Increments], list[Finding]]
 
 
 def ecc(setting: CheckSetting) -> HealthReport:
     """Read the counters of corrected and uncorrected memory errors."""
     counts = _read(setting.system, "devices/system/edac/mc/mc*/[cu]e_count")
 
-    def judge(since: Mapping[str, float], hours: float) -> list[Finding]:
+    def judge(new: Increments) -> list[Finding]:
         found: list[Finding] = []
-        for name, count in since.items():
+        for name, count in new.hour.items():
             bank = name.split("/")[-2]
-            if name.endswith("ue_count") and count > 0:
-                found.append(Finding("ecc", "fatal", f"{count:g} uncorrectable memory errors in {bank}"))
-            elif count / hours > CORRECTED_PER_HOUR:
-                found.append(
-                    Finding("ecc", "warning", f"{count / hours:,.0f} corrected memory errors an hour in {bank}")
-                )
+            if name.endswith("ue_count"):
+                if new.last[name] > 0:
+                    found.append(Finding("ecc", "fatal", f"{new.last[name]:g} uncorrectable memory errors in {bank}"))
+            elif count / new.hours > CORRECTED_PER_HOUR:
+                text = f"{count / new.hours:,.0f} corrected memory errors an hour in {bank}"
+                found.append(Finding("ecc", "warning", text))
         return found
 
     return _report("ecc", counts, setting, judge, "the kernel shows no memory error counters here")
@@ -43,9 +76,9 @@ def throttling(setting: CheckSetting) -> HealthReport:
     """Read how often CPUs were slowed down for their heat."""
     counts = _read(setting.system, "devices/system/cpu/cpu*/thermal_throttle/*_throttle_count")
 
-    def judge(since: Mapping[str, float], hours: float) -> list[Finding]:
-        worst = max(since.items(), key=lambda item: item[1])
-        rate = worst[1] / hours
+    def judge(new: Increments) -> list[Finding]:
+        worst = max(new.hour.items(), key=lambda item: item[1])
+        rate = worst[1] / new.hours
         cpu = worst[0].split("/")[-3]
         text = f"{cpu} was slowed down for heat {rate:,.0f} times an hour"
         return [Finding("throttling", "warning", text)] if rate > THROTTLES_PER_HOUR else []
@@ -58,19 +91,38 @@ def links(setting: CheckSetting) -> HealthReport:
     counts = _read(setting.system, "class/net/*/carrier_down_count")
     counts |= _read(setting.system, "class/infiniband/*/ports/*/counters/link_downed")
 
-    def judge(since: Mapping[str, float], hours: float) -> list[Finding]:
+    def judge(new: Increments) -> list[Finding]:
         return [
-            Finding("link", "warning", f"{_port(name)} went down {count:g} times, {count / hours:,.1f} an hour")
-            for name, count in since.items()
-            if count >= FLAPS_PER_HOUR and count / hours > FLAPS_PER_HOUR
+            Finding("link", "warning", f"{_port(name)} went down {count:g} times, {count / new.hours:,.1f} an hour")
+            for name, count in new.hour.items()
+            if count / new.hours > FLAPS_PER_HOUR
         ]
 
     return _report("links", counts, setting, judge, "there are no links with counters here")
 
 
+def nics(setting: CheckSetting) -> HealthReport:
+    """Read how many errors the ports of NICs have counted, Ethernet and InfiniBand."""
+    counts: Counts = {}
+    for name in NIC_ERRORS_PER_HOUR:
+        counts |= _read(setting.system, f"class/infiniband/*/ports/*/counters/{name}")
+        counts |= _read(setting.system, f"class/net/*/statistics/{name}")
+
+    def judge(new: Increments) -> list[Finding]:
+        found: list[Finding] = []
+        for name, count in new.hour.items():
+            kind = name.rpartition("/")[2]
+            if count / new.hours > NIC_ERRORS_PER_HOUR[kind]:
+                text = f"{_port(name)} counts {count / new.hours:,.0f} {kind} an hour; {NIC_ERRORS_PER_HOUR[kind]:g} are healthy"
+                found.append(Finding("nic", "warning", text))
+        return found
+
+    return _report("nics", counts, setting, judge, "there are no NICs with error counters here")
+
+
 def _port(name: str) -> str:
     parts = name.split("/")
-    return parts[-2] if "net" in parts else f"{parts[-5]} port {parts[-3]}"
+    return parts[2] if parts[1] == "net" else f"{parts[2]} port {parts[4]}"
 
 
 def _read(system: Path, pattern: str) -> Counts:
@@ -83,37 +135,51 @@ def _read(system: Path, pattern: str) -> Counts:
     return found
 
 
-def _report(
-    name: str,
-    counts: Counts,
-    setting: CheckSetting,
-    judge: Callable[[Mapping[str, float], float], list[Finding]],
-    none: str,
-) -> HealthReport:
+def _report(name: str, counts: Counts, setting: CheckSetting, judge: Judge, none: str) -> HealthReport:
     began = time.monotonic()
     if not counts:
         return HealthReport(name, (), note=none)
-    since, hours = _since(name, counts, setting)
-    figures = {"counters": float(len(counts)), "hours": hours}
-    return HealthReport(name, tuple(judge(since, hours)), figures, time.monotonic() - began)
+    new = increments(name, counts, setting)
+    figures = {"counters": float(len(counts)), "hours": new.hours}
+    return HealthReport(name, tuple(judge(new)), figures, time.monotonic() - began)
 
 
-def _since(name: str, counts: Counts, setting: CheckSetting) -> tuple[Counts, float]:
-    """Return what was counted since the last look, and over how many hours; since the boot where there was none."""
+def increments(name: str, counts: Counts, setting: CheckSetting) -> Increments:
+    """Return what was counted since the last look and in the last hour; since the boot where there was none."""
     up_s = _up_s()
-    before: Counts = {}
-    at_s = 0.0
-    if setting.state is not None:
-        setting.state.mkdir(parents=True, exist_ok=True)
-        path = setting.state / f"{name}.json"
-        if path.exists():
-            kept = json.loads(path.read_text(encoding="utf-8"))
-            # A boot since then has set every counter back.
-            if kept["up_s"] <= up_s:
-                before, at_s = kept["counts"], kept["up_s"]
-        path.write_text(json.dumps({"up_s": up_s, "counts": counts}), encoding="utf-8")
-    since = {key: max(0.0, value - before.get(key, 0.0)) for key, value in counts.items()}
-    return since, max(1 / 60, (up_s - at_s) / HOUR_S)
+    if setting.state is None:
+        return Increments(counts, counts, max(1.0, up_s / HOUR_S))
+    setting.state.mkdir(parents=True, exist_ok=True)
+    path = setting.state / f"{name}.json"
+    kept = _kept(path)
+    if kept is None:
+        last, total, samples = counts, counts, []
+        hour, hours = counts, max(1.0, up_s / HOUR_S)
+    else:
+        # After a boot every counter has begun again, as after a reset of its driver.
+        last = {key: _since(value, kept["raw"].get(key, 0.0)) for key, value in counts.items()}
+        total = {key: kept["total"].get(key, 0.0) + value for key, value in last.items()}
+        samples = [each for each in kept["samples"] if up_s - HOUR_S <= each[0] <= up_s]
+        oldest = samples[0][1] if samples else kept["total"]
+        hour, hours = {key: value - oldest.get(key, 0.0) for key, value in total.items()}, 1.0
+    if not samples or up_s - samples[-1][0] >= _SAMPLE_S:
+        samples.append([up_s, total])
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps({"raw": counts, "total": total, "samples": samples}), encoding="utf-8")
+    new.replace(path)
+    return Increments(last, hour, hours)
+
+
+def _since(value: float, before: float) -> float:
+    return value - before if value >= before else value
+
+
+def _kept(path: Path) -> dict[str, Any] | None:
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return kept if isinstance(kept, dict) and kept.keys() >= {"raw", "total", "samples"} else None
 
 
 def _up_s() -> float:

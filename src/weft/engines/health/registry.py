@@ -23,7 +23,7 @@ def _gpus(setting: CheckSetting) -> HealthReport:
 
 _BUILT_IN = (
     HealthCheck("kernel", "passive", "GPU driver errors (XID), machine checks, disks, flapping links, stuck CPUs",
-                f"one line of its class; {kernel_log.FLAPS} links down", "below 0.1 s", kernel_log.kernel, "xid"),
+                "one line of its class; weft health catalogue lists them", "below 0.1 s", kernel_log.kernel, "xid"),
     HealthCheck("ecc", "passive", "memory modules that correct, or no longer can",
                 f"1 uncorrectable; {counters.CORRECTED_PER_HOUR:g} corrected an hour", "below 0.1 s",
                 counters.ecc, "ecc"),
@@ -31,7 +31,9 @@ _BUILT_IN = (
                 f"{counters.THROTTLES_PER_HOUR:g} an hour on a core", "below 0.1 s", counters.throttling, "throttling"),
     HealthCheck("links", "passive", "cables and optics that flap",
                 f"{counters.FLAPS_PER_HOUR:g} downs an hour", "below 0.1 s", counters.links, "link"),
-    HealthCheck("gpus", "passive", "GPUs with memory errors, waiting row remaps, heat, held clocks",
+    HealthCheck("nics", "passive", "NIC ports with symbol, CRC and link integrity errors",
+                "errors an hour; 120 symbol errors", "below 0.1 s", counters.nics, "nic"),
+    HealthCheck("gpus", "passive", "GPUs with memory errors, row remaps, NVLink errors, heat, held clocks",
                 f"1 uncorrected error; {counters.HOT_C} degrees", "below 1 s", _gpus, "ecc"),
     HealthCheck("trainer", "passive", "machines that trainings have found wrong, silent or slow",
                 "diverged, hung or stopped", "below 1 s", external_reports.trainer),

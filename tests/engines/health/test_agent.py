@@ -1,0 +1,139 @@
+"""The agent says each thing once, keeps it until it is heard, and does what it is ordered once."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cluster.health.recorded_faults import GPUS
+from tests.engines.health.http_receiver import receiving
+
+from weft.cli.main import main
+from weft.engines.health.agent import AGAIN_MS, AgentSettings, HealthAgent
+
+DEAD = "[1.5] NVRM: Xid (PCI:0000:43:00): 79, pid=1, GPU has fallen off the bus.\n"
+
+
+@pytest.fixture
+def system(tmp_path: Path) -> Path:
+    for address in GPUS:
+        folder = tmp_path / "sys" / "bus" / "pci" / "devices" / address
+        folder.mkdir(parents=True)
+        (folder / "vendor").write_text("0x10de\n")
+        (folder / "class").write_text("0x030200\n")
+    return tmp_path / "sys"
+
+
+def agent(tmp_path: Path, system: Path, **more: Any) -> tuple[HealthAgent, list[Any]]:
+    said: list[Any] = []
+    log = tmp_path / "log"
+    log.touch()
+    settings = AgentSettings("n1", log, tmp_path / "state", system=system, **more)
+    return HealthAgent(settings, said.append), said
+
+
+def add(tmp_path: Path, text: str) -> None:
+    with (tmp_path / "log").open("a") as file:
+        file.write(text)
+
+
+def test_a_fault_is_reported_with_its_gpu_once_and_again_after_a_while(tmp_path: Path, system: Path) -> None:
+    with receiving() as server:
+        watch, said = agent(tmp_path, system, report=server.url)
+        add(tmp_path, DEAD * 3)
+        watch.look(1_000, 0.0)
+        assert [each["seen"][0]["text"] for each in server.taken] == ["XID 79 at 0000:43:00 (GPU 1): the GPU has fallen off the bus"]
+        assert [each["action"] for each in said] == ["reboot"]
+        add(tmp_path, DEAD)
+        watch.look(2_000, 1.0)
+        assert len(server.taken) == 1
+        add(tmp_path, DEAD)
+        watch.look(1_000 + AGAIN_MS, 700.0)
+        assert len(server.taken) == 2
+        watch.close()
+
+
+def test_reports_wait_for_a_server_that_fails_and_outlive_the_agent(tmp_path: Path, system: Path) -> None:
+    with receiving() as server:
+        server.statuses = [503]
+        watch, _ = agent(tmp_path, system, report=server.url)
+        add(tmp_path, DEAD)
+        watch.look(1_000, 0.0)
+        watch.close()
+        assert server.taken == []
+        second, _ = agent(tmp_path, system, report=server.url)
+        second.look(2_000, 0.0)
+        assert [len(each["seen"]) for each in server.taken] == [1]
+        second.close()
+
+
+def test_a_gpu_that_vanishes_is_reported_also_when_the_agent_was_not_there(tmp_path: Path, system: Path) -> None:
+    first, _ = agent(tmp_path, system)
+    assert first.look(0, 0.0) == []
+    first.close()
+    gone = system / "bus" / "pci" / "devices" / GPUS[3]
+    for path in gone.iterdir():
+        path.unlink()
+    gone.rmdir()
+    second, _ = agent(tmp_path, system)
+    assert [one.text for one in second.look(0, 0.0)] == [f"the GPU at {GPUS[3]} is no longer there"]
+    second.close()
+
+
+def test_a_nic_that_counts_too_many_errors_is_reported(tmp_path: Path, system: Path) -> None:
+    counter = system / "class" / "infiniband" / "mlx5_0" / "ports" / "1" / "counters" / "symbol_error"
+    counter.parent.mkdir(parents=True)
+    counter.write_text("5\n")
+    watch, _ = agent(tmp_path, system)
+    assert watch.look(0, 0.0) == []
+    counter.write_text("65535\n")
+    assert [(one.check, one.severity, one.repair) for one in watch.look(60_000, 60.0)] == [("nic", "warning", "nic")]
+    watch.close()
+    counter.write_text("3\n")
+    again, _ = agent(tmp_path, system)
+    found = again.look(0, 0.0)
+    assert all("65,5" in one.text for one in found), "a counter that was reset counts from zero"
+    again.close()
+
+
+def test_an_order_is_carried_out_once_also_after_a_restart(tmp_path: Path, system: Path) -> None:
+    done = tmp_path / "done"
+    command = f"sh -c 'echo {{gpu}} >>{done}'"
+    with receiving() as server:
+        server.answer = {"orders": [{"id": "a", "kind": "reset-gpu", "gpu": 1}, {"id": "b", "kind": "unknown"}]}
+        for start in range(2):
+            watch, _ = agent(tmp_path, system, report=server.url, commands={"reset-gpu": command})
+            for second in range(3):
+                watch.look(0, start + 100.0 * second)
+            watch.close()
+    assert done.read_text() == "1\n"
+
+
+def test_the_token_is_read_anew_for_each_report(tmp_path: Path, system: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("old\n")
+    with receiving() as server:
+        watch, _ = agent(tmp_path, system, report=server.url, token=token)
+        watch.look(0, 0.0)
+        token.write_text("new")
+        add(tmp_path, DEAD)
+        watch.look(0, 1.0)
+        watch.close()
+        assert [headers["authorization"] for _, _, headers in server.seen] == ["Bearer old", "Bearer new"]
+
+
+def test_the_command_prints_a_line_for_each_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "log"
+    log.write_text(DEAD + "[1.5] usb 1-1: new device\n")
+    arguments = ["health", "agent", "--log", str(log), "--state", str(tmp_path / "s"), "--node", "n7", "--once"]
+    assert main(arguments) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(one["node"], one["action"]) for one in found if one["check"] == "xid"] == [("n7", "reboot")]
+    assert main(["health", "agent", "--log", str(tmp_path / "none"), "--once"]) == 2
+    assert "there is no such file" in capsys.readouterr().err
+
+
+def test_the_catalogue_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["health", "catalogue", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {"name": "xid 79", "action": "reboot"}.items() <= next(row for row in rows if row["name"] == "xid 79").items()
