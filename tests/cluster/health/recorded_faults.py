@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - lines as drivers write them
 """Lines as kernels and drivers write them, with what each calls for; and the lines of a healthy node."""
 
 from collections.abc import Iterator
@@ -122,7 +123,8 @@ OFTEN: tuple[tuple[str, int, str], ...] = (
 """What is healthy now and then: a line, how many of it within an hour are a fault, and the action then."""
 
 OF_PROGRAMS = tuple(
-    f"NVRM: Xid (PCI:0000:1b:00): {number}, pid=2310, name=python, Ch 00000010" for number in (13, 31, 43, 45, 68, 69, 32)
+    f"NVRM: Xid (PCI:0000:1b:00): {number}, pid=2310, name=python, Ch 00000010"
+    for number in (13, 31, 43, 45, 68, 69, 32)
 )
 """XIDs that a program causes."""
 

@@ -51,7 +51,7 @@ def receiving() -> Iterator[HttpReceiver]:
             self.wfile.write(text)
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.handle_error = lambda *_: None  # ty: ignore - a connection that is broken off on purpose is no error
+    server.handle_error = lambda *_: None  # pyrefly: ignore - a connection that is broken off on purpose is no error
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     receiver.url = f"http://127.0.0.1:{server.server_address[1]}/v1/health"

@@ -1,5 +1,6 @@
 """A log is read once, whole lines only, however it is written, rotated or cut short."""
 
+import tempfile
 from pathlib import Path
 
 from hypothesis import given
@@ -12,10 +13,12 @@ def texts(follower: FileFollower) -> list[str]:
     return [each.text for each in follower.new_lines()]
 
 
-@given(st.lists(st.tuples(st.text(st.characters(codec="ascii", exclude_characters="\n\r"), max_size=9), st.sampled_from(["write", "look", "restart", "rotate"])), max_size=20))  # fmt: skip
-def test_every_line_is_read_once(acts: list[tuple[str, str]]) -> None:
-    import tempfile
+_TEXTS = st.text(st.characters(codec="ascii", exclude_characters="\n\r"), max_size=9)
+_ACTS = st.sampled_from(["write", "look", "restart", "rotate"])
 
+
+@given(st.lists(st.tuples(_TEXTS, _ACTS), max_size=20))
+def test_every_line_is_read_once(acts: list[tuple[str, str]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         log, place = Path(folder, "log"), Path(folder, "place")
         log.write_text("")

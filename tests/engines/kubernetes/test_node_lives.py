@@ -2,9 +2,12 @@
 
 import asyncio
 
+from tests.cluster.health.recorded_faults import GPUS, OF_PROGRAMS
 from tests.engines.kubernetes.fake_cluster import POOL, SPACE, FakeCluster, play, until
 
+from weft.cluster.health.faults import FaultMonitor, gpu_numbers
 from weft.cluster.records.snapshot import SchedulingPolicy
+from weft.engines.health.fault_data import shipped_catalogue
 from weft.engines.kubernetes.api.resources import (
     BUDGETS,
     HEALTH,
@@ -33,6 +36,75 @@ def test_a_lost_node_is_replaced_taken_out_and_returned() -> None:
             await kubelets.revive([lost])
             await until(lambda: SICK_TAINT not in taints(), 7200)
             assert cluster.node(lost)["metadata"]["labels"][STATE_LABEL] == "ready"
+
+    play(life)
+
+
+def _agent_says(node: str, line: str, server_ms: int) -> PodReport:
+    verdict = FaultMonitor(shipped_catalogue(), gpu_numbers(GPUS)).take(line, server_ms)
+    assert verdict is not None
+    return PodReport("", "", node, None, (verdict.evidence(server_ms),))
+
+
+def test_a_ready_node_with_a_dead_gpu_is_out_in_seconds_and_its_gang_moves() -> None:
+    async def life() -> None:
+        cluster = FakeCluster(3)
+        async with cluster.nodes(), cluster.engine() as engine:
+            await cluster.submit("gang", 2)
+            await until(lambda: cluster.state("gang") == "running")
+            dead = cluster.on("gang")[1]
+            line = "NVRM: Xid (PCI:0000:43:00): 79, pid=1, GPU has fallen off the bus."
+            assert engine.hear_agent(_agent_says(dead, line, cluster.server.now_ms()))
+            assert not engine.hear_agent(PodReport("", "", "another-pool", None, ()))
+            taints = lambda: [one["key"] for one in cluster.node(dead)["spec"].get("taints") or ()]  # noqa: E731
+            await until(lambda: SICK_TAINT in taints(), 30)
+            await until(lambda: dead not in cluster.on("gang") and cluster.state("gang") == "running", 120)
+            status = cluster.server.store.objects(HEALTH)[dead]["status"]
+            assert "GPU 1" in str(status["record"])
+            await until(lambda: engine.orders(dead) != [] or SICK_TAINT not in taints(), 60)
+
+    play(life)
+
+
+def test_what_a_program_did_wrong_and_a_first_corrected_error_take_nothing_out() -> None:
+    async def life() -> None:
+        cluster = FakeCluster(2)
+        async with cluster.nodes(), cluster.engine() as engine:
+            node = next(iter(engine.state.node_index.numbers), "n-00000")
+            monitor = FaultMonitor(shipped_catalogue(), gpu_numbers(GPUS))
+            for line in OF_PROGRAMS:
+                assert monitor.take(line, cluster.server.now_ms()) is None
+            await asyncio.sleep(60)
+            assert node not in cluster.server.store.objects(HEALTH)
+
+    play(life)
+
+
+def test_a_broken_gpu_is_excluded_and_the_rest_of_the_node_stays_in_use() -> None:
+    async def life() -> None:
+        cluster = FakeCluster(1)
+        async with cluster.nodes(), cluster.engine() as engine:
+            line = "NVRM: Xid (PCI:0000:c3:00): 64, Row Remapper Error: All reserved rows for bank are remapped"
+            await until(lambda: "n-00000" in engine.state.node_index.numbers)
+            engine.hear_agent(_agent_says("n-00000", line, cluster.server.now_ms()))
+            await until(lambda: bool(engine.cluster.pool.nodes[0].bad_gpus), 30)
+            assert engine.cluster.pool.nodes[0].bad_gpus == (5,)
+            await cluster.submit("small", 1, gpusPerNode=7)
+            await until(lambda: cluster.state("small") == "running")
+
+    play(life)
+
+
+def test_a_condition_that_node_problem_detector_sets_takes_a_node_out_and_gives_it_back() -> None:
+    async def life() -> None:
+        cluster = FakeCluster(2)
+        async with cluster.nodes(), cluster.engine(), cluster.server.client() as client:
+            taints = lambda: [one["key"] for one in cluster.node("n-00001")["spec"].get("taints") or ()]  # noqa: E731
+            for true in (True, False):
+                before = [one for one in cluster.node("n-00001")["status"]["conditions"] if one["type"] == "Ready"]
+                more = {"type": "KernelDeadlock", "status": str(true), "message": "task blocked", "reason": "x"}
+                await client.patch(NODES, "n-00001", {"status": {"conditions": [*before, more]}}, part="status")
+                await until(lambda true=true: (SICK_TAINT in taints()) is true, 30 if true else 7200)
 
     play(life)
 

@@ -13,9 +13,9 @@ from cyclopts import Parameter
 
 from weft.cli.output import JsonFlag, print_json, print_table
 from weft.core.errors import UsageError
-from weft.engines.health.agent import AgentSettings, run_agent
 from weft.engines.health.fault_data import shipped_catalogue
 from weft.engines.health.log_follower import DEVICE
+from weft.engines.health.node_agent import AgentSettings, run_agent
 
 _STATE = Path("/var/lib/weft-health")
 
@@ -60,6 +60,8 @@ def catalogue(*, json: JsonFlag = False) -> None:
             for one in entries
         ])  # fmt: skip
         return
-    rows = [(one.name, str(one.action), f"> {one.most} in {one.within_ms // 60_000} min" if one.most else "1", one.meaning)
-            for one in entries]  # fmt: skip
+    rows = [
+        (one.name, str(one.action), f"> {one.most} in {one.within_ms // 60_000} min" if one.most else "1", one.meaning)
+        for one in entries
+    ]
     print_table("faults", ("fault", "action", "from", "meaning"), rows, words=(0, 1, 2, 3))

@@ -118,7 +118,9 @@ def control(
     access = load(on, os.environ, kubeconfig)
     settings = Settings(pool=pool, namespace=namespace, rate_per_s=rate, aggregator=reports.rstrip("/"),
                         policy_file=policy, decisions=decisions)  # fmt: skip
-    leading = Leading(lease_namespace, identity or socket.gethostname(), lease, metrics)
+    leading = Leading(
+        lease_namespace, identity or socket.gethostname(), lease, metrics, os.environ.get("WEFT_ADVERTISE", "")
+    )
     run(work(access, settings, leading))
 
 

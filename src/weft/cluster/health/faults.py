@@ -1,7 +1,7 @@
 """From a line of a kernel's log to what is done about the node: a catalogue of faults, and the monitor that counts.
 
 Pure: a line and its time go in, verdicts come out. The catalogue itself is data (`engines/health/faults.toml`), each
-entry with its source; whoever reads logs (`engines.health.agent`) hands both over. A verdict becomes evidence, and what
+entry with its source; whoever reads logs (`engines.health.node_agent`) hands both over. A verdict becomes evidence, and what
 follows from evidence is decided by `quarantine` as for every other report.
 """
 
@@ -107,7 +107,7 @@ def gpu_numbers(addresses: Sequence[str]) -> dict[tuple[int, int, int], int]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Pattern:
+class _LinePattern:
     entry: FaultEntry
     pattern: re.Pattern[str]
 
@@ -117,7 +117,7 @@ class FaultCatalogue:
     """Every kind of fault that is known, as read from the data file."""
 
     xids: Mapping[int, tuple[tuple[re.Pattern[str] | None, FaultEntry], ...]]
-    lines: tuple[_Pattern, ...]
+    lines: tuple[_LinePattern, ...]
     conditions: Mapping[str, FaultEntry]
     unknown: FaultEntry
     """What an XID means that is in no catalogue."""
@@ -179,7 +179,7 @@ def catalogue_of(document: Mapping[str, Any]) -> FaultCatalogue:
                 raise ValueError(f"XID {number} stands twice; the second entry is never reached")
             known.append((text, _entry(f"xid {number}", "xid", table, sources)))
     lines = tuple(
-        _Pattern(_entry(table["name"], table["check"], table, sources), re.compile(table["pattern"], re.IGNORECASE))
+        _LinePattern(_entry(table["name"], table["check"], table, sources), re.compile(table["pattern"], re.IGNORECASE))
         for table in document["line"]
     )
     conditions = {

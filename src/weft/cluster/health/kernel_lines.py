@@ -14,17 +14,20 @@ _DEVICE_FACILITIES = (0, 1)
 """The kernel's own messages, and what a person writes into the device (a drill); services write as others."""
 _LEVEL = re.compile(r"<(\d{1,3})>\s*")
 _NAMED_LEVEL = re.compile(r"(\w+)\s*:(emerg|alert|crit|err|warn|notice|info|debug)\s*: ")
-_BRACKETS = re.compile(r"\[\s*(?:\d+\.\d+|[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})\]\s?(?:\[\s*[TC]\d+\]\s?)?")
+_BRACKETS = re.compile(
+    r"\[\s*(?:\d+\.\d+|[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})\]\s?(?:\[\s*[TC]\d+\]\s?)?"
+)
 _MONOTONIC = re.compile(r"\S+ kernel: ")
 # dmesg --time-format iso: a comma before the fraction, and no host; journald and syslog write a point.
 _ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d+(?:Z|[+-]\d\d:?\d\d)\s+")
 _SYSLOG = re.compile(
-    r"(?:[A-Z][a-z]{2} {1,2}\d{1,2} (?:\d{4} )?\d\d:\d\d:\d\d(?:\.\d+)?|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[,.\d]*(?:Z|[+-]\d\d:?\d\d)?)"
+    r"(?:[A-Z][a-z]{2} {1,2}\d{1,2} (?:\d{4} )?\d\d:\d\d:\d\d(?:\.\d+)?"
+    r"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[,.\d]*(?:Z|[+-]\d\d:?\d\d)?)"
     r"\s+\S+\s+([^\s:\[]+)(?:\[\d+\])?:\s"
 )
 
 
-def kernel_message(line: str) -> str | None:
+def kernel_message(line: str) -> str | None:  # noqa: PLR0911 - one for each way of writing it
     """Return what the kernel said in a line of a log; nothing where somebody else did, or it is no message."""
     line = line.rstrip("\r\n")
     if line.startswith('{"'):
@@ -67,5 +70,6 @@ def _of_json(line: str) -> str | None:
     message = entry.get("MESSAGE")
     if isinstance(message, list):
         # What is not UTF-8 comes as numbers.
-        message = bytes(each for each in message if isinstance(each, int) and 0 <= each < 256).decode("utf-8", "replace")
+        octets = [each for each in message if each in range(256)]
+        message = bytes(octets).decode("utf-8", "replace")
     return _bare(message) if isinstance(message, str) else None

@@ -1,7 +1,8 @@
-"""Counters that the kernel keeps: memory errors, throttling, links that go down, NIC errors. Rates are over the last hour.
+"""Counters that the kernel keeps: memory errors, throttling, links that go down, errors of NICs.
 
-What came since the last look is told from what came in the last hour: an error that is proof counts once, one that only
-counts when it is frequent is held against the hour. A counter that has gone back was reset, and counts from zero.
+Rates are over the last hour. What came since the last look is kept apart from what came in the last hour: an error that is
+proof counts once, one that only counts when it is frequent is held against the hour. A counter that has gone back was
+reset, and counts from zero.
 """
 
 import json
@@ -113,8 +114,8 @@ def nics(setting: CheckSetting) -> HealthReport:
         for name, count in new.hour.items():
             kind = name.rpartition("/")[2]
             if count / new.hours > NIC_ERRORS_PER_HOUR[kind]:
-                text = f"{_port(name)} counts {count / new.hours:,.0f} {kind} an hour; {NIC_ERRORS_PER_HOUR[kind]:g} are healthy"
-                found.append(Finding("nic", "warning", text))
+                text = f"{_port(name)} counts {count / new.hours:,.0f} {kind} an hour"
+                found.append(Finding("nic", "warning", f"{text}; {NIC_ERRORS_PER_HOUR[kind]:g} are healthy"))
         return found
 
     return _report("nics", counts, setting, judge, "there are no NICs with error counters here")
@@ -153,7 +154,8 @@ def increments(name: str, counts: Counts, setting: CheckSetting) -> Increments:
     path = setting.state / f"{name}.json"
     kept = _kept(path)
     if kept is None:
-        last, total, samples = counts, counts, []
+        last, total = counts, counts
+        samples: list[list[Any]] = []
         hour, hours = counts, max(1.0, up_s / HOUR_S)
     else:
         # After a boot every counter has begun again, as after a reset of its driver.

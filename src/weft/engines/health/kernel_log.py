@@ -1,7 +1,7 @@
 """The kernel's log as a health check: GPU driver errors (XID), machine checks, disks, links, stalls.
 
 What a line means is in `faults.toml`, and `cluster.health.faults` decides by it; here a log is read whole. The agent
-(`agent`) follows one instead.
+(`node_agent`) follows one instead.
 """
 
 import contextlib
@@ -41,7 +41,9 @@ def judge(lines: list[str], catalogue: FaultCatalogue | None = None) -> tuple[Fi
         if (found := known.of_line(line)) is not None:
             kinds.setdefault((found.entry.name, found.device), []).append(found)
     order = ("fatal", "warning", "note")
-    findings = sorted((_finding(each[-1], len(each)) for each in kinds.values()), key=lambda one: order.index(one.severity))
+    findings = sorted(
+        (_finding(each[-1], len(each)) for each in kinds.values()), key=lambda one: order.index(one.severity)
+    )
     return tuple(findings[:_LISTED])
 
 

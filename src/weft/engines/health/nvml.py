@@ -57,8 +57,8 @@ _NVLINK_PER_HOUR = {
     "recovery": (pynvml.NVML_NVLINK_ERROR_DL_RECOVERY, 5.0),
     "CRC": (pynvml.NVML_NVLINK_ERROR_DL_CRC_DATA, 100.0),
 }
-"""Counters of NVLink errors, and how many an hour one link may have: replays are repaired by the link itself, a recovery
-trains it anew (NVML API, NvLink error counters)."""
+"""Counters of NVLink errors, and how many an hour one link may have: replays are repaired by the link itself, a
+recovery trains it anew (NVML API, NvLink error counters)."""
 
 
 def _links(count: int, setting: CheckSetting) -> list[Finding]:

@@ -28,7 +28,7 @@ _AGAIN = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_
 
 
 @dataclass
-class Outbox:
+class WebhookOutbox:
     """Documents for one address, oldest first."""
 
     folder: Path
@@ -60,7 +60,9 @@ class Outbox:
         there = self.waiting
         if self._next < 0:
             refused = sorted((self.folder / "refused").glob("*.json"))
-            self._next = 1 + max((int(path.stem) for path in (*there[-1:], *refused[-1:]) if path.stem.isdigit()), default=0)
+            self._next = 1 + max(
+                (int(path.stem) for path in (*there[-1:], *refused[-1:]) if path.stem.isdigit()), default=0
+            )
         for path in there[: max(0, len(there) + 1 - _MOST_FILES)]:
             path.unlink(missing_ok=True)
             self.dropped += 1

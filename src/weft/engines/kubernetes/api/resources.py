@@ -49,6 +49,7 @@ DEFINITIONS = Resource(
 BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 OLD_BUDGETS = Resource("policy", "v1beta1", "poddisruptionbudgets", "PodDisruptionBudget")
 """What servers before 1.21 offer."""
+TOKEN_REVIEWS = Resource("authentication.k8s.io", "v1", "tokenreviews", "TokenReview", namespaced=False)
 JOBS = Resource(GROUP, VERSION, "weftjobs", "WeftJob")
 TEAMS = Resource(GROUP, VERSION, "teams", "Team", namespaced=False)
 HEALTH = Resource(GROUP, VERSION, "nodehealths", "NodeHealth", namespaced=False)

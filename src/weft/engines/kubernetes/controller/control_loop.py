@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from weft.cluster.health.remedies import remedies
 from weft.cluster.scheduling.state import ClusterState
 from weft.engines.decision_log import DecisionLog
 from weft.engines.kubernetes.api.api_client import ApiClient
@@ -44,6 +45,8 @@ class KubernetesEngine:
         self._log = None if self.settings.decisions is None else DecisionLog(self.settings.decisions)
         self._touched: set[str] = set()
         self._reports: list[PodReport] = []
+        self.agents_heard: dict[str, int] = {}
+        """When the agent of each node was last heard."""
 
     @property
     def entries(self) -> dict[str, JobEntry]:
@@ -68,6 +71,24 @@ class KubernetesEngine:
         self._reports.append(report)
         self.touch(report.job)
         return True
+
+    def hear_agent(self, report: PodReport) -> bool:
+        """Take in what a node's health agent reports; returns whether the node is of our pool."""
+        if report.node not in self.state.node_index.numbers:
+            return False
+        self.agents_heard[report.node] = self._now_ms()
+        if report.seen:
+            self._reports.append(report)
+            self.cache.wake.set()
+        return True
+
+    def orders(self, node: str) -> list[dict[str, Any]]:
+        """Return what a node's agent is to do now: what its repair calls for, once the node is empty."""
+        number = self.state.node_index.numbers.get(node)
+        pool = self.state.cluster.pool
+        if number is None or number >= pool.count:
+            return []
+        return [each.as_json() for each in remedies(pool.nodes[number], empty=not pool.taken[number])]
 
     async def run(self) -> None:
         """Run until cancelled, or until the server refuses what the engine cannot do without."""

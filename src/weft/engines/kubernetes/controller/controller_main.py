@@ -3,26 +3,23 @@
 Wiring only. Each function runs until it is cancelled or until something ends it that the user has to put right.
 """
 
-import contextlib
-import os
 import resource
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
-from weft.core.errors import UsageError
 from weft.engines.kubernetes.api.access import Access
 from weft.engines.kubernetes.api.api_client import ApiClient, Hook, explaining
+from weft.engines.kubernetes.controller.agent_reports import AgentIdentities
 from weft.engines.kubernetes.controller.control_loop import KubernetesEngine, first_of
 from weft.engines.kubernetes.controller.election import Election
-from weft.engines.kubernetes.controller.observed import read_report
-from weft.engines.kubernetes.controller.settings import Settings, system_ms
+from weft.engines.kubernetes.controller.http_service import HttpService, served
+from weft.engines.kubernetes.controller.settings import Settings
 
 NAMESPACE = "weft-system"
 
@@ -39,6 +36,8 @@ class Leading:
     """How long the lease lasts without renewal."""
     metrics: str = ""
     """HOST:PORT at which metrics and health are served; empty for nowhere."""
+    advertise: str = ""
+    """URL at which other replicas reach that; written into the lease."""
 
 
 async def control(
@@ -47,11 +46,18 @@ async def control(
 ) -> None:  # fmt: skip
     """Be the engine: wait for the lease, then run until it is lost; `after` and `on_engine` are for tests."""
     async with explaining(), ApiClient(access, agent="weft-lease", limit=4) as lease_client:
-        election = Election(lease_client, leading.namespace, leading.identity, duration_s=leading.lease_s)
+        election = Election(
+            lease_client, leading.namespace, leading.identity, duration_s=leading.lease_s, address=leading.advertise
+        )
         agent = "weft-engine"
         async with ApiClient(access, agent=agent, limit=settings.width, before=election.guard, after=after) as client:
             engine = KubernetesEngine(client, settings)
-            async with served(leading.metrics, engine, client, election):
+            registry = CollectorRegistry(auto_describe=False)
+            registry.register(EngineMetrics(engine, client, election))
+            # A client of its own: a review is asked for whoever leads, and is no write to the cluster.
+            identities = AgentIdentities(lease_client, leading.namespace)
+            service = HttpService(engine, election, registry, identities)
+            async with served(leading.metrics, service):
                 await election.wait()
                 if on_engine is not None:
                     on_engine(engine)
@@ -94,46 +100,3 @@ def _labelled(family: CounterMetricFamily | GaugeMetricFamily, values: Mapping[s
     for label, value in values.items():
         family.add_metric([label], value)
     return family
-
-
-@contextlib.asynccontextmanager
-async def served(where: str, engine: KubernetesEngine, client: ApiClient, election: Election) -> AsyncIterator[None]:
-    """Serve metrics and health, and hear reports, while the block runs."""
-    if not where:
-        yield
-        return
-    host, _, port = where.rpartition(":")
-    if not port.isdigit():
-        raise UsageError(f"--metrics {where}: write HOST:PORT, such as 0.0.0.0:9090")
-
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(EngineMetrics(engine, client, election))
-
-    async def metrics(request: web.Request) -> web.Response:
-        del request
-        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
-
-    async def alive(request: web.Request) -> web.Response:
-        del request
-        return web.Response(text="alive\n")
-
-    async def report(request: web.Request) -> web.Response:
-        if not election.leading:
-            return web.Response(status=503, text="this engine does not lead\n")
-        try:
-            known = engine.hear(read_report(await request.json(), system_ms()))
-        except ValueError as error:
-            return web.Response(status=400, text=f"{error}\n")
-        return web.Response(status=200 if known else 404, text="heard\n" if known else "no such job\n")
-
-    app = web.Application(client_max_size=2**16)
-    app.add_routes([web.get("/metrics", metrics), web.get("/healthz", alive), web.post("/v1/report", report)])
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, host or "127.0.0.1", int(port)).start()
-        yield
-    except OSError as error:
-        raise UsageError(f"--metrics {where}: {os.strerror(error.errno or 0)}") from None
-    finally:
-        await runner.cleanup()

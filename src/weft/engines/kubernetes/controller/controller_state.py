@@ -58,6 +58,11 @@ class Observation:
         seen = self.nodes.get(node)
         return seen is not None and seen.ready
 
+    def unremarkable(self, node: str) -> bool:
+        """Return whether a node is heard and bears no condition that means a fault."""
+        seen = self.nodes.get(node)
+        return seen is not None and seen.ready and not seen.conditions
+
 
 @dataclass(frozen=True)
 class WriteStatus:
@@ -143,7 +148,7 @@ class ControllerState:
     live: set[str] = field(default_factory=set)
     """Jobs that are looked at in every pass: they hold nodes, or a decision about them is not written yet."""
     silent: set[str] = field(default_factory=set)
-    """Nodes that are not heard; that is said again as long as it is so."""
+    """Nodes that are not heard or bear a bad condition; that is said again as long as it is so."""
     unfit: set[str] = field(default_factory=set)
     """Jobs that no node is large enough for."""
     orphans: dict[str, Job] = field(default_factory=dict)
@@ -182,7 +187,7 @@ class ControllerState:
         ours = index.enrol(changed, seen.nodes)
         new = index.names[known:]
         for name in (*ours, *new):
-            (self.silent.discard if seen.ready(name) else self.silent.add)(name)
+            (self.silent.discard if seen.unremarkable(name) else self.silent.add)(name)
         records = list(self.cluster.pool.nodes)
         for name in new + [one for one in ours if index.numbers[one] < known]:
             number = index.numbers[name]

@@ -15,6 +15,8 @@ from weft.engines.kubernetes.api.api_client import ApiClient, ApiError
 from weft.engines.kubernetes.api.resources import LEASES
 
 _LOG = logging.getLogger(__name__)
+_ADDRESS = "cluster.weft/address"
+"""Annotation of the lease: where its holder hears reports."""
 _READS = ("GET", "WATCH")
 
 
@@ -36,11 +38,15 @@ class Election:
     """The lease."""
     duration_s: float = 15.0
     """After this long without renewal it may be taken."""
+    address: str = ""
+    """URL at which this process hears reports, for the others."""
 
     def __post_init__(self) -> None:
         """Begin without the lease."""
         self.deadline = 0.0
         self._seen: tuple[Any, float] | None = None
+        self.leader_address = ""
+        """URL of whoever held the lease when it was last looked at."""
 
     @property
     def leading(self) -> bool:
@@ -76,12 +82,16 @@ class Election:
         there = await self.client.find(LEASES, self.name, self.namespace)
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         spec = {"holderIdentity": self.identity, "leaseDurationSeconds": max(1, int(self.duration_s)), "renewTime": now}
+        meta = {"annotations": {_ADDRESS: self.address}} if self.address else {}
+        if there is not None:
+            self.leader_address = (there["metadata"].get("annotations") or {}).get(_ADDRESS, "")
         try:
             if there is None:
-                body = {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": {"name": self.name}}
+                body = {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": {"name": self.name, **meta}}
                 await self.client.create(LEASES, {**body, "spec": {**spec, "acquireTime": now}}, self.namespace)
             elif self._may_take(there["spec"]):
                 there["spec"] = {**there["spec"], **spec}
+                there["metadata"] = {**there["metadata"], **meta}
                 await self.client.replace(LEASES, there, self.namespace)
             else:
                 return False

@@ -10,10 +10,12 @@ from typing import Any, cast
 
 from weft.cluster.records.encoding import as_plain, from_plain
 from weft.cluster.records.node import Location, Node, NodeEvidence, NodeState, Override
+from weft.engines.health.fault_data import shipped_catalogue
 from weft.engines.kubernetes.api.crds import TopologyBody
 from weft.engines.kubernetes.controller.observed import ObservedHealth, ObservedNode
 
 SILENT = "silent"
+CONDITION = "condition"
 _AGAIN_MS = 60_000
 """Reports grow old; that a node is still not heard is said again."""
 _GIVEN = ("number", "name", "gpus", "place", "override", "override_by")
@@ -87,7 +89,7 @@ class NodeIndex:
         if seen.barred:
             override, by = "out", seen.barred
         known = replace(before, gpus=seen.gpus, place=self.place(seen), override=override, override_by=by)
-        return self._heard(known, now_ms, ready=seen.ready)
+        return _conditioned(self._heard(known, now_ms, ready=seen.ready), seen, now_ms)
 
     def _heard(self, node: Node, now_ms: int, *, ready: bool) -> Node:
         """Add that a node is silent, or take that back."""
@@ -103,6 +105,22 @@ class NodeIndex:
             others = tuple(one for one in node.evidence if one.check != SILENT)
             return replace(node, evidence=(*others, seen))
         return node
+
+
+def _conditioned(node: Node, seen: ObservedNode, now_ms: int) -> Node:
+    """Add what a node's conditions say, again and again as long as they are true, or take that back."""
+    before = [one for one in node.evidence if one.check == CONDITION]
+    if not seen.conditions and not before:
+        return node
+    recent = {one.text for one in before if now_ms - one.at_ms < _AGAIN_MS}
+    verdicts = (shipped_catalogue().of_condition(kind, text) for kind, text in seen.conditions)
+    found = tuple(each.evidence(now_ms) for each in verdicts if each is not None)
+    if {one.text for one in found} == recent:
+        return node
+    if not found and node.state not in (NodeState.READY, NodeState.SUSPECT):
+        # What took a node out stays with it until it is back.
+        return node
+    return replace(node, evidence=(*(one for one in node.evidence if one.check != CONDITION), *found))
 
 
 def durable_part(node: Node) -> dict[str, Any]:

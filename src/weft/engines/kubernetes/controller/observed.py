@@ -16,6 +16,7 @@ from weft.cluster.records.node import NodeEvidence
 from weft.core.errors import SpecError
 from weft.core.specfile import validate
 from weft.core.units import PICOSECONDS_PER_SECOND
+from weft.engines.health.fault_data import shipped_catalogue
 from weft.engines.kubernetes.api.crds import BODIES, NAME_LETTERS, HealthBody, JobBody, TeamBody
 from weft.engines.kubernetes.api.resources import (
     ATTEMPT_LABEL,
@@ -60,6 +61,8 @@ class ObservedNode:
     """Its taints: key, value and effect."""
     version: str = field(compare=False)
     """The version of its object; a new one alone is no news."""
+    conditions: tuple[tuple[str, str], ...] = ()
+    """Conditions that others have set and that the catalogue of faults knows: type and message."""
 
     @property
     def sick(self) -> bool:
@@ -86,6 +89,11 @@ def observe_node(item: Mapping[str, Any]) -> ObservedNode:
         labels=tuple(sorted((meta.get("labels") or {}).items())),
         taints=tuple((one["key"], one.get("value", ""), one["effect"]) for one in taints),
         version=meta["resourceVersion"],
+        conditions=tuple(
+            (one["type"], str(one.get("message", ""))[:_MOST_TEXT])
+            for one in status.get("conditions") or ()
+            if one["status"] == "True" and one["type"] in shipped_catalogue().conditions
+        ),
     )
 
 

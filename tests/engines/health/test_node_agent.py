@@ -9,7 +9,7 @@ from tests.cluster.health.recorded_faults import GPUS
 from tests.engines.health.http_receiver import receiving
 
 from weft.cli.main import main
-from weft.engines.health.agent import AGAIN_MS, AgentSettings, HealthAgent
+from weft.engines.health.node_agent import AGAIN_MS, AgentSettings, HealthAgent
 
 DEAD = "[1.5] NVRM: Xid (PCI:0000:43:00): 79, pid=1, GPU has fallen off the bus.\n"
 
@@ -42,7 +42,9 @@ def test_a_fault_is_reported_with_its_gpu_once_and_again_after_a_while(tmp_path:
         watch, said = agent(tmp_path, system, report=server.url)
         add(tmp_path, DEAD * 3)
         watch.look(1_000, 0.0)
-        assert [each["seen"][0]["text"] for each in server.taken] == ["XID 79 at 0000:43:00 (GPU 1): the GPU has fallen off the bus"]
+        assert [each["seen"][0]["text"] for each in server.taken] == [
+            "XID 79 at 0000:43:00 (GPU 1): the GPU has fallen off the bus"
+        ]
         assert [each["action"] for each in said] == ["reboot"]
         add(tmp_path, DEAD)
         watch.look(2_000, 1.0)
@@ -136,4 +138,6 @@ def test_the_command_prints_a_line_for_each_fault(tmp_path: Path, capsys: pytest
 def test_the_catalogue_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["health", "catalogue", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
-    assert {"name": "xid 79", "action": "reboot"}.items() <= next(row for row in rows if row["name"] == "xid 79").items()
+    assert {"name": "xid 79", "action": "reboot"}.items() <= next(
+        row for row in rows if row["name"] == "xid 79"
+    ).items()

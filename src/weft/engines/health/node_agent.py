@@ -23,7 +23,7 @@ from weft.cluster.records.node import NodeEvidence
 from weft.engines.health.checks import CheckSetting
 from weft.engines.health.fault_data import gpu_addresses, shipped_catalogue
 from weft.engines.health.log_follower import DEVICE, LogFollower, follow, write_atomically
-from weft.engines.health.outbox import Outbox
+from weft.engines.health.outbox import WebhookOutbox
 from weft.engines.health.registry import named, run
 
 _LOG = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class HealthAgent:
         self._known = self._gpus()
         self.monitor = FaultMonitor(shipped_catalogue(), gpu_numbers(self._known))
         self._log: LogFollower = follow(settings.log, settings.state / "log-place.json")
-        self._outbox = Outbox(settings.state / "reports", settings.report) if settings.report else None
+        self._outbox = WebhookOutbox(settings.state / "reports", settings.report) if settings.report else None
         self._said: dict[tuple[str, str, int | None], int] = {}
         self._counters_at = self._beat_at = float("-inf")
         self._obeyed = _lines(settings.state / "orders")
@@ -149,7 +149,7 @@ class HealthAgent:
         try:
             return {"Authorization": f"Bearer {self.settings.token.read_text(encoding='utf-8').strip()}"}
         except OSError as error:
-            _LOG.error("%s: %s", self.settings.token, error.strerror)  # noqa: TRY400 - a token that is late is no crash
+            _LOG.error("%s: %s", self.settings.token, error.strerror)
             return {}
 
     def _beat(self) -> list[Any]:
@@ -189,9 +189,7 @@ class HealthAgent:
 
 
 def _plain(one: NodeEvidence) -> dict[str, Any]:
-    plain = asdict(one)
-    del plain["job"]
-    return plain
+    return {name: value for name, value in asdict(one).items() if name != "job"}
 
 
 def _lines(path: Path) -> list[str]:

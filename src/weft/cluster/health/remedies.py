@@ -1,0 +1,51 @@
+"""What an agent can do itself for a node that is out: reset a GPU, reboot. Pure.
+
+Only for a node that is empty, and only while it waits to be found out about; what does not help once is a technician's
+business, by the ticket that the test after it leads to.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from weft.cluster.records.node import Node, NodeState
+
+_GPU = re.compile(r"\(GPU (\d+)\)")
+_WAITS = (NodeState.QUARANTINED, NodeState.TESTING)
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """One order for a node's agent."""
+
+    id: str
+    """Names it, so that it is carried out once."""
+    kind: Literal["reset-gpu", "reboot"]
+    gpu: int | None = None
+    """Which GPU, where one is meant."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as an agent reads it."""
+        return {"id": self.id, "kind": self.kind, "gpu": self.gpu}
+
+
+def remedies(node: Node, *, empty: bool) -> list[Remedy]:
+    """Return what a node's agent is to do now; a reboot makes every reset superfluous."""
+    if not empty or node.state not in _WAITS:
+        return []
+    found = list(dict.fromkeys(_called_for(node)))
+    reboot = [each for each in found if each.kind == "reboot"]
+    return reboot[:1] or found
+
+
+def _called_for(node: Node) -> Iterator[Remedy]:
+    # Once for each time that it is taken out.
+    out_ms = node.out_ms or node.since_ms
+    for each in node.evidence:
+        if each.severity == "note":
+            continue
+        if each.repair == "reboot":
+            yield Remedy(f"{out_ms}-reboot", "reboot")
+        elif each.repair == "reset-gpu" and (found := _GPU.search(each.text)):
+            yield Remedy(f"{out_ms}-reset-{found[1]}", "reset-gpu", int(found[1]))
