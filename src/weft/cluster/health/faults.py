@@ -1,8 +1,8 @@
 """From a line of a kernel's log to what is done about the node: a catalogue of faults, and the monitor that counts.
 
 Pure: a line and its time go in, verdicts come out. The catalogue itself is data (`engines/health/faults.toml`), each
-entry with its source; whoever reads logs (`engines.health.node_agent`) hands both over. A verdict becomes evidence, and what
-follows from evidence is decided by `quarantine` as for every other report.
+entry with its source; whoever reads logs (`engines.health.node_agent`) hands both over. A verdict becomes evidence, and
+what follows from evidence is decided by `quarantine` as for every other report.
 """
 
 import re

@@ -1,8 +1,8 @@
 """Counters that the kernel keeps: memory errors, throttling, links that go down, errors of NICs.
 
-Rates are over the last hour. What came since the last look is kept apart from what came in the last hour: an error that is
-proof counts once, one that only counts when it is frequent is held against the hour. A counter that has gone back was
-reset, and counts from zero.
+Rates are over the last hour. What came since the last look is kept apart from what came in the last hour: an error that
+is proof counts once, one that only counts when it is frequent is held against the hour. A counter that has gone back
+was reset, and counts from zero.
 """
 
 import json
