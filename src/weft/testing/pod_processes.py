@@ -94,28 +94,37 @@ class PodProcesses:
     async def _run(self, pod: SimulatedPod, ended: Callable[[SimulatedPod, int], None]) -> None:
         assert pod.item is not None, "a pod is run from its whole object"
         spec = pod.item["spec"]
-        container = spec["containers"][0]
+        # One after the other, as a kubelet does; the first that fails is the end of the pod.
+        code = 0
+        for container in (*(spec.get("initContainers") or ()), spec["containers"][0]):
+            code = await self._run_container(pod, spec, container)
+            if code:
+                break
+        ended(pod, code)
+
+    async def _run_container(self, pod: SimulatedPod, spec: Mapping[str, Any], container: Mapping[str, Any]) -> int:
+        """Run one container's command; returns its exit status as a kubelet reports it."""
         paths = await self._mount(pod, spec, container)
         words = [_moved(word, paths) for word in (*container.get("command", ()), *container.get("args", ()))]
         command = [*_WEFT, *words[1:]] if words[0] == "weft" else words
         given = {one["name"]: _moved(one.get("value", ""), paths) for one in container.get("env") or ()}
         log = self.log(pod.namespace, pod.name)
         log.parent.mkdir(parents=True, exist_ok=True)
+        work = _moved(container["workingDir"], paths) if "workingDir" in container else self._work(pod)
         with log.open("ab") as out:
             try:
                 process = await asyncio.create_subprocess_exec(
                     *command, stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
-                    env={**os.environ, **given}, cwd=self._work(pod),
+                    env={**os.environ, **given}, cwd=work,
                 )  # fmt: skip
             except OSError as error:
                 out.write(f"{command[0]}: {error.strerror}\n".encode())
-                ended(pod, _NOT_FOUND)
-                return
+                return _NOT_FOUND
         self._running[pod.uid] = (pod, process)
         code = await process.wait()
         _end_group(process.pid)
         del self._running[pod.uid]
-        ended(pod, code if code >= 0 else 128 - code)
+        return code if code >= 0 else 128 - code
 
     def _work(self, pod: SimulatedPod) -> Path:
         path = self._folder / "pods" / pod.uid

@@ -103,6 +103,7 @@ def control(
     """Run the controller: it places jobs on the pool's nodes and keeps them running. One replica leads."""
     needed()
     from weft.engines.kubernetes.api.access import load
+    from weft.engines.kubernetes.api.crds import DEFAULT_IMAGE
     from weft.engines.kubernetes.controller.controller_main import Leading
     from weft.engines.kubernetes.controller.controller_main import control as work
     from weft.engines.kubernetes.controller.settings import Settings
@@ -117,7 +118,8 @@ def control(
         policy_of_spec(load_policy(str(policy)))
     access = load(on, os.environ, kubeconfig)
     settings = Settings(pool=pool, namespace=namespace, rate_per_s=rate, aggregator=reports.rstrip("/"),
-                        policy_file=policy, decisions=decisions)  # fmt: skip
+                        policy_file=policy, decisions=decisions,
+                        image=os.environ.get("WEFT_IMAGE", DEFAULT_IMAGE))  # fmt: skip
     leading = Leading(
         lease_namespace, identity or socket.gethostname(), lease, metrics, os.environ.get("WEFT_ADVERTISE", "")
     )

@@ -49,14 +49,16 @@ def test_what_is_spelled_out_already_stays() -> None:
     assert spelled_out({"A": "b"}) == {"A": "b"}
 
 
-@pytest.mark.parametrize(("devices", "wanted"), [(((0, 3),), "0,3"), ((), None)])
-def test_devices_are_told_to_cuda_where_nodes_are_shared(
-    devices: tuple[tuple[int, ...], ...], wanted: str | None
+@pytest.mark.parametrize("devices", [((0, 3),), ()])
+@pytest.mark.parametrize("image", [{}, {"image": "pytorch/pytorch"}])
+def test_the_device_plugin_numbers_the_gpus_of_a_container(
+    devices: tuple[tuple[int, ...], ...], image: dict[str, str]
 ) -> None:
-    body = JobBody.model_validate({"gpusPerNode": 2, "command": ["true"]})
+    body = JobBody.model_validate({"gpusPerNode": 2, "command": ["true"], **image})
     placed = Placed(("n0",), 2, devices)
     told = spelled_out(environment(Owner("s", "j", "u"), body, placed, 0, PodContext({})))
-    assert told.get("CUDA_VISIBLE_DEVICES") == wanted
+    assert "CUDA_VISIBLE_DEVICES" not in told
+    assert "NVIDIA_VISIBLE_DEVICES" not in told
     assert told["MASTER_ADDR"] == "n0", "without an address the node's name"
 
 
@@ -101,6 +103,20 @@ def test_a_variable_that_cannot_be_read_is_named() -> None:
         run((), _environment())
 
 
+def _unpacked(environment: dict[str, str]) -> Path | None:
+    around = read(spelled_out(environment))
+    return unpack(around.folder, around.work, around.digest)
+
+
+def test_the_folder_is_unpacked_for_an_image_that_has_no_weft(tmp_path: Path) -> None:
+    digest = _archive(tmp_path / "in", {"train.py": "pass"})
+    more = {"WEFT_FOLDER": str(tmp_path / "in"), "WEFT_WORK": str(tmp_path / "out"), "WEFT_FOLDER_DIGEST": digest[:16]}
+    assert run((), {"WEFT_UNPACK_ONLY": "1", **more}) == 0
+    assert (tmp_path / "out" / "train.py").read_text() == "pass"
+    with pytest.raises(UsageError, match="lacks 'WEFT_FOLDER'"):
+        run((), {"WEFT_UNPACK_ONLY": "1"})
+
+
 def _archive(folder: Path, files: dict[str, str]) -> str:
     held = io.BytesIO()
     with tarfile.open(fileobj=held, mode="w:gz") as packed:
@@ -120,12 +136,12 @@ def _with_folder(tmp_path: Path, digest: str) -> dict[str, str]:
 
 def test_the_submitters_folder_is_unpacked_and_a_damaged_one_refused(tmp_path: Path) -> None:
     digest = _archive(tmp_path / "in", {"a/b.txt": "hello"})
-    found = unpack(read(spelled_out(_with_folder(tmp_path, digest[:16]))))
+    found = _unpacked(_with_folder(tmp_path, digest[:16]))
     assert found == tmp_path / "out"
     assert (tmp_path / "out" / "a" / "b.txt").read_text() == "hello"
     with pytest.raises(FailedError, match="is damaged"):
-        unpack(read(spelled_out(_with_folder(tmp_path, "0" * 16))))
-    assert unpack(read(spelled_out(_environment()))) is None
+        _unpacked(_with_folder(tmp_path, "0" * 16))
+    assert _unpacked(_environment()) is None
 
 
 def test_a_command_takes_the_place_of_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

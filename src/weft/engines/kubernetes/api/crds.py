@@ -15,7 +15,8 @@ from weft.cluster.records.job import Kind
 from weft.core.spec import Check, Duration, Spec
 from weft.core.units import PICOSECONDS_PER_SECOND, Picoseconds
 from weft.engines.kubernetes.api.openapi import structural
-from weft.engines.kubernetes.api.resources import HEALTH, JOBS, OURS, TEAMS, TOPOLOGIES, Resource
+from weft.engines.kubernetes.api.pod_overlay import overlay_problem
+from weft.engines.kubernetes.api.resources import GPU, HEALTH, JOBS, OURS, TEAMS, TOPOLOGIES, Resource
 from weft.specs import JobSpec
 
 _SECOND_PS = PICOSECONDS_PER_SECOND
@@ -89,6 +90,15 @@ def _gang_has_network(body: Any) -> str | None:
     return "a gang of several nodes needs hostNetwork: its ranks find each other by the nodes' addresses"
 
 
+def _fits_pods(body: Any) -> str | None:
+    return overlay_problem(body.template, GPU)
+
+
+_Quantity = Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti)?$", max_length=32)]
+DEFAULT_IMAGE = "weft:latest"
+"""The image that has weft in it."""
+
+
 class JobBody(_Body):
     """One job: what it runs, what it needs together, and its place in the queue."""
 
@@ -116,10 +126,21 @@ class JobBody(_Body):
     """Times that it is started again after it failed by itself; nodes that are lost do not count."""
     after: Annotated[tuple[_ObjectName, ...], Field(max_length=100, strict=False)] = ()
     """Jobs of the same namespace that must be done before it."""
-    image: Annotated[str, Field(max_length=1024)] = "weft:latest"
-    """The container image of its pods."""
+    image: Annotated[str, Field(max_length=1024)] = DEFAULT_IMAGE
+    """The container image of its pods. A command runs in any image; a training needs weft and torch in it."""
     command: Annotated[tuple[str, ...], Field(max_length=1000, strict=False)] = ()
-    """What every pod runs."""
+    """What every pod runs; torchrun finds nodes, rank and address in its environment."""
+    requests: dict[str, _Quantity] = Field(default_factory=dict)
+    """What each pod asks for beside its GPUs: cpu, memory, ephemeral-storage."""
+    limits: dict[str, _Quantity] = Field(default_factory=dict)
+    """What each pod may have at most; of extended resources such as rdma/hca, what it gets."""
+    shm: _Quantity | None = None
+    """Size of /dev/shm: NCCL and data loaders need more than the 64 MiB that a container has."""
+    rdma: Annotated[str, Field(max_length=316, pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$")] | None = None
+    """The device plugin's resource for RDMA, such as rdma/hca: each pod gets one, and may lock memory (IPC_LOCK)."""
+    template: dict[str, Any] | None = None
+    """A pod template laid over the pods: secrets, volumes, sidecars, tolerations, resource claims. The container that
+    runs the command is called job."""
     environment: dict[str, str] = Field(default_factory=dict)
     """Variables that every pod gets."""
     folder: FolderBody | None = None
@@ -140,6 +161,7 @@ class JobBody(_Body):
         Check(("min_nodes", "nodes"), _fits_gang),
         Check(("training", "nodes", "gpus_per_node"), _ranks_fit),
         Check(("host_network", "nodes"), _gang_has_network),
+        Check(("template",), _fits_pods),
     )
 
 

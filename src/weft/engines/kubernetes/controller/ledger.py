@@ -55,6 +55,8 @@ class JobEntry:
     """Writes for it that failed one after the other."""
     again_at: float = 0.0
     """Until when nothing is tried for it, because something has failed."""
+    rejected: str = ""
+    """Why the server takes none of its pods, where it said so."""
     busy: set[str] = field(default_factory=set)
     """Pods for which something is on its way."""
     made: dict[str, float] = field(default_factory=dict)

@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from weft.engines.kubernetes.api.crds import JobBody
+from weft.engines.kubernetes.api.crds import DEFAULT_IMAGE, JobBody
+from weft.engines.kubernetes.api.pod_overlay import overlaid
 from weft.engines.kubernetes.api.resources import ATTEMPT_LABEL, GPU, JOB_LABEL, JOBS, POOL_TAINT, RANK_LABEL, SCHEDULER
 from weft.engines.kubernetes.controller.gangs import pod_name
 from weft.engines.kubernetes.controller.observed import Owner, Placed
+from weft.engines.kubernetes.pod.pod_variables import variables_of
 
 _FIRST_PORT = 20_000
 _PORTS = 12_000
@@ -37,11 +39,18 @@ class PodContext:
     """Address of every node."""
     aggregator: str = ""
     """Where the programs inside pods report; empty where nobody listens."""
+    image: str = DEFAULT_IMAGE
+    """The image that has weft in it: it unpacks a submitter's folder for images that have not."""
 
 
 def port_of(uid: str) -> int:
     """Return the port at which the ranks of a job meet: one of many, so that jobs that share a node do not."""
     return _FIRST_PORT + zlib.crc32(uid.encode()) % _PORTS
+
+
+def is_foreign(body: JobBody) -> bool:
+    """Say whether a job's image is not ours: its command is run as it is, and nothing of weft is expected in it."""
+    return body.image != DEFAULT_IMAGE and body.training is None
 
 
 def environment(owner: Owner, body: JobBody, placed: Placed, place: int, around: PodContext) -> dict[str, str]:
@@ -52,9 +61,11 @@ def environment(owner: Owner, body: JobBody, placed: Placed, place: int, around:
         "job": owner.job, "space": owner.namespace, "uid": owner.uid, "attempt": placed.attempt,
         "node": placed.nodes[place], "place": place, "nodes": len(placed.nodes), "gpus": gpus,
         "address": around.addresses.get(first) or first, "port": port_of(owner.uid),
-        "devices": list(placed.devices[place]) if placed.devices else [],
     }  # fmt: skip
     # One variable in place of a dozen: the server keeps a record of each, in every pod; `pod_main` spells them out.
+    if is_foreign(body):
+        # Nobody in that image spells one variable out.
+        return {**body.environment, **variables_of(short), "WEFT_RUNS": body.runs}
     known = {"WEFT_POD": json.dumps(short, separators=(",", ":")), "WEFT_RUNS": body.runs}
     if body.training is not None:
         known["WEFT_TRAINING"] = json.dumps(body.training.as_written())
@@ -71,18 +82,16 @@ def pod(owner: Owner, body: JobBody, placed: Placed, place: int, around: PodCont
     labels = {JOB_LABEL: owner.job, RANK_LABEL: str(place), ATTEMPT_LABEL: str(placed.made(place))}
     reference = {"apiVersion": JOBS.api_version, "kind": JOBS.kind, "name": owner.job, "uid": owner.uid,
                  "controller": True, "blockOwnerDeletion": False}  # fmt: skip
-    gpus = {GPU: str(placed.gpus_per_node)}
     variables = environment(owner, body, placed, place, around)
     mounts, volumes = _volumes(body)
     container = {
         "name": "job",
         "image": body.image,
-        "command": ["weft", "pod"],
-        "args": ["--", *body.command] if body.command else [],
+        **_command(body),
         "env": [{"name": key, "value": value} for key, value in variables.items()],
-        "resources": {"requests": gpus, "limits": gpus},
+        "resources": _resources(body, placed.gpus_per_node),
         "volumeMounts": mounts,
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "securityContext": _capabilities(body),
     }
     spec = {
         # Its place is known before it exists, so it is made there: one write where making and binding would be two.
@@ -96,13 +105,56 @@ def pod(owner: Owner, body: JobBody, placed: Placed, place: int, around: PodCont
         "dnsPolicy": "ClusterFirstWithHostNet" if body.host_network else "ClusterFirst",
         "terminationGracePeriodSeconds": max(1, body.grace // 10**12),
         "tolerations": [{"key": POOL_TAINT, "operator": "Exists"}, *_NOT_EVICTED],
-        "securityContext": {"runAsNonRoot": True, "runAsUser": _USER, "fsGroup": _USER},
+        # Which user an image runs as is its own business; ours says so in its Containerfile.
+        "securityContext": {} if is_foreign(body) else {"runAsNonRoot": True, "fsGroup": _USER},
+        **({"initContainers": [_unpacker(body, around.image)]} if is_foreign(body) and body.folder else {}),
         "containers": [container],
         "volumes": volumes,
         **({"priorityClassName": body.priority_class} if body.priority_class else {}),
     }
     meta = {"name": name, "namespace": owner.namespace, "labels": labels, "ownerReferences": [reference]}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+    made = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+    return made if body.template is None else overlaid(made, body.template)
+
+
+def _command(body: JobBody) -> dict[str, Any]:
+    """Return what the container runs: the command itself in a foreign image, weft's entry point in ours."""
+    if is_foreign(body):
+        return {"command": list(body.command), **({"workingDir": WORK} if body.folder is not None else {})}
+    return {"command": ["weft", "pod"], "args": ["--", *body.command] if body.command else []}
+
+
+def _resources(body: JobBody, gpus: int) -> dict[str, Any]:
+    fixed = {GPU: str(gpus), **({} if body.rdma is None else {body.rdma: "1"})}
+    # Of extended resources requests and limits are the same, or the server refuses the pod.
+    extended = {name: value for name, value in body.limits.items() if "/" in name}
+    return {"requests": {**body.requests, **extended, **fixed}, "limits": {**body.limits, **fixed}}
+
+
+def _capabilities(body: JobBody) -> dict[str, Any]:
+    if is_foreign(body):
+        return {} if body.rdma is None else {"capabilities": {"add": ["IPC_LOCK"]}}
+    lock = {} if body.rdma is None else {"add": ["IPC_LOCK"]}
+    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"], **lock}}
+
+
+def _unpacker(body: JobBody, image: str) -> dict[str, Any]:
+    """Return the container that unpacks the submitter's folder before a foreign image's command runs in it."""
+    assert body.folder is not None, "only a folder is unpacked"
+    given = {
+        "WEFT_UNPACK_ONLY": "1",
+        "WEFT_FOLDER": FOLDER,
+        "WEFT_WORK": WORK,
+        "WEFT_FOLDER_DIGEST": body.folder.digest,
+    }
+    return {
+        "name": "weft-folder", "image": image, "command": ["weft", "pod"],
+        "env": [{"name": key, "value": value} for key, value in given.items()],
+        "volumeMounts": [
+            {"name": "folder", "mountPath": FOLDER, "readOnly": True}, {"name": "work", "mountPath": WORK},
+        ],
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }  # fmt: skip
 
 
 def _volumes(body: JobBody) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -117,6 +169,9 @@ def _volumes(body: JobBody) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]
             else {"persistentVolumeClaim": {"claimName": one.claim, "readOnly": one.read_only}}
         )
         volumes.append({"name": name, **source})
+    if body.shm is not None:
+        mounts.append({"name": "shm", "mountPath": "/dev/shm"})  # noqa: S108 - the pod's own shared memory
+        volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": body.shm}})
     if body.folder is not None:
         mounts += [{"name": "folder", "mountPath": FOLDER, "readOnly": True}, {"name": "work", "mountPath": WORK}]
         volumes += [

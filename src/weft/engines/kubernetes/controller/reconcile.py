@@ -223,6 +223,10 @@ class _Pass:
         if _too_soon(entry, self._now.s - entry.looked_at):
             return
         entry.looked_at = self._now.s
+        if entry.rejected:
+            entry.why, entry.rejected = f"its pods are refused: {entry.rejected}", ""
+            self._leave(entry, "failed")
+            return
         record, pods = entry.record, self._pods(entry.seen.id)
         count = entry.counts = count_pods(entry.seen.owner, entry.placed, pods)
         there = self._seen.pods_of.get(entry.seen.id, {})

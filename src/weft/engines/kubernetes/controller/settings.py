@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from weft.cluster.records.snapshot import Power, SchedulingPolicy
+from weft.engines.kubernetes.api.crds import DEFAULT_IMAGE
 from weft.engines.policy_file import default_policy
 
 
@@ -53,6 +54,8 @@ class Settings:
     """Time between two looks at what teams hold."""
     aggregator: str = ""
     """Where the programs inside pods report."""
+    image: str = DEFAULT_IMAGE
+    """The image that has weft in it."""
 
 
 def system_ms() -> int:

@@ -6,6 +6,7 @@ decides.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 
 from weft.cluster.records.job import JobState
 from weft.cluster.records.node import Node, NodeState
@@ -47,6 +48,7 @@ _AGAIN_S = 0.1
 _TRIES = 20
 _BUDGET_S = 5.0
 _LONGEST_S = 30.0
+_INVALID = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
 _OUT = frozenset(NodeState) - {NodeState.READY, NodeState.SUSPECT}
 
 
@@ -140,11 +142,16 @@ class ClusterWriter:
         if step.place == 0 and len(placed.nodes) > 1:
             await self._protect(seen.owner)
         addresses = {name: node.address for name in (placed.nodes[0],) if (node := nodes.get(name))}
-        context = PodContext(addresses, self._state.settings.aggregator)
+        settings = self._state.settings
+        context = PodContext(addresses, settings.aggregator, settings.image)
         try:
             await self._client.create(PODS, pod(seen.owner, seen.body, placed, step.place, context), seen.namespace)
         except ApiError as error:
             if error.conflict:
+                return
+            if error.status in _INVALID:
+                # The pod itself is wrong, and will be the next time: its job fails with the server's words.
+                entry.rejected = error.message
                 return
             raise
         self.made += 1

@@ -19,6 +19,7 @@ from pathlib import Path
 from weft.cluster.records.exit_status import STOPPED, TRY_AGAIN
 from weft.core.errors import FailedError, UsageError
 from weft.core.specfile import validate
+from weft.engines.kubernetes.pod.pod_variables import variables_of
 from weft.engines.kubernetes.pod.reporting import reporting
 from weft.specs import JobSpec
 
@@ -48,19 +49,7 @@ def spelled_out(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment with what a pod gets in one variable under the names that programs read."""
     if "WEFT_POD" not in environment:
         return dict(environment)
-    about = json.loads(environment["WEFT_POD"])
-    known = {
-        "WEFT_JOB": about["job"], "WEFT_NAMESPACE": about["space"], "WEFT_JOB_UID": about["uid"],
-        "WEFT_ATTEMPT": about["attempt"],
-        "WEFT_NODE": about["node"], "WEFT_NODE_RANK": about["place"], "WEFT_NODES": about["nodes"],
-        "WEFT_GPUS_PER_NODE": about["gpus"],
-        # The same under the names that torch's own programs read.
-        "MASTER_ADDR": about["address"], "MASTER_PORT": about["port"], "NODE_RANK": about["place"],
-        "WORLD_SIZE": about["gpus"] * about["nodes"],
-    }  # fmt: skip
-    if about["devices"]:
-        known["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, about["devices"]))
-    return {**environment, **{name: str(value) for name, value in known.items()}}
+    return {**environment, **variables_of(json.loads(environment["WEFT_POD"]))}
 
 
 def read(environment: Mapping[str, str]) -> PodSettings:
@@ -87,28 +76,40 @@ def read(environment: Mapping[str, str]) -> PodSettings:
         raise UsageError(f"this is the program inside a pod of weft; its environment lacks {error}") from None
 
 
-def unpack(around: PodSettings) -> Path | None:
+def unpack(folder: Path | None, work: Path | None, expected: str) -> Path | None:
     """Unpack the submitter's folder and return where it is."""
-    if around.folder is None or around.work is None:
+    if folder is None or work is None:
         return None
-    archive = (around.folder / _ARCHIVE).read_bytes()
+    archive = (folder / _ARCHIVE).read_bytes()
     digest = hashlib.sha256(archive).hexdigest()
-    if not digest.startswith(around.digest):
-        raise FailedError(f"the archive of the submitted folder is damaged: {digest[:16]}, not {around.digest[:16]}")
-    around.work.mkdir(parents=True, exist_ok=True)
+    if not digest.startswith(expected):
+        raise FailedError(f"the archive of the submitted folder is damaged: {digest[:16]}, not {expected[:16]}")
+    work.mkdir(parents=True, exist_ok=True)
     with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as packed:
-        packed.extractall(around.work, filter="data")
-    return around.work
+        packed.extractall(work, filter="data")
+    return work
+
+
+def unpack_only(environment: Mapping[str, str]) -> None:
+    """Unpack the submitter's folder for a container that has no weft in it."""
+    try:
+        folder, work = Path(environment["WEFT_FOLDER"]), Path(environment["WEFT_WORK"])
+    except KeyError as error:
+        raise UsageError(f"this is the program that unpacks a folder; its environment lacks {error}") from None
+    unpack(folder, work, environment.get("WEFT_FOLDER_DIGEST", ""))
 
 
 def run(command: tuple[str, ...], environment: Mapping[str, str]) -> int:
     """Be the program of a pod; returns its exit status."""
+    if "WEFT_UNPACK_ONLY" in environment:
+        unpack_only(environment)
+        return 0
     try:
         environment = spelled_out(environment)
     except (KeyError, ValueError, TypeError):
         raise UsageError("this is the program inside a pod of weft; its variable WEFT_POD cannot be read") from None
     around = read(environment)
-    work = unpack(around)
+    work = unpack(around.folder, around.work, around.digest)
     if work is not None:
         os.chdir(work)
     if command:
