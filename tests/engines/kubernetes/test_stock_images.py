@@ -1,4 +1,4 @@
-"""A stock PyTorch job, unchanged: torchrun finds its gang, runs, and survives a lost node. Real processes, real sockets."""
+"""A stock PyTorch job: torchrun, unchanged, finds its gang, runs, and survives a lost node. Real processes."""
 
 import asyncio
 import base64
@@ -16,7 +16,7 @@ import pytest
 from tests.engines.kubernetes.stage import running
 
 from weft.engines.kubernetes.api.api_client import ApiClient
-from weft.engines.kubernetes.api.resources import CONFIG_MAPS, JOBS, PODS, TEAMS
+from weft.engines.kubernetes.api.resources import CONFIG_MAPS, JOBS, PODS, RANK_LABEL, TEAMS
 from weft.engines.kubernetes.controller.control_loop import KubernetesEngine
 from weft.engines.kubernetes.controller.settings import Settings
 from weft.testing.api_server import FakeApiServer
@@ -32,7 +32,8 @@ dist.init_process_group("gloo")
 folder = pathlib.Path(os.environ["OUT"])
 total = torch.tensor([dist.get_rank() + 1.0])
 dist.all_reduce(total)
-(folder / f"sum-{dist.get_rank()}-{os.environ['WEFT_ATTEMPT']}").write_text(f"{total.item():g} of {dist.get_world_size()}")
+name = f"sum-{dist.get_rank()}-{os.environ['WEFT_ATTEMPT']}"
+(folder / name).write_text(f"{total.item():g} of {dist.get_world_size()}")
 while not (folder / "end").exists():
     dist.all_reduce(torch.zeros(1))
     time.sleep(0.05)
@@ -83,9 +84,8 @@ def test_torchrun_unchanged_runs_as_a_gang_and_survives_a_lost_node(tmp_path: Pa
                 await _until(lambda: len(list(out.glob("sum-*-1"))) == 4)
                 assert {path.read_text() for path in out.glob("sum-*-1")} == {"10 of 4"}
                 pods = list(server.store.objects(PODS).values())
-                lost = next(
-                    pod["spec"]["nodeName"] for pod in pods if pod["metadata"]["labels"]["cluster.weft/rank"] == "1"
-                )
+                ranks = {pod["metadata"]["labels"][RANK_LABEL]: pod["spec"]["nodeName"] for pod in pods}
+                lost = ranks["1"]
                 kubelets.silence([lost])
                 state = lambda: server.store.objects(JOBS)["default/stock"]["status"]["state"]  # noqa: E731
                 await _until(lambda: len([path for path in out.glob("sum-*") if not path.name.endswith("-1")]) >= 4)
