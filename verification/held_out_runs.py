@@ -33,6 +33,8 @@ SOURCES = {
     "megatron-bridge-25.09": "NVIDIA-NeMo/Megatron-Bridge, docs/performance-summary.md, container 25.09",
     "nemo-25.04": "NVIDIA NeMo user guide, performance summary of container 25.04",
     "dgxc-25.05": "NVIDIA/dgxc-benchmarking v25.05, READMEs of llama3.1, nemotron, grok1 and deepseek_v3",
+    "torchtitan-2025": "pytorch/torchtitan, docs/performance.md and its benchmark of asynchronous TP of June 2025: H100 with "
+    "96 GB of HBM2e, limited to 500 W",
     "dgxc-24.11": "NVIDIA/dgxc-benchmarking 24.09 and 24.11, READMEs of llama3.1 405b and nemotron 340b",
 }
 """Where the rows come from; read November 2026. Rows given in tokens per second and GPU were turned into step times.
@@ -99,20 +101,26 @@ def _site_table(row: dict[str, str]) -> dict[str, object]:
     fabric: dict[str, object] = {"gpus": max(int(row["gpus"]), 8)}
     if row["gpu"] == "GB200":
         fabric |= {"nic_rate": "400 Gb/s", "port_rate": "100 Gb/s"}
-    return {"extends": SITES[row["gpu"]], "name": "held-out", "fabric": fabric}
+    gpu = {"kind": row["gpu"], **_pairs(row["hardware"])}
+    return {"extends": SITES[row["gpu"]], "name": "held-out", "gpu": gpu, "fabric": fabric}
+
+
+def _pairs(text: str) -> dict[str, object]:
+    """Return what a cell of the table adds: keys and values as in TOML, with semicolons between them."""
+    return tomllib.loads(text.replace(";", "\n"))
 
 
 def _job_table(row: dict[str, str], model: dict[str, object]) -> dict[str, object]:
     tp, pp, cp, chunks = (int(row[name]) for name in ("tp", "pp", "cp", "chunks"))
     plan: dict[str, object] = {"dp": int(row["gpus"]) // (tp * pp * cp), "tp": tp, "pp": pp, "cp": cp,
-                               "ep": int(row["ep"]), "shard": int(row["shard"]), "zero": 1}  # fmt: skip
+                               "ep": int(row["ep"]), "shard": int(row["shard"]), "zero": 1, "recompute": row["recompute"]}  # fmt: skip
     if chunks > 1:
         plan |= {"schedule": "interleaved", "chunks": chunks}
     software: dict[str, object] = {"preset": row["preset"], "precision": row["precision"]}
     if "experts" in model:
         software["imbalance"] = 0.0
     # What a recipe says beyond its preset (Megatron-Bridge, scripts/performance/configs).
-    software |= tomllib.loads(row["software"].replace(";", "\n"))
+    software |= _pairs(row["software"])
     batch = {"sequences": int(row["sequences"]), "micro": int(row["micro"]), "length": int(row["length"])}
     return {"name": "held-out", "steps": 50, "model": model, "batch": batch, "plan": plan, "software": software}
 
@@ -137,10 +145,12 @@ def _predicted(row: dict[str, str], site_file: str, job_file: str) -> HeldOutRun
 
 def _judged(name: str, rows: list[HeldOutRun], mean_bar: float, worst_bar: float) -> bool:
     errors = np.abs([row.error for row in rows])
+    # The bar for the worst is for classes that are recommended without a mark.
+    plain = [abs(row.error) for row in rows if row.confidence.unmatched is None]
     inside = sum(row.inside for row in rows)
-    print(f"{name}: {len(rows)} rows, mean {errors.mean():.1%}, worst {errors.max():.1%}, {inside} inside the printed "
-          "interval", file=sys.stderr)  # fmt: skip
-    return bool(errors.mean() > mean_bar or errors.max() > worst_bar or inside < INSIDE_BAR * len(rows))
+    print(f"{name}: {len(rows)} rows, mean {errors.mean():.1%}, worst {errors.max():.1%} (unmarked "
+          f"{max(plain, default=0.0):.1%}), {inside} inside the printed interval", file=sys.stderr)  # fmt: skip
+    return bool(errors.mean() > mean_bar or max(plain, default=0.0) > worst_bar or inside < INSIDE_BAR * len(rows))
 
 
 def main() -> int:

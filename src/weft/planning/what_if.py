@@ -14,7 +14,7 @@ from weft.specs.fabric import clos_capacity
 from weft.specs.job import JobSpec
 from weft.specs.site import SiteSpec
 
-CHANGES = ("planes", "nodes", "link_rate", "scale_up", "memory", "batch", "length")
+CHANGES = ("planes", "nodes", "link_rate", "scale_up", "memory", "power", "batch", "length")
 """What can be changed."""
 
 
@@ -38,7 +38,8 @@ def changed(site: SiteSpec, job: JobSpec, change: str) -> tuple[SiteSpec, JobSpe
     elif name == "scale_up":
         table["scale_up"]["gpus"] = _whole(change, value)
     else:
-        table["gpu"]["memory"] = value
+        # The memory of a GPU, or its power limit.
+        table["gpu"][name] = value
     return validate(table, SiteSpec, f"--what-if {change}"), job
 
 

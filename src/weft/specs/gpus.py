@@ -43,9 +43,14 @@ def gpu_type_named(name: str) -> GpuTypeSpec:
     return load(name, GpuTypeSpec, GPUS)
 
 
+def is_known(kind: str) -> bool:
+    """Return whether the catalogue has a type called `kind`."""
+    return kind.lower() in GPUS.names()
+
+
 def gpu_type(kind: str) -> GpuTypeSpec:
     """Return the type called `kind`, in any case of letters, or raise with the nearest one."""
-    if kind.lower() in GPUS.names():
+    if is_known(kind):
         return gpu_type_named(kind.lower())
     near = difflib.get_close_matches(kind.lower(), GPUS.names(), n=1)
     hint = f"did you mean {gpu_type_named(near[0]).gpu.kind!r}?" if near else f"known are {', '.join(gpu_kinds())}"
@@ -63,7 +68,7 @@ def _own_type(folder: Path, kind: str) -> GpuTypeSpec | None:
 
 def _data_sheet(folder: Path, kind: str) -> dict[str, Any]:
     own = _own_type(folder, kind)
-    if own is None and kind.lower() in GPUS.names():
+    if own is None and is_known(kind):
         own = gpu_type_named(kind.lower())
     return {"kind": kind} if own is None else own.gpu.as_written()
 

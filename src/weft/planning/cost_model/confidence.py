@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from weft.planning.cost_model.machine import Machine
 from weft.planning.cost_model.plans import SCHEDULES, SHARD_WEIGHTS, Plans, Workload
+from weft.specs.gpus import gpu_type, is_known
 from weft.specs.software import SoftwareSpec
 
 _SEEN = {
@@ -24,8 +25,10 @@ _MEASURED, _BY_PEAK = 0.20, 0.35
 _MIXTURE, _MIXTURE_FAR, _MIXTURE_WINDOW = 0.35, 0.50, 0.80
 """Mixtures of experts whose exchange stays in a domain, those whose exchange leaves it, and those with sliding windows
 (gpt-oss, whose steps are predicted a quarter to two fifths too short)."""
-_SHARDED = 0.20
+_SHARDED = 0.35
 """Weights sharded over more than one domain."""
+_CAPPED = 0.15
+"""More, where the power limit is below the data sheet's: torchtitan's runs on H100 at 500 W."""
 _CPU = 0.15
 """Measured processors (verification/own_runs.py)."""
 
@@ -49,6 +52,8 @@ class Confidence:
 def confidence_of(work: Workload, plans: Plans, row: int, machine: Machine, software: SoftwareSpec) -> Confidence:
     """Return how far off the predicted step of one plan may be."""
     share, basis = _of_type(machine, software.precision or "bf16")
+    if is_known(machine.kind) and machine.power_w < gpu_type(machine.kind).gpu.power / 1000:
+        share, basis = share + _CAPPED, f"{basis}; at a lower power limit"
     unmatched = None
     if work.model.experts > 1:
         far = float(plans.ep[row] * (1 if software.fold else plans.tp[row])) > machine.domain_gpus

@@ -86,10 +86,25 @@ def context_traffic(
 
 def expert_traffic(work: Workload, plans: Plans, machine: Machine, software: SoftwareSpec, block: BlockTimes) -> Column:
     """Return the exposed exchanges of one block: tokens to their experts and back, in both passes."""
+    stride = np.ones_like(plans.tp) if software.fold else plans.tp * plans.cp
+    most = inside(machine, stride, plans.ep)
+    found = _exchanges(most, work, plans, machine, software, block)
+    if software.overlap_far_expert:
+        # A hidden exchange over the fabric may be shorter than an exposed one inside a domain: software has the choice.
+        sizes = np.unique(plans.ep).astype(np.int64).tolist()
+        for part in sorted({part for size in sizes for part in range(1, size) if size % part == 0}):
+            fits = (part < most) & (np.mod(plans.ep, part) == 0)
+            smaller = _exchanges(np.where(fits, part, most), work, plans, machine, software, block)
+            found = np.minimum(found, smaller)
+    return np.where(plans.ep > 1, found, 0.0)
+
+
+def _exchanges(
+    inner: Column, work: Workload, plans: Plans, machine: Machine, software: SoftwareSpec, block: BlockTimes
+) -> Column:
+    """Return the same where `inner` ranks of each group exchange inside their domain, and the others over the fabric."""
     model = work.model
     tokens = plans.micro * work.length / plans.cp / (plans.tp if software.fold or software.sequence_parallel else 1.0)
-    stride = np.ones_like(plans.tp) if software.fold else plans.tp * plans.cp
-    inner = inside(machine, stride, plans.ep)
     away = plans.ep - inner
     copies = _crossings(model, software, plans.ep / inner)
 
@@ -107,11 +122,11 @@ def expert_traffic(work: Workload, plans: Plans, machine: Machine, software: Sof
     out, back = one_way(min(software.dispatch_bytes, software.value_bytes)), one_way(software.value_bytes)
     forward, backward = out + back, 2 * back
     # The exchange of one micro-batch runs under another's compute.
-    hidden = np.full_like(away, float(software.overlap_expert)) + (software.overlap_far_expert & (away > 0))
-    forward = np.where(hidden > 0, _shown(forward, 0.0 * forward, block.forward, software.price), forward)
-    backward = np.where(hidden > 0, _shown(backward, 0.0 * backward, block.backward, software.price), backward)
-    again = np.where(plans.recompute == FULL, forward, 0.0)
-    return np.where(plans.ep > 1, forward + backward + again, 0.0)
+    hidden = (away > 0) if software.overlap_far_expert else np.zeros_like(away, dtype=bool)
+    hidden = hidden | software.overlap_expert
+    forward = np.where(hidden, _shown(forward, 0.0 * forward, block.forward, software.price), forward)
+    backward = np.where(hidden, _shown(backward, 0.0 * backward, block.backward, software.price), backward)
+    return forward + backward + np.where(plans.recompute == FULL, forward, 0.0)
 
 
 def _crossings(model: Dimensions, software: SoftwareSpec, domains: Column) -> Column:

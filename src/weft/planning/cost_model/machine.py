@@ -13,7 +13,7 @@ from weft.core.units import PICOSECONDS_PER_SECOND
 from weft.fabric.limits import latency_floor_ps
 from weft.mrc.wire.overhead import payload_share
 from weft.specs.efficiency import EfficiencySpec
-from weft.specs.gpus import gpu_type
+from weft.specs.gpus import gpu_type, is_known
 from weft.specs.site import GpuSpec, ScaleUpSpec, SiteSpec
 
 USUAL_PAYLOAD_SHARE = payload_share(4096)
@@ -103,9 +103,26 @@ class Machine:
         return self.fabric_latency_s, self.far_rate(size)
 
 
+_POWER_EXPONENT = 0.69
+"""How fast products go with the power limit: B200 at 1,000 W keeps 1,172 TFLOP/s of them in published steps, GB200, which
+is the same processor, at 1,200 W 1,329 (the catalogue's `sustained` by `peak` of both, bf16)."""
+
+
+def capped(gpu: GpuSpec, share: EfficiencySpec) -> EfficiencySpec:
+    """Return what is reached where a GPU's power limit is below that of its data sheet: products are slower."""
+    usual = gpu_type(gpu.kind).gpu.power if is_known(gpu.kind) else gpu.power
+    if gpu.power >= usual:
+        return share
+    slower = (gpu.power / usual) ** _POWER_EXPONENT
+    speeds = {name: getattr(share, name) * slower for name in ("sustained", "matmul", "attention")}
+    if share.attention_backward:
+        speeds["attention_backward"] = share.attention_backward * slower
+    return share.model_copy(update=speeds)
+
+
 def machine_of(site: SiteSpec) -> Machine:
     """Return the planner's view of a site."""
-    share = site.efficiency or gpu_type(site.gpu.like or site.gpu.kind).efficiency
+    share = site.efficiency or capped(site.gpu, gpu_type(site.gpu.like or site.gpu.kind).efficiency)
     down, up = site.fabric.oversubscription if site.fabric.tiers > 1 else (1, 1)
     return replace(
         _machine(site.gpu, site.scale_up, share),
