@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from weft.netsim.series_file import SeriesFile
     from weft.netsim.setup import Files
     from weft.planning.report import PlanReport
+    from weft.specs.software import Precision
 
 __all__ = ["compare", "design", "plan", "simulate"]
 
@@ -52,7 +53,7 @@ def plan(
     *,
     top: int = 10,
     fixed: Mapping[str, str] | None = None,
-    precision: Literal["fp32", "bf16", "fp8"] | None = None,
+    precision: "Precision | None" = None,
     what_if: str | None = None,
 ) -> "PlanReport":
     """Return the best plans of a job on a site and what the chosen one takes.

@@ -31,7 +31,7 @@ def test_the_page_speaks_of_everything(report):
     sections = {line.section for line in rehearse(report)}
     assert len(sections) == 5
     keys = {line.key for line in rehearse(report)}
-    assert {"gpus", "plan", "step_s", "goodput", "power_swing_w", "carbon_kg", "gpu_usd", "run_high_s"} <= keys
+    assert {"gpus", "plan", "step_s", "goodput", "power_swing_w", "carbon_kg", "gpu_cost", "run_high_s"} <= keys
     assert json.dumps([line.as_json() for line in rehearse(report)], allow_nan=False)
 
 

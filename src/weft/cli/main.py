@@ -60,6 +60,7 @@ site measure      weft.cli.planning.measure:measure       Measure this machine a
 plan              weft.cli.planning.plan:app              Find the best plans of a job on a site and their cost.
 campaign          weft.cli.planning.campaign:app       Run months of a fleet: faults, repairs, controllers.
 rehearse          weft.cli.planning.rehearse:rehearse_job Predict what a job would do on a site, on one page.
+serve-plan        weft.cli.planning.serve:serve_plan      Plan serving a model: prefill, decode, KV cache, price.
 scale             weft.cli.planning.scale:app             Predict the loss of a large run from small ones.
 calibrate         weft.cli.planning.calibrate:calibrate   Compare the log of a run with its prediction, and calibrate.
 Simulate:
@@ -107,7 +108,7 @@ _HIDDEN = ("pod",)
 
 for _place, (_heading, _lines) in enumerate(re.findall(r"^(\w+):\n((?:.+\n)+?)(?=\w+:\n|\Z)", _COMMANDS, re.MULTILINE)):
     _section = Group(_heading, sort_key=_place)
-    for _words, _path, _help in re.findall(r"^(\w+(?: \w+)?) +(\S+) +(.+)$", _lines, re.MULTILINE):
+    for _words, _path, _help in re.findall(r"^([\w-]+(?: \w+)?) +(\S+) +(.+)$", _lines, re.MULTILINE):
         *_group, _name = _words.split()
         if _group and _group[0] not in app:
             app.command(App(name=_group[0], help=_GROUPS[_group[0]], help_format="plaintext", group=_section))

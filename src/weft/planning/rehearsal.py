@@ -119,7 +119,7 @@ def _run(report: PlanReport) -> list[RehearsalLine]:
         RehearsalLine(section, "run_low_s", "run time, 90 % low", "s", run.days_low * 86400),
         RehearsalLine(section, "run_high_s", "run time, 90 % high", "s", run.days_high * 86400),
         RehearsalLine(section, "gpu_hours", "GPU-hours", "", run.gpu_hours),
-        RehearsalLine(section, "gpu_usd", "GPU-hour cost", "USD", run.gpu_cents / 100),
+        RehearsalLine(section, "gpu_cost", "GPU-hour cost", report.site.prices.currency, run.gpu_cents / 100),
     ]
 
 
@@ -149,5 +149,5 @@ def _power(report: PlanReport) -> list[RehearsalLine]:
         RehearsalLine(section, "energy_j_per_step", "energy per step", "J", report.energy_j_per_step),
         RehearsalLine(section, "energy_kwh", "energy", "kWh", run.energy_kwh),
         RehearsalLine(section, "carbon_kg", "carbon dioxide", "kg", run.carbon_kg),
-        RehearsalLine(section, "energy_usd", "energy cost", "USD", run.energy_cents / 100),
+        RehearsalLine(section, "energy_cost", "energy cost", report.site.prices.currency, run.energy_cents / 100),
     ]

@@ -36,7 +36,7 @@ from weft.planning.run.power import (
     samples,
     with_lag,
 )
-from weft.planning.run.run_cost import GPU_HOUR_CENTS, NINETY, RunCost, Tariff, run_cost
+from weft.planning.run.run_cost import NINETY, RunCost, Tariff, run_cost
 from weft.planning.search import Scored, SearchResult, limit_of, scored, search
 from weft.specs.job import JobSpec, PlanSpec
 from weft.specs.site import SiteSpec
@@ -142,7 +142,7 @@ class PlanReport:
                  "broken": list(each.verdict.broken)}
                 for each in self.mitigations
             ],
-            "run": _finite(asdict(self.run)),
+            "run": _finite({**asdict(self.run), "currency": self.site.prices.currency}),
             "axes": [asdict(each) for each in self.axes],
             "failures": [_finite(asdict(each)) for each in self.failures],
             "serving": None if self.serving is None else asdict(self.serving),
@@ -183,10 +183,9 @@ def plan_job(
     practice: SoftwareSpec | None = None,
     fixed: Mapping[str, str] | None = None,
     top: int = 10,
-    gpu_hour_cents: float = GPU_HOUR_CENTS,
 ) -> PlanReport:
     """Return what `job` would do on `site`, or raise with what is in the way and the nearest change."""
-    asked = _PlanRequest(site, job, practice or software_of(job, site), gpu_hour_cents)
+    asked = _PlanRequest(site, job, practice or software_of(job, site))
     work, machine, habits = asked.work, asked.machine, asked.practice
     own = None
     if job.plan != "auto" and not fixed:
@@ -204,7 +203,6 @@ class _PlanRequest:
     site: SiteSpec
     job: JobSpec
     practice: SoftwareSpec
-    gpu_hour_cents: float
 
     @cached_property
     def machine(self) -> Machine:
@@ -233,7 +231,7 @@ def _report(asked: _PlanRequest, outcome: SearchResult, own: Scored | None) -> P
     contract = _contract(site)
     power = judge(meter.at(wave), per_second, contract)
     doubt = confidence_of(work, chosen.plans, 0, machine, practice)
-    tariff = Tariff(site.power.price_per_kwh, site.power.carbon_g_per_kwh, asked.gpu_hour_cents)
+    tariff = Tariff(site.power.price_per_kwh, site.power.carbon_g_per_kwh, site.prices.gpu_hour)
     return PlanReport(
         site=site,
         job=job,

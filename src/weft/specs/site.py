@@ -77,6 +77,16 @@ class PowerSpec(Spec):
     """Carbon intensity of the grid."""
 
 
+class PricesSpec(Spec):
+    """What money means in this file, and what a GPU costs; the price of energy stands with the power contract."""
+
+    currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "USD"
+    """Currency of every price in the file (ISO 4217), by which figures are printed; amounts are written in its
+    hundredths (`"8 cent"`) or as `"2.50 USD"`, whatever the currency is."""
+    gpu_hour: Price = Cents(250)
+    """Price of a GPU-hour: what is paid for renting one, or what an own one costs. Default: a class."""
+
+
 class FailuresSpec(Spec):
     """How often things break; hard failures of network parts stand with the parts."""
 
@@ -146,6 +156,8 @@ class SiteSpec(Spec):
     """What is reached of the data sheet here, as `weft site measure` finds it; the catalogue's where absent."""
     power: PowerSpec = PowerSpec()
     """The power contract."""
+    prices: PricesSpec = PricesSpec()
+    """Currency, and the price of a GPU-hour."""
     failures: FailuresSpec = FailuresSpec()
     """How often things break."""
 

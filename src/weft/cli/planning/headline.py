@@ -2,7 +2,7 @@
 
 import math
 
-from weft.cli.screen.figures import NO_CHANGE, day_range, days, joules, kilowatt_hours, seconds, share, thousands, usd
+from weft.cli.screen.figures import NO_CHANGE, day_range, days, joules, kilowatt_hours, money, seconds, share, thousands
 from weft.core.quantity import SIZE
 from weft.planning.report import PlanReport, plan_row
 
@@ -13,7 +13,7 @@ def headline(report: PlanReport) -> list[str]:
     when = f"{days(run.days)} (90 % interval {day_range(run.days_low, run.days_high)})"
     energy = kilowatt_hours(run.energy_kwh) if run.energy_kwh >= 1 else joules(run.energy_kwh * 3.6e6)
     return [
-        f"{when}, {usd(run.gpu_cents / 100)} of GPU-hours, {energy}",
+        f"{when}, {money(run.gpu_cents / 100, report.site.prices.currency)} of GPU-hours, {energy}",
         f"{row['gpus']:,} GPUs, step {seconds(row['step_s'])}, MFU {row['mfu']:.1%}, "
         f"{thousands(row['tokens_per_s'])} tokens/s, goodput {report.goodput.share:.1%}",
         *verdict(report),

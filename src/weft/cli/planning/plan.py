@@ -1,7 +1,7 @@
 """`weft plan`: every valid plan of a job on a site, the best first, and what the chosen one does, costs and risks."""
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
@@ -26,16 +26,17 @@ from weft.cli.screen.figures import (
     joules,
     kilograms,
     kilowatt_hours,
+    money,
     seconds,
     share,
     thousands,
-    usd,
     watts,
 )
 from weft.core.errors import UsageError
 from weft.core.quantity import SIZE, significant
 from weft.planning.report import PlanReport, plan_row, step_row
 from weft.planning.run_formats import ChosenRun, ToolName, run_file
+from weft.specs.software import Precision as PrecisionName
 
 app = App(name="plan", help="Find the best plans of a job on a site and their cost.", help_format="plaintext")
 
@@ -49,7 +50,7 @@ Changes = Annotated[
     ),
 ]
 Precision = Annotated[
-    Literal["fp32", "bf16", "fp8"] | None,
+    PrecisionName | None,
     Parameter(help="Matmul precision; default: the job's own plan, or bf16 (fp32 on CPUs)."),
 ]
 
@@ -251,7 +252,8 @@ def _print_step(found: PlanReport) -> None:
 
 def _print_goodput(found: PlanReport) -> None:
     good, run = found.goodput, found.run
-    energy, rent = (usd(cents / 100) for cents in (run.energy_cents, run.gpu_cents))
+    currency = found.site.prices.currency
+    energy, rent = (money(cents / 100, currency) for cents in (run.energy_cents, run.gpu_cents))
     between = "no failures expected" if math.isinf(good.mttf_s) else seconds(good.mttf_s)
     facts = [
         ("MTBF of the job", between),

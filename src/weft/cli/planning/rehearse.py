@@ -5,6 +5,7 @@ import html
 import io
 import logging
 import math
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -28,7 +29,7 @@ from weft.cli.output import (
 )
 from weft.cli.planning.headline import headline
 from weft.cli.planning.job_and_site import job_and_site
-from weft.cli.screen.figures import counted_whole, joules, kilograms, kilowatt_hours, seconds, usd, watts
+from weft.cli.screen.figures import counted_whole, joules, kilograms, kilowatt_hours, money, seconds, watts
 from weft.core.errors import UsageError
 from weft.core.provenance import provenance
 from weft.core.quantity import RATE, SIZE, significant
@@ -192,9 +193,12 @@ def shown(value: float | str, unit: str) -> str:
         return value
     if math.isinf(value):
         return "stops" if unit == "%" else "none expected"
+    if _CURRENCY.match(unit):
+        return money(value, unit)
     return _SHOWN[unit](value) if unit in _SHOWN else f"{counted_whole(value)} {unit}".strip()
 
 
+_CURRENCY = re.compile(r"^[A-Z]{3}$")
 _SHOWN: dict[str, Callable[[float], str]] = {
     "s": seconds,
     "b/s": RATE.about,
@@ -203,7 +207,6 @@ _SHOWN: dict[str, Callable[[float], str]] = {
     "J": joules,
     "kWh": kilowatt_hours,
     "kg": kilograms,
-    "USD": usd,
     "%": lambda value: f"{significant(value)} %",
 }
 

@@ -68,11 +68,16 @@ def kilowatt_hours(value: float) -> str:
     raise AssertionError("the last unit takes any value")
 
 
-def usd(value: float) -> str:
-    """Return an amount of money: 1.21 bn USD, 162 M USD, 12,300 USD, 0.31 USD."""
+def money(value: float, currency: str) -> str:
+    """Return an amount of money: 1.21 bn USD, 162 M EUR, 12,300 USD, 0.31 USD."""
     if 0 < value < _CENT:
-        return "under 0.01 USD"
-    return f"{scaled(value, {'bn': 1e9, 'M': 1e6})} USD"
+        return f"under 0.01 {currency}"
+    return f"{scaled(value, {'bn': 1e9, 'M': 1e6})} {currency}"
+
+
+def usd(value: float) -> str:
+    """Return an amount in USD, which the parts of fabrics are priced in."""
+    return money(value, "USD")
 
 
 def kilograms(value: float) -> str:

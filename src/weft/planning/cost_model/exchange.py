@@ -88,21 +88,21 @@ def expert_traffic(work: Workload, plans: Plans, machine: Machine, software: Sof
     """Return the exposed exchanges of one block: tokens to their experts and back, in both passes."""
     stride = np.ones_like(plans.tp) if software.fold else plans.tp * plans.cp
     most = inside(machine, stride, plans.ep)
-    found = _exchanges(most, work, plans, machine, software, block)
+    found = _exchanges(most, work, plans, machine, software, block=block)
     if software.overlap_far_expert:
         # A hidden exchange over the fabric may be shorter than an exposed one inside a domain: software has the choice.
         sizes = np.unique(plans.ep).astype(np.int64).tolist()
         for part in sorted({part for size in sizes for part in range(1, size) if size % part == 0}):
             fits = (part < most) & (np.mod(plans.ep, part) == 0)
-            smaller = _exchanges(np.where(fits, part, most), work, plans, machine, software, block)
+            smaller = _exchanges(np.where(fits, part, most), work, plans, machine, software, block=block)
             found = np.minimum(found, smaller)
     return np.where(plans.ep > 1, found, 0.0)
 
 
 def _exchanges(
-    inner: Column, work: Workload, plans: Plans, machine: Machine, software: SoftwareSpec, block: BlockTimes
+    inner: Column, work: Workload, plans: Plans, machine: Machine, software: SoftwareSpec, *, block: BlockTimes
 ) -> Column:
-    """Return the same where `inner` ranks of each group exchange inside their domain, and the others over the fabric."""
+    """Return the same where `inner` ranks of each group exchange inside their domain, the others over the fabric."""
     model = work.model
     tokens = plans.micro * work.length / plans.cp / (plans.tp if software.fold or software.sequence_parallel else 1.0)
     away = plans.ep - inner

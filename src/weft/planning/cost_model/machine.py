@@ -104,8 +104,8 @@ class Machine:
 
 
 _POWER_EXPONENT = 0.69
-"""How fast products go with the power limit: B200 at 1,000 W keeps 1,172 TFLOP/s of them in published steps, GB200, which
-is the same processor, at 1,200 W 1,329 (the catalogue's `sustained` by `peak` of both, bf16)."""
+"""How fast products go with the power limit: B200 at 1,000 W keeps 1,172 TFLOP/s of them in published steps, GB200, the
+same processor, 1,329 at 1,200 W (the catalogue's `sustained` by `peak` of both, bf16)."""
 
 
 def capped(gpu: GpuSpec, share: EfficiencySpec) -> EfficiencySpec:

@@ -155,8 +155,3 @@ def _in_flight(work: Workload, plans: Plans) -> Column:
     interleaved = plans.pp * (1 + (plans.pp - 1) / (plans.pp * plans.chunks))
     most = np.where((plans.chunks > 1) & (plans.schedule != _ZBV), interleaved, plans.pp)
     return np.minimum(most, rounds)
-
-
-def parameters_bytes(model: Dimensions, each: int = 2) -> int:
-    """Return the bytes of all weights of a model at `each` bytes a parameter."""
-    return model.total_parameters * each

@@ -6,15 +6,18 @@ kept key and value once and does two operations for each. Queues and arrivals ar
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from weft.collectives.costs import best_half
 from weft.planning.cost_model.machine import Machine
-from weft.planning.cost_model.memory import parameters_bytes
 from weft.planning.cost_model.plans import Dimensions
 
-_BYTES = {"bf16": 2, "fp8": 1}
+ServedPrecision = Literal["bf16", "fp8", "nvfp4"]
+"""Arithmetic of a served model's products, and bytes of its keys and values."""
+_BYTES = {"bf16": 2.0, "fp8": 1.0, "nvfp4": 0.5625}
+"""Bytes of a value; in fp4 sixteen of them share a scale of one byte."""
 _KERNELS = 8
 """Kernels of one block in a decode step."""
 
@@ -40,25 +43,38 @@ class Serving:
 
 
 def kv_bytes_per_token(model: Dimensions, precision: str = "bf16") -> int:
-    """Return the bytes of keys and values that one token leaves behind."""
-    return 2 * model.layers * model.kv_heads * model.head_width * _BYTES[precision]
+    """Return the bytes of keys and values that one token leaves behind in blocks that see the whole text.
+
+    Latent attention keeps one narrow vector for all heads. Where every other block has a window, what it keeps does not
+    grow with the text and is not counted.
+    """
+    each = 2 * model.kv_heads * model.head_width
+    if model.latent is not None:
+        each = model.latent.kv_rank + model.latent.rope_width
+    blocks = math.ceil(model.layers / 2) if model.window else model.layers
+    return round(blocks * each * _BYTES[precision])
+
+
+def value_bytes(precision: str) -> float:
+    """Return the bytes of a weight in a precision."""
+    return _BYTES[precision]
 
 
 def serve(
     model: Dimensions, machine: Machine, *, tp: int, prompt: int, output: int, precision: str = "bf16"
 ) -> Serving | None:
     """Return what a replica of `tp` GPUs does with prompts and answers of these lengths; none where it does not fit."""
-    weights = parameters_bytes(model, _BYTES[precision])
+    weights = round(model.total_parameters * _BYTES[precision])
     kept = kv_bytes_per_token(model, precision)
     room = machine.memory_bytes * tp - weights
     batch = int(room // (kept * (prompt + output))) if room > 0 else 0
     if batch < 1:
         return None
-    peak = machine.fp8_flops if precision == "fp8" else machine.bf16_flops
+    peak = machine.peak_flops(precision)
     forward = model.flops_per_token(prompt, causal=True) / 3
     prefill = forward * prompt / (tp * peak * machine.efficiency.matmul) + _reductions(model, machine, tp, prompt)
     middle = prompt + output // 2
-    active = _active_bytes(model, batch, _BYTES[precision])
+    active = active_bytes(model, batch, _BYTES[precision])
     reading = (active + batch * middle * kept) / (tp * machine.memory_rate)
     arithmetic = batch * model.flops_per_token(2 * middle, causal=True) / 3 / (tp * peak * machine.efficiency.matmul)
     kernels = model.layers * _KERNELS * machine.efficiency.kernel_us * 1e-6
@@ -88,13 +104,13 @@ def best_serving(
     return max(found, key=lambda each: each.tokens_per_s_per_gpu, default=None)
 
 
-def _active_bytes(model: Dimensions, batch: int, each: int) -> float:
+def active_bytes(model: Dimensions, batch: float, each: float) -> float:
     """Return the bytes of weights that one decode step reads: of experts only those that some token is sent to."""
     if model.experts == 1:
-        return float(parameters_bytes(model, each))
+        return model.total_parameters * each
     met = 1 - math.pow(1 - model.top_k / model.experts, batch)
-    idle = model.layers * model.experts * model.feed_parameters * (1 - met)
-    return parameters_bytes(model, each) - idle * each
+    idle = (model.layers - model.dense_layers) * model.experts * model.feed_parameters * (1 - met)
+    return (model.total_parameters - idle) * each
 
 
 def _reductions(model: Dimensions, machine: Machine, tp: int, tokens: int) -> float:

@@ -14,8 +14,6 @@ MODEL_ERROR = 0.05
 """Spread of predicted step times: the mean error on published runs left out of the fit (verification)."""
 NINETY = 1.645
 """Standard deviations to either side of a normal distribution's 90 % interval."""
-GPU_HOUR_CENTS = 250
-"""Price class of a rented GPU-hour; give your own."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ class Tariff:
     """Price of energy."""
     carbon_g_per_kwh: float
     """Carbon dioxide of the grid's energy."""
-    gpu_hour_cents: float = GPU_HOUR_CENTS
+    gpu_hour_cents: float
     """Price of a GPU-hour."""
     model_error: float = MODEL_ERROR
     """Spread of the predicted step time, as a share."""
