@@ -85,3 +85,10 @@ def test_bad_tables_are_refused_in_one_line(text: str, words: str, tmp_path: Pat
 )  # fmt: skip
 def test_bad_options_are_refused(arguments: list[str], table: Path):
     assert main(["scale", *(str(table) if word == "POINTS" else word for word in arguments)]) == 2
+
+
+@pytest.mark.parametrize(("keep", "status"), [("largest", 0), ("all", 0), ("3", 0), ("0", 2), ("4000", 2), ("some", 2)])
+def test_rows_are_kept_by_number_or_name(keep: str, status: int, capsys: pytest.CaptureFixture[str]):
+    assert main(["scale", "fit", "examples/points.csv", "--keep", keep, "--json"]) == status
+    said = capsys.readouterr()
+    assert '"isoflop": null' in said.out if status == 0 else "write a row from 1 to" in said.err

@@ -1,6 +1,7 @@
 """`weft scale`: fit a scaling law to finished runs, predict larger ones, find the best use of a budget."""
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ from weft.core.provenance import provenance
 from weft.core.quantity import significant
 from weft.core.seeds import Seed
 from weft.planning.scaling_laws import scaling
+from weft.planning.scaling_laws.isoflop import IsoFlops, isoflops
 from weft.planning.scaling_laws.scaling import Fit, Form, Points, Prediction
 
 app = App(name="scale", help="Predict the loss of a large run from small ones.", help_format="plaintext")
@@ -26,6 +28,10 @@ PointsFile = Annotated[Path, Parameter(help="CSV file with columns params, token
 SeedOption = Annotated[int, Parameter(help="Random seed of the intervals.")]
 LawOption = Annotated[Form, Parameter(help="Scaling law: additive (hoffmann, as Chinchilla) or max (kaplan).")]
 DeltaOption = Annotated[float, Parameter(help="Huber delta of the fit, in log loss.")]
+KeepOption = Annotated[
+    list[str] | None,
+    Parameter(name="--keep", negative="", help="Count a row though it is an outlier: its number, largest, or all."),
+]
 
 
 app.command(
@@ -36,15 +42,18 @@ app.command(
 @app.command
 def fit(
     points: PointsFile, /, *, law: LawOption = "hoffmann", delta: DeltaOption = scaling.DELTA, seed: SeedOption = 0,
-    json: JsonFlag = False, plot: PlotFile = None,
+    keep: KeepOption = None, json: JsonFlag = False, plot: PlotFile = None,
 ) -> None:  # fmt: skip
-    """Fit L(N, D) = E + A / N^alpha + B / D^beta to finished runs, with intervals."""
-    found = fitted(points, law, delta, seed)
+    """Fit L(N, D) = E + A / N^alpha + B / D^beta to finished runs, with intervals, and IsoFLOP profiles beside it."""
+    found = fitted(points, law, delta, seed, keep)
     save_picture(plot, "draw_fit", found)
+    profiles = isoflops(found.points, Seed(seed))
     if json:
-        print_json(_document(found.as_json(), points, delta, seed))
+        document = {**found.as_json(), "isoflop": None if profiles is None else profiles.as_json()}
+        print_json(_document(document, points, delta, seed))
         return
     print_fit(found, str(points))
+    _print_isoflops(found, profiles)
 
 
 @app.command
@@ -52,10 +61,11 @@ def predict(
     points: PointsFile, /, *,
     params: Annotated[float, Parameter(help="Parameters of the run.")],
     tokens: Annotated[float, Parameter(help="Tokens that it trains on.")],
-    law: LawOption = "hoffmann", delta: DeltaOption = scaling.DELTA, seed: SeedOption = 0, json: JsonFlag = False,
+    law: LawOption = "hoffmann", delta: DeltaOption = scaling.DELTA, seed: SeedOption = 0, keep: KeepOption = None,
+    json: JsonFlag = False,
 ) -> None:  # fmt: skip
     """Predict the loss of a run from finished ones."""
-    found = fitted(points, law, delta, seed)
+    found = fitted(points, law, delta, seed, keep)
     prediction = scaling.predict(found, params, tokens, Seed(seed))
     if json:
         print_json(_document({**prediction.as_json(), "fit": found.as_json()}, points, delta, seed))
@@ -67,13 +77,16 @@ def predict(
 def optimal(
     points: PointsFile, /, *,
     flops: Annotated[float, Parameter(help="Compute budget in FLOPs, as 1e21.")],
-    law: LawOption = "hoffmann", delta: DeltaOption = scaling.DELTA, seed: SeedOption = 0, json: JsonFlag = False,
+    law: LawOption = "hoffmann", delta: DeltaOption = scaling.DELTA, seed: SeedOption = 0, keep: KeepOption = None,
+    json: JsonFlag = False,
 ) -> None:  # fmt: skip
     """Find the compute-optimal parameters and tokens of a FLOP budget."""
-    found = fitted(points, law, delta, seed)
+    found = fitted(points, law, delta, seed, keep)
     best = scaling.optimal(found, flops, Seed(seed))
+    profiles = isoflops(found.points, Seed(seed))
+    beside = None if profiles is None else dict(zip(("params", "tokens"), profiles.optimal(flops), strict=True))
     if json:
-        print_json(_document({**best.as_json(), "fit": found.as_json()}, points, delta, seed))
+        print_json(_document({**best.as_json(), "isoflop": beside, "fit": found.as_json()}, points, delta, seed))
         return
     run = best.prediction
     rows = [
@@ -81,18 +94,55 @@ def optimal(
         ("tokens", counted(run.tokens), *(counted(value) for value in best.tokens)),
         ("loss", f"{run.loss:.4f}", f"{run.low:.4f}", f"{run.high:.4f}"),
     ]
+    if beside is not None:
+        rows += [(f"{name}, IsoFLOP", counted(beside[key]), "", "")
+                 for name, key in (("parameters", "params"), ("tokens", "tokens"))]  # fmt: skip
     print_table(f"compute-optimal for {flops:.3g} FLOPs", ("", "best", "low", "high"), rows)
     say(f"{run.tokens / run.params:,.1f} tokens per parameter")
+    print_warnings(found.warnings)
     print_warnings(run.warnings)
 
 
-def fitted(path: Path, law: Form = "hoffmann", delta: float = scaling.DELTA, seed: int = 0) -> Fit:
+def fitted(
+    path: Path, law: Form = "hoffmann", delta: float = scaling.DELTA, seed: int = 0, keep: Sequence[str] | None = None
+) -> Fit:
     """Return the law of the points in a file."""
     if not 0 < delta < 1:
         raise UsageError(f"--delta {delta:g}: write a number between 0 and 1, such as {scaling.DELTA:g}")
     if seed < 0:
         raise UsageError(f"--seed {seed}: write a number from 0 on")
-    return scaling.fit(read_points(path), Seed(seed), form=law, delta=delta)
+    points = read_points(path)
+    return scaling.fit(points, Seed(seed), form=law, delta=delta, keep=_kept(keep or (), points))
+
+
+def _kept(keep: Sequence[str], points: Points) -> frozenset[int]:
+    """Return the rows that --keep names, counted from 0."""
+    rows: set[int] = set()
+    for text in keep:
+        if text == "all":
+            rows |= set(range(len(points)))
+        elif text == "largest":
+            rows.add(int(points.flops.argmax()))
+        elif text.isdecimal() and 1 <= int(text) <= len(points):
+            rows.add(int(text) - 1)
+        else:
+            raise UsageError(f"--keep {text}: write a row from 1 to {len(points):,}, largest, or all")
+    return frozenset(rows)
+
+
+def _print_isoflops(found: Fit, profiles: IsoFlops | None) -> None:
+    """Print what profiles of equal budgets say of the best size, beside the parametric law."""
+    if profiles is None:
+        say("IsoFLOP profiles: fewer than three budgets with four sizes around their best one")
+        return
+    both = found.law.alpha + found.law.beta
+    rows = [(f"{each.flops:.3g}", f"{each.runs}", counted(each.params), f"{each.loss:.4f}")
+            for each in profiles.budgets]  # fmt: skip
+    print_table("IsoFLOP profiles", ("FLOPs", "runs", "best size", "loss"), rows)
+    say(
+        f"best size ~ FLOPs^{profiles.exponent:.3f} (95 % {profiles.exponent_low:.3f} to {profiles.exponent_high:.3f}) "
+        f"by IsoFLOP profiles, FLOPs^{found.law.beta / both:.3f} by the fitted law"
+    )
 
 
 def read_points(path: Path) -> Points:

@@ -50,6 +50,7 @@ WIDE = 0.05
 """A prediction whose interval is wider than this share on either side decides little."""
 
 _MAD = 1.4826
+_FEWEST_SAMPLES = 40
 _ROUNDS = 4
 _SCALE_FLOOR = 1e-6
 _NAMES = ("E", "A", "B", "alpha", "beta")
@@ -221,9 +222,12 @@ NO_PRIOR = ExponentPrior()
 
 def fit(
     points: Points, seed: Seed, *, form: Form = "hoffmann", delta: float = DELTA, replicates: int = REPLICATES,
-    prior: ExponentPrior = NO_PRIOR,
+    prior: ExponentPrior = NO_PRIOR, keep: frozenset[int] = frozenset(),
 ) -> Fit:  # fmt: skip
-    """Return the constants that fit `points` best, without its outliers, and their 95 % intervals."""
+    """Return the constants that fit `points` best, without its outliers, and their 95 % intervals.
+
+    Rows in `keep` count, however far from the law they are.
+    """
     _refuse(points)
     surface = replace(_surface(points, delta, form), noise=prior.noise, prior=prior.middle)
     starts = _starts(points)
@@ -234,7 +238,9 @@ def fit(
     for _ in range(_ROUNDS):
         residuals = surface.residuals(best)
         scale = _scale(residuals, outliers)
-        far = tuple(int(row) for row in np.flatnonzero(np.abs(residuals) > OUTLIER_SCALES * scale))
+        far = tuple(
+            int(row) for row in np.flatnonzero(np.abs(residuals) > OUTLIER_SCALES * scale) if int(row) not in keep
+        )
         if len(points) < RULED_POINTS:
             far = ()
         if len(far) > LARGEST_OUTLIER_SHARE * len(points):
@@ -248,10 +254,11 @@ def fit(
     kept = _surface(points.without(outliers), delta, form, surface)
     samples = _replicates(kept, best, seed, replicates)
     law, spread = _law(surface, best), _law(surface, samples)
-    return Fit(
+    found_fit = Fit(
         law, spread, points, outliers, residuals, _scale(residuals, outliers), float(kept.objective(best)),
         len(starts), agreed, delta, (*warnings, *_cautions(law, spread)),
     )  # fmt: skip
+    return replace(found_fit, warnings=(*found_fit.warnings, *_largest_run(found_fit, seed)))
 
 
 def predict(fitted: Fit, params: float, tokens: float, seed: Seed) -> Prediction:
@@ -394,6 +401,22 @@ def _cautions(law: Law, samples: Law) -> list[str]:
     if high - low > law.E:
         found.append("E is hardly known: no run comes near what cannot be improved")
     return found
+
+
+def _largest_run(fitted: Fit, seed: Seed) -> list[str]:
+    """Return a warning where the largest known run is not where the law has it: that is the end that is predicted."""
+    if len(fitted.samples.E) < _FEWEST_SAMPLES:
+        return []
+    row = int(np.argmax(fitted.points.flops))
+    loss = float(fitted.points.loss[row])
+    there = predict(fitted, float(fitted.points.params[row]), float(fitted.points.tokens[row]), seed)
+    if there.low <= loss <= there.high:
+        return []
+    left = ", and was left out as an outlier (--keep largest counts it)" if row in fitted.outliers else ""
+    return [
+        f"the largest known run (row {row + 1}, {fitted.points.flops[row]:.3g} FLOPs) has a loss of {loss:.4f}, "
+        f"outside the 95 % interval {there.low:.4f} to {there.high:.4f} of this fit{left}: do not rely on it beyond"
+    ]
 
 
 def _how_far(name: str, value: float, column: Floats, far: float) -> str:
