@@ -26,7 +26,7 @@ def capture(
         Path, Parameter(name=("--out", "-o"), help="File to write: pcapng."), written_to("--out", ".pcapng")
     ],
     seconds: Annotated[float, Parameter(help="How long; 0: until Ctrl-C or --packets.")] = 10.0,
-    packets: Annotated[int, Parameter(help="At most so many packets; 0: no limit.")] = 0,
+    packets: Annotated[int, Parameter(help="Packets to take at most; 0: no limit.")] = 0,
     name: Name = "w",
     json: JsonFlag = False,
 ) -> None:
