@@ -171,8 +171,9 @@ def _tried(cluster: ClusterState, job: Job, reason: Reason, now_ms: int) -> Iter
 
 def _free(cluster: ClusterState, job: Job) -> int:
     lane = max(0, cluster.lane_gpus - cluster.lane_used) // max(1, cluster.pool.largest)
-    free = int(cluster.pool.available(job.gang.gpus_per_node, int(job.takes_degraded)))
-    return free - cluster.policy.spare_nodes - lane
+    pool, gpus, degraded = cluster.pool, job.gang.gpus_per_node, int(job.takes_degraded)
+    kept = pool.kept_of(cluster.policy.spare_nodes + lane, job.gang.fewest, gpus, degraded)
+    return int(pool.available(gpus, degraded) - kept)
 
 
 def _free_beside_head(cluster: ClusterState, job: Job) -> int:

@@ -24,8 +24,6 @@ from weft.cluster.scheduling.state import ClusterState
 
 _DEPTH, _DEEPER = 64, 8
 """Jobs that are looked at first where nobody may pass a blocked one, and by what that grows if none was."""
-_SAFELY = 2
-"""How many times as long as jobs of its class have run on average a job may run that declares nothing."""
 
 
 def queue_pass(cluster: ClusterState, now_ms: int) -> list[Action]:
@@ -62,7 +60,10 @@ class SchedulingCycle:
     def __init__(self, cluster: ClusterState, now_ms: int, depth: int | None = None) -> None:
         self.cluster, self.now_ms, self.policy = cluster, now_ms, cluster.policy
         queue = cluster.queue
-        queue.promised = cluster.reservation.job if cluster.reservation is not None else ""
+        queue.promised, queue.firm = "", False
+        if cluster.reservation is not None:
+            queue.promised = cluster.reservation.job
+            queue.firm = cluster.reservation.at_ms >= FAR_MS and self._own(cluster.jobs.get(queue.promised))
         rows, self.aged = cluster.rules.order(queue, cluster.shares, now_ms)
         self.rows = rows[:depth]
         self.beyond = rows[len(self.rows) :]
@@ -76,7 +77,7 @@ class SchedulingCycle:
         self.reasons = np.full(len(self.rows), Reason.BEHIND, dtype=np.int64)
         self.priority = pick[12]
         self.size_class = pick[13]
-        self.ages_ms = self.total
+        self.longest_ms = self.total
         self.minds_lane = pick[10]
         """Who must leave the lane's nodes free: all but the lane's own jobs and gangs that need the whole pool."""
         self.head: Head | None = None
@@ -110,7 +111,10 @@ class SchedulingCycle:
             if self.stale:
                 self._look()
             if self.head is not None:
-                return _first(self.fits & self._harmless(self.head))
+                at = _first(self.fits & self._harmless(self.head))
+                if at is None and self._reclaim_beside(self.head):
+                    continue
+                return at
             blocked = self.allowed & ~self.fits
             heads = blocked & ~self.fast
             heads[: self.aged] = blocked[: self.aged]
@@ -152,13 +156,21 @@ class SchedulingCycle:
 
     def _room(self) -> Column:
         """Return how many nodes each job could have now."""
-        free = self.cluster.pool.available(self.gpus, self.degraded) - self.policy.spare_nodes
-        whole = self._lane() // max(1, self.cluster.pool.largest)
-        return free - whole * self.minds_lane if whole else free
+        pool = self.cluster.pool
+        free = pool.available(self.gpus, self.degraded)
+        kept = self.policy.spare_nodes + self._lane() // max(1, pool.largest) * self.minds_lane
+        if not np.any(kept):
+            return free
+        return free - pool.kept_of(kept, self.need, self.gpus, self.degraded)
 
     def _lane(self) -> int:
         """Return how many GPUs are still kept for the fast lane."""
         return max(0, self.cluster.lane_gpus - self.cluster.lane_used)
+
+    def _with_kept(self, at: int, need: int, kept: int) -> int:
+        """Return how many nodes must be free for `need` of them to be given to a job, others being kept."""
+        gpus, degraded = int(self.gpus[at]), int(self.degraded[at])
+        return need + int(self.cluster.pool.kept_of(kept, need, gpus, degraded))
 
     def _back(self, job: Job) -> Column:
         """Return when each node that could serve a job has its GPUs free at the latest."""
@@ -169,9 +181,9 @@ class SchedulingCycle:
         job, cluster, pool = self._job(at), self.cluster, self.cluster.pool
         # The whole lane is kept: its jobs that run now may be over by then, without emptying a node that they share.
         lane = cluster.lane_gpus * int(self.minds_lane[at])
-        keep = int(self.need[at]) + self.policy.spare_nodes + lane // max(1, pool.largest)
         total = int(self.total[at]) + lane if lane else 0
         back = self._back(job)
+        keep = self._with_kept(at, int(self.need[at]), self.policy.spare_nodes + lane // max(1, pool.largest))
         if keep > len(back):
             self._pass_over(at, Reason.SIZE)
             return
@@ -201,8 +213,8 @@ class SchedulingCycle:
         if start_ms >= FAR_MS:
             wide = widened(keep, len(back), self.now_ms - since_ms, cluster.running.typical_ms(self.now_ms))
             self.head.closed = drained(pool, job, wide, self.now_ms + self.policy.assumed_ms)
-            self.ages_ms = cluster.running.ages_by_class(self.now_ms)
-            self.head.rest_ms = rest_ms(pool, self.head.closed, self.ages_ms)
+            self.longest_ms = cluster.running.longest_by_class(self.now_ms)
+            self.head.rest_ms = rest_ms(pool, self.head.closed, cluster.running.ages_by_class(self.now_ms))
 
     def _earliest_ms(self, back: Column, keep: int, total: int) -> int:
         """Return when `keep` nodes of those that come back at `back` are there, and `total` GPUs in all."""
@@ -227,7 +239,27 @@ class SchedulingCycle:
         drawn = running.column("watts") * running.column("nodes") * running.column("gpus")
         return power_budget.earliest_ms(running.column("back_ms"), drawn, lacking)
 
-    def _ask(self, at: int, wanted: int, soon_ms: int, total: int = 0) -> bool:
+    def _own(self, job: Job | None) -> bool:
+        """Return whether a waiting job is one that its team's quota could hold."""
+        if job is None or job.team not in self.cluster.shares.index:
+            return False
+        quota = int(self.cluster.shares.quota[self.cluster.shares.index[job.team]])
+        return job.gang.fewest * job.gang.gpus_per_node <= quota
+
+    def _reclaim_beside(self, head: Head) -> bool:
+        """Let the first job that its quota covers ask for nodes beside those that are drained for the head."""
+        if not self.cluster.queue.firm or head.closed is None or not (self.policy.preempt and self.policy.fair):
+            return False
+        shares = self.cluster.shares
+        covered = self.allowed & (self.total <= (shares.quota - shares.held)[self.team])
+        covered[: head.at + 1] = False
+        at = _first(covered)
+        if at is None or at in self.tried:
+            return False
+        self.tried.add(at)
+        return self._ask(at, int(self.need[at]), self.now_ms + horizon_ms(self.cluster), closed=head.closed)
+
+    def _ask(self, at: int, wanted: int, soon_ms: int, total: int = 0, closed: Flags | None = None) -> bool:
         """Ask others to leave for the job at a position, so that it gets its nodes soon; return whether anybody was."""
         job = self._job(at)
         shares = self.cluster.shares
@@ -241,7 +273,7 @@ class SchedulingCycle:
         if self.now_ms < patient_ms:
             self.cluster.wake_by(patient_ms)
             return False
-        asked = make_room(self.cluster, Want(job, wanted, in_quota, soon_ms, total), self.now_ms)
+        asked = make_room(self.cluster, Want(job, wanted, in_quota, soon_ms, total, closed), self.now_ms)
         for action in asked:
             self.cluster.take_up(action, self.now_ms)
         self.stale = True
@@ -256,7 +288,7 @@ class SchedulingCycle:
         at = int(small[0])
         self.tried.add(at)
         alike = small[(self.team[small] == self.team[at]) & (self.gpus[small] == self.gpus[at])]
-        wanted = int(self.need[alike].sum()) + self.policy.spare_nodes
+        wanted = self._with_kept(at, int(self.need[alike].sum()), self.policy.spare_nodes)
         return self._ask(at, wanted, self.now_ms + horizon_ms(self.cluster))
 
     def _harmless(self, head: Head) -> Flags:
@@ -277,12 +309,22 @@ class SchedulingCycle:
             harmless &= short | (self.total <= slack + self._lane() * self.fast)
         if self.cluster.scarce_w:
             harmless &= short | (self.watts <= self._power_at(head.start_ms) - head.watts)
-        return harmless
+        return harmless & (before | self._leaves_rights(head))
+
+    def _leaves_rights(self, head: Head) -> Flags:
+        """Return who leaves to the head what its team and its array may have: a later one could use it up."""
+        shares, team = self.cluster.shares, self.team[head.at]
+        left = int(shares.most[team] - shares.held[team]) - int(self.total[head.at])
+        beside = (self.team != team) | (self.total <= left)
+        array = self.array[head.at]
+        if array and self.cluster.array_running[array] + 1 >= self.cluster.array_most[array]:
+            beside &= self.array != array
+        return beside
 
     def _short(self, head: Head) -> Flags:
         """Return who is over by the time that the head was promised, or is thought to be well before a drain is."""
         if head.closed is not None:
-            return np.minimum(self.limit_ms, _SAFELY * self.ages_ms[self.size_class]) <= head.rest_ms
+            return np.minimum(self.limit_ms, self.longest_ms[self.size_class]) <= head.rest_ms
         return self.limit_ms <= head.start_ms - self.now_ms
 
     def _keeping(self, head: Head) -> KeptNodes:
@@ -324,7 +366,11 @@ class SchedulingCycle:
         whole = bool((pool.usable[ranked] == gang.gpus_per_node).all())
         devices = () if whole else pool.devices(ranked.tolist(), gang.gpus_per_node)
         team = int(self.team[at])
-        borrowed = bool(cluster.shares.held[team] + count * gang.gpus_per_node > cluster.shares.quota[team])
+        held, quota = int(cluster.shares.held[team]), int(cluster.shares.quota[team])
+        borrowed = held + count * gang.gpus_per_node > quota
+        if cluster.queue.firm and job.id == cluster.queue.promised and count * gang.gpus_per_node <= quota:
+            # It waited for its turn within its quota: what its team has above it is what began meanwhile.
+            borrowed = False
         why = "order" if head is None or at < head.at else "lane" if self.fast[at] else "backfill"
         waves = cluster.ramp.rise(count, node_rise_w, self.now_ms)
         action = Bind(job.id, Placement(tuple(ranked.tolist()), gang.gpus_per_node, devices), waves, borrowed, why)

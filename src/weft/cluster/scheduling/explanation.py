@@ -86,10 +86,9 @@ def _sort_out(cluster: ClusterState, found: Considered, now_ms: int) -> None:
     free = pool.available(gpus, found.degraded[at])
     out = _out_of_service(cluster)[np.minimum(gpus, pool.largest)]
     watts_left = power_budget.site_left_w(cluster.power, policy, cluster.draw_w) if cluster.scarce_w else FAR_MS
-    whole = found.lane // max(1, pool.largest) * found.minds_lane[at]
-    reserved = (free - policy.spare_nodes - whole < need) | (
-        (found.minds_lane[at] > 0) & (total > pool.free_gpus - found.lane)
-    )
+    kept = policy.spare_nodes + found.lane // max(1, pool.largest) * found.minds_lane[at]
+    kept = pool.kept_of(kept, need, gpus, found.degraded[at])
+    reserved = (free - kept < need) | ((found.minds_lane[at] > 0) & (total > pool.free_gpus - found.lane))
     fitting = Reason.KEPT if policy.backfill else Reason.ORDER
     found.reasons[at] = np.select(
         [found.fits[at], (free >= need) & reserved, (free >= need) & (found.watts[at] > watts_left),

@@ -64,6 +64,7 @@ class Pool:
         self.histogram = np.zeros((2, self.largest + 1), dtype=np.int64)
         """Nodes by how many GPUs are free on them: the healthy ones, and all."""
         self._available: Column | None = None
+        self._in_service: Column | None = None
         self._then: tuple[int, Column] | None = None
         self._whole = 0
         """Nodes that are in service with all that the largest has."""
@@ -85,6 +86,7 @@ class Pool:
     def update(self, node: Node) -> None:
         """Take in a node's new record."""
         number = node.number
+        self._in_service = None
         self._count(number, -1)
         self._whole -= bool(self.usable[number] == self.largest and not self.degraded[number])
         self.nodes[number] = node
@@ -116,6 +118,24 @@ class Pool:
             self._available = np.zeros((2, self.largest + 2), dtype=np.int64)
             self._available[:, :-1] = np.cumsum(self.histogram[:, ::-1], axis=1)[:, ::-1]
         return self._available[degraded, np.minimum(gpus, self.largest + 1)]
+
+    def in_service(self, gpus: Column | int, degraded: Column | int) -> Column:
+        """Return how many nodes could give `gpus` GPUs, were they empty, of the healthy ones (0) or of all (1)."""
+        if self._in_service is None:
+            counts = np.zeros((2, self.largest + 2), dtype=np.int64)
+            for row, usable in enumerate((self.usable[~self.degraded], self.usable)):
+                counts[row, :-1] = np.bincount(usable, minlength=self.largest + 1)[::-1].cumsum()[::-1]
+            self._in_service = counts
+        return self._in_service[degraded, np.minimum(gpus, self.largest + 1)]
+
+    def kept_of(self, kept: Column | int, need: Column | int, gpus: Column | int, degraded: Column | int) -> Column:
+        """Return how many of `kept` nodes (spares, the lane's) a gang of `need` nodes leaves free of those for it.
+
+        Where nodes differ, few may be large enough for it, and it may need all of them: spares are others then.
+        """
+        there = self.in_service(gpus, degraded)
+        few = there < self.in_service(1, 1)
+        return np.where(few, np.minimum(kept, np.maximum(there - need, 0)), kept)
 
     def able(self, gpus: int, *, degraded: bool) -> Flags:
         """Return which nodes could give `gpus` GPUs, were they empty."""

@@ -5,7 +5,8 @@ team's quota reclaims what other teams have borrowed for jobs of no higher prior
 jobs leave where those that borrowed are on the wrong nodes, as long as the team keeps its quota). Who may make
 another leave also stands before it in the queue, so that nobody leaves in vain. A gang needs its GPUs on each node:
 nodes are chosen by what it costs to clear them, and those leave who are on them. Nobody leaves before its minimum run
-time, except that a borrower's is bounded by the reclaim time; services leave last. An elastic gang gives nodes back
+time, except that a borrower's is bounded by the reclaim time, and that a job which began while the more urgent one
+already waited has none against it; services leave last. An elastic gang gives nodes back
 instead of leaving where that is enough. Pure.
 """
 
@@ -33,6 +34,8 @@ class Want:
     """What comes back by then needs nobody to leave."""
     total: int = 0
     """GPUs that must be free in all, those that are kept for the fast lane included; 0 where only nodes count."""
+    closed: Flags | None = None
+    """Nodes that are drained for somebody else: nobody leaves them for it."""
 
 
 def horizon_ms(cluster: ClusterState) -> int:
@@ -53,7 +56,7 @@ def make_room(cluster: ClusterState, want: Want, now_ms: int) -> list[Preempt | 
     foreign &= want.in_quota
     by_quota = foreign & running.mask("borrowed")
     settled_ms = running.column("start_ms") + running.column("min_run_ms")
-    settled = settled_ms <= now_ms
+    settled = (settled_ms <= now_ms) | (running.column("start_ms") > want.job.submit_ms)
     free = running.mask("live") & ~running.mask("leaving")
     able = free & ((by_priority & settled) | by_quota)
     clearing = _Clearing(cluster, want)
@@ -117,6 +120,7 @@ class _Clearing:
         self.cluster = cluster
         pool, gpus = cluster.pool, want.job.gang.gpus_per_node
         able = pool.able(gpus, degraded=want.job.takes_degraded)
+        able = able if want.closed is None else able & ~want.closed
         soon = pool.free_at(want.soon_ms)
         self.wanted = want.nodes - int(np.count_nonzero(able & (soon >= gpus)))
         """Nodes that are still lacking."""

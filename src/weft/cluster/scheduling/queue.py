@@ -35,11 +35,13 @@ _SUBMIT = COLUMNS.index("submit_ms")
 class Queue:
     """Columns over waiting jobs; one owner."""
 
-    def __init__(self, policy: SchedulingPolicy, common_nodes: int) -> None:
-        """Begin empty, before a pool of so many nodes that are not kept for anybody."""
-        self.policy, self.common_nodes = policy, common_nodes
+    def __init__(self, policy: SchedulingPolicy, common_nodes: int, common_gpus: int = FAR_MS) -> None:
+        """Begin empty, before a pool of so many nodes and GPUs that are not kept for anybody."""
+        self.policy, self.common_nodes, self.common_gpus = policy, common_nodes, common_gpus
         self.promised = ""
         """The job that was promised a start."""
+        self.firm = False
+        """Whether nodes are drained for it and its quota holds it, so that covered jobs do not go before it either."""
         self.ids: list[str] = []
         self.rows: dict[str, int] = {}
         self._unused: list[int] = []
@@ -63,7 +65,7 @@ class Queue:
         self.rows[job.id] = row
         limit_ms = FAR_MS if job.limit_ms is None else job.limit_ms
         need, gpus, fast = job.gang.fewest, job.gang.gpus_per_node, is_fast(job, self.policy)
-        minds = not fast and need <= self.common_nodes
+        minds = not fast and need <= self.common_nodes and need * gpus <= self.common_gpus
         self.table[:, row] = (
             need, gpus, need * gpus, need * gpus * watts, team, limit_ms, array, last_wait, job.takes_degraded, fast,
             minds, job.submit_ms if job.queued_ms is None else job.queued_ms, job.priority,
@@ -95,7 +97,8 @@ class Queue:
         used less for their quota before others: whoever may reclaim something stands before those who have it. A quota
         covers a team's jobs in their order, so that its small jobs do not overtake its gangs for ever. The job
         that was `promised` a start goes before all but those of a higher priority, and those that quota covers where
-        it is not: a promise that the order takes back would be none.
+        it is not: a promise that the order takes back would be none. A `firm` one goes before the covered, too:
+        a stream of them would refill what is drained for it.
         """
         aged: list[Column] = []
         found: list[Column] = []
@@ -123,7 +126,8 @@ class Queue:
                 covered = sum(int(np.count_nonzero(inside)) for inside in counts)
             rows = np.concatenate(lines) if len(lines) > 1 else lines[0]
             if mine is not None and (at := np.flatnonzero(rows == mine)).size:
-                blockers = sum(len(each) for each in found) + (covered if at[0] >= covered else 0)
+                blockers = sum(len(each) for each in found)
+                blockers += covered if at[0] >= covered and not self.firm else 0
             found.append(rows)
         begin = np.concatenate(aged) if aged else _NOBODY
         if len(aged) > 1:

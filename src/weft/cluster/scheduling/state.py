@@ -42,7 +42,8 @@ class ClusterState:
         self.lane_gpus = self.policy.lane_nodes * self.pool.largest + round(self.policy.lane_share * gpus)
         """GPUs that only jobs of the fast lane may take."""
         lane_nodes = -(-self.lane_gpus // max(1, self.pool.largest))
-        self.queue = Queue(self.policy, self.pool.count - lane_nodes - self.policy.spare_nodes)
+        common_nodes = self.pool.count - lane_nodes - self.policy.spare_nodes
+        self.queue = Queue(self.policy, common_nodes, gpus - self.lane_gpus)
         self.jobs: dict[str, Job] = {}
         """Every job that has not ended."""
         self.running = RunningJobs()

@@ -1,0 +1,137 @@
+"""Pools of unequal nodes, and teams with limits: urgent gangs, promises and drains hold there, too."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft.campaign.replay import Habits, TraceReplay
+from weft.campaign.trace import TraceJob
+from weft.cluster.records.actions import Reserve
+from weft.cluster.records.job import KINDS, Kind, Team
+from weft.cluster.records.node import Location, Node
+from weft.cluster.records.snapshot import FAR_MS, SchedulingPolicy, Snapshot
+
+MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
+PLAIN = SchedulingPolicy(fair=False, priorities=False, preempt=False, aged_ms=10**12)
+TEAMS = ("red", "blue", "green")
+
+
+def pool(sizes: list[int]) -> tuple[Node, ...]:
+    return tuple(Node(at, f"n{at}", gpus, Location(at // 2, at // 2, at // 4)) for at, gpus in enumerate(sizes))
+
+
+@st.composite
+def busy_worlds(draw: st.DrawFn) -> tuple[list[TraceJob], list[int], SchedulingPolicy, TraceJob]:
+    """Jobs of every kind that fill unequal nodes and queue up, and an urgent gang that some nodes could hold."""
+    sizes = draw(st.lists(st.sampled_from([2, 4, 8, 16]), min_size=1, max_size=8))
+    lines: list[TraceJob] = []
+    at_ms = asked = 0
+    while asked < 1.4 * sum(sizes):
+        at_ms += draw(st.integers(0, 5 * MINUTE))
+        gpus = draw(st.integers(1, max(sizes)))
+        wide = draw(st.integers(1, min(3, sum(each >= gpus for each in sizes))))
+        kind: Kind = draw(st.sampled_from(KINDS))
+        team, priority = draw(st.sampled_from(TEAMS)), draw(st.sampled_from([0, 100, 500]))
+        lines.append(TraceJob(at_ms, draw(st.integers(2, 24)) * HOUR, draw(st.sampled_from([None, 30 * HOUR])), wide,
+                              gpus, team, priority, kind))  # fmt: skip
+        asked += wide * gpus
+    gpus = draw(st.sampled_from(sorted(set(sizes))))
+    spares = draw(st.integers(0, 1)) if len(set(sizes)) > 1 else 0
+    able = sum(each >= gpus for each in sizes)
+    kind = draw(st.sampled_from(KINDS[:2]))
+    urgent = TraceJob(at_ms + draw(st.integers(1, 30)) * MINUTE, HOUR, draw(st.sampled_from([None, HOUR])),
+                      draw(st.integers(1, max(1, able - spares * (able == len(sizes))))), gpus,
+                      draw(st.sampled_from(TEAMS)), 1000, kind)  # fmt: skip
+    after = [TraceJob(urgent.submit_ms + number * MINUTE, 10 * MINUTE, None, 1, 1, "red", 0, "experiment")
+             for number in range(8)]  # fmt: skip
+    policy = SchedulingPolicy(lane_share=draw(st.sampled_from([0.0, 0.02, 0.1])), spare_nodes=spares)
+    return [*lines, urgent, *after], sizes, policy, urgent
+
+
+@settings(max_examples=15, deadline=None)
+@given(busy_worlds())
+def test_an_urgent_gang_starts_within_a_quarter_of_an_hour_on_unequal_nodes(
+    world: tuple[list[TraceJob], list[int], SchedulingPolicy, TraceJob],
+):
+    lines, sizes, policy, urgent = world
+    teams = tuple(Team(name, sum(sizes) // 3) for name in TEAMS)
+    replay = TraceReplay(Snapshot(pool(sizes), teams=teams, policy=policy), lines)
+    name = f"job-{lines.index(urgent):06d}"
+    for _ in replay.actions():
+        if (name in replay.measures.records and replay.measures.records[name].start_ms is not None) or (
+            replay.now_ms > urgent.submit_ms + HOUR
+        ):
+            break
+    wait_ms = replay.measures.records[name].wait_ms
+    assert wait_ms is not None
+    assert wait_ms <= 15 * MINUTE
+
+
+@st.composite
+def limited_worlds(draw: st.DrawFn) -> tuple[list[TraceJob], list[int], tuple[Team, ...], SchedulingPolicy]:
+    """Jobs that run as long as they declare, or shorter, on unequal nodes, of teams with a most."""
+    sizes = draw(st.lists(st.sampled_from([1, 2, 4, 8]), min_size=2, max_size=6))
+    most = draw(st.integers(max(sizes), sum(sizes)))
+    lines: list[TraceJob] = []
+    at_ms = 0
+    for _ in range(draw(st.integers(2, 18))):
+        at_ms += draw(st.integers(0, 40))
+        gpus = draw(st.integers(1, max(sizes)))
+        wide = draw(st.integers(1, max(1, min(sum(each >= gpus for each in sizes), most // gpus))))
+        spent = draw(st.integers(1, 200))
+        lines.append(TraceJob(at_ms, spent, spent + draw(st.sampled_from([0, 0, 100])), wide, gpus,
+                              draw(st.sampled_from(["red", "blue"])), 100, "experiment"))  # fmt: skip
+    policy = replace(PLAIN, lane_share=draw(st.sampled_from([0.0, 0.1])), lane_limit_ms=40)
+    return lines, sizes, (Team("red", 0, most), Team("blue", sum(sizes))), policy
+
+
+def first_head(
+    world: tuple[list[TraceJob], list[int], tuple[Team, ...], SchedulingPolicy], *, backfill: bool
+) -> tuple[str, int, int]:
+    """Return the first job that is promised a start, the promise, and when it starts."""
+    lines, sizes, teams, policy = world
+    snapshot = Snapshot(pool(sizes), teams=teams, policy=replace(policy, backfill=backfill))
+    replay = TraceReplay(snapshot, lines, Habits(min_run_ms=0), pass_ms=1)
+    head, promise_ms = "", FAR_MS
+    for action in replay.actions():
+        if isinstance(action, Reserve) and head in ("", action.job):
+            head, promise_ms = action.job, min(promise_ms, action.at_ms)
+    return head, promise_ms, replay.measures.records[head].start_ms or 0 if head else 0
+
+
+@settings(max_examples=25, deadline=None)
+@given(limited_worlds())
+def test_a_promise_is_kept_and_exact_limits_make_it_no_later_than_without_backfill(
+    world: tuple[list[TraceJob], list[int], tuple[Team, ...], SchedulingPolicy],
+):
+    head, promise_ms, start_ms = first_head(world, backfill=True)
+    assert start_ms <= promise_ms + 1
+    if all(each.limit_ms == each.duration_ms for each in world[0]):
+        again, _, without_ms = first_head(world, backfill=False)
+        assert head == again
+        assert start_ms <= without_ms + 1
+
+
+@pytest.mark.parametrize(("seed", "wide"), [(0, 4), (1, 5)])
+def test_a_stream_that_another_quota_covers_does_not_refill_what_is_drained_for_a_gang(seed: int, wide: int):
+    # Two teams, each covered by half of the pool; jobs of two hours without limits take every GPU that comes free.
+    draw = np.random.default_rng(seed)
+    nodes, gpus, hours = 10, 8, 2
+    times = np.sort(draw.random(round(1.2 * 24 * nodes * gpus / hours / 2)) * 1.2 * DAY).astype(int)
+    stream = [TraceJob(int(at), hours * HOUR, None, 1, 1 << int(draw.integers(3)), TEAMS[number % 2], 100, "experiment")
+              for number, at in enumerate(times)]  # fmt: skip
+    gang = TraceJob(DAY // 4, HOUR, None, wide, gpus, "red", 100, "training")
+    lines = sorted([*stream, gang], key=lambda each: each.submit_ms)
+    teams = (Team("red", nodes * gpus // 2), Team("blue", nodes * gpus // 2))
+    replay = TraceReplay(Snapshot(pool([gpus] * nodes), teams=teams), lines, pass_ms=10_000)
+    name, head_ms = f"job-{lines.index(gang):06d}", 0
+    for _ in replay.actions():
+        promised = replay.cluster.reservation
+        head_ms = head_ms or (replay.now_ms if promised is not None and promised.job == name else 0)
+        if name in replay.measures.records and replay.measures.records[name].start_ms is not None:
+            break
+    # Whoever holds its nodes is gone two hours after they are closed to others.
+    assert (replay.measures.records[name].start_ms or 0) - head_ms <= 2 * hours * HOUR
