@@ -3,6 +3,7 @@
 import getpass
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
@@ -168,8 +169,28 @@ def cancel(
         say(f"{job['id']}: {job['state']}")
 
 
-def why(job: JobName, /, *, home: HomeOption = None, on: OnOption = None, json: JsonFlag = False) -> None:
+def why(
+    job: JobName, /, *,
+    from_slurm: Annotated[tuple[Path, ...], Parameter(
+        negative="", help="Answer from files of `squeue --json` and `sinfo --json`, or a folder of them.")] = (),
+    from_kueue: Annotated[tuple[Path, ...], Parameter(
+        negative="", help="Answer from files of `kubectl get workloads,... -A -o json`, or a folder of them.")] = (),
+    what_if: Annotated[tuple[str, ...], Parameter(
+        negative="", help="Change to try: cancel=JOB, priority=JOB:N, limit=JOB:TIME, nodes=+N, quota=QUEUE:N.",
+    )] = (),
+    home: HomeOption = None, on: OnOption = None, json: JsonFlag = False,
+) -> None:  # fmt: skip
     """Explain why a job waits: the rule, the jobs before it, when it will start, and what would start it sooner."""
+    if from_slurm or from_kueue:
+        from weft.cli.cluster.advise import advise_from
+
+        if from_slurm and from_kueue:
+            raise UsageError("--from-slurm and --from-kueue are two clusters; ask about one of them")
+        scheduler = "slurm" if from_slurm else "kueue"
+        advise_from(scheduler, from_slurm or from_kueue, job, what_if, json=json)
+        return
+    if what_if:
+        raise UsageError("--what-if changes a snapshot; give one with --from-slurm or --from-kueue")
     document = client_of(home, on).get("v1", "jobs", job, "why")
     if json:
         print_json(document)
