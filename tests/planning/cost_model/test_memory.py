@@ -1,5 +1,7 @@
 """Memory of a GPU: what papers measured, and how shards divide it."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -74,3 +76,25 @@ def test_recomputing_more_keeps_less(practice: SoftwareSpec):
         for how in ("none", "selective", "full")
     ]
     assert kept[0] >= kept[1] > kept[2]
+
+
+@given(
+    st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4]), st.integers(0, 3), st.sampled_from([1, 2, 4]),
+    st.sampled_from(["none", "selective", "full"]), st.booleans(),
+)  # fmt: skip
+@settings(max_examples=60, deadline=None)
+def test_a_larger_micro_batch_or_a_longer_text_is_never_smaller_and_more_shards_never_larger(
+    tp: int, pp: int, zero: int, micro: int, recompute: str, mixture: bool
+):
+    plain = Dimensions(16, 2048, 16, 4, 128, 5632, 32000)
+    model = replace(plain, experts=16, top_k=2, shared=2048) if mixture else plain
+
+    def total(**changes: int) -> float:
+        choices = {"dp": 8, "tp": tp, "pp": pp, "zero": zero, "micro": micro, **changes}
+        length = choices.pop("length", 2048)
+        plan = one_plan(**choices, recompute=recompute)  # pyrefly: ignore[bad-argument-type]
+        return float(memory_of(Workload(model, 256, length), plan, SoftwareSpec(fold=True)).total[0])
+
+    assert total() <= total(micro=2 * micro)
+    assert total() <= total(length=4096)
+    assert total(shard=8) <= total(shard=4) <= total(shard=2)
