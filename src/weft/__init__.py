@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from weft.core.version import VERSION
 
 if TYPE_CHECKING:
-    from weft.api import compare, design, plan, simulate
+    from weft.api import compare, design, plan, rehearse, simulate
     from weft.engines.supervisor import survive
     from weft.specs import JobSpec, load_job
     from weft.specs.job import PlanSpec
@@ -42,6 +42,7 @@ _HOMES = {
     "spread": "weft.training.parallel.apply:parallelize",
     "start": "weft.training.session",
     "plan": "weft.api",
+    "rehearse": "weft.api",
     "simulate": "weft.api",
     "survive": "weft.engines.supervisor",
 }
@@ -61,6 +62,7 @@ __all__ = [
     "learning_rate",
     "load_job",
     "plan",
+    "rehearse",
     "simulate",
     "spread",
     "start",

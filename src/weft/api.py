@@ -7,6 +7,7 @@
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -23,9 +24,10 @@ if TYPE_CHECKING:
     from weft.netsim.series_file import SeriesFile
     from weft.netsim.setup import Files
     from weft.planning.report import PlanReport
+    from weft.planning.summary.rehearsed import Rehearsal, SampledSimulation
     from weft.specs.software import Precision
 
-__all__ = ["compare", "design", "plan", "simulate"]
+__all__ = ["compare", "design", "plan", "rehearse", "simulate"]
 
 _TEMPLATE_SITE = "gb200-8x100g-131k"
 _LARGEST_GPUS = 4_000_000
@@ -70,6 +72,64 @@ def plan(
     if what_if is not None:
         place, task = changed(place, task, what_if)
     return plan_job(place, task, practice=software_of(task, place, precision), fixed=fixed, top=top)
+
+
+def rehearse(
+    site: str | SiteSpec,
+    job: str | JobSpec,
+    *,
+    folder: Path | None = None,
+    start: date | None = None,
+    simulate: bool | None = None,
+    say: Callable[[str], None] | None = None,
+) -> "Rehearsal":
+    """Return what a job would do on a site: plan, step, goodput, failures, power, cost, and the verdict.
+
+    Where the job does not fit, the answer says so instead of raising. `folder` holds runs whose measured figures stand
+    beside the predicted ones; `start` is the first day of the run. A part of the fabric is simulated packet by packet
+    where that takes less than 20 s of processor time, or as `simulate` says; `say` is called with what is simulated.
+    """
+    from weft.planning.cost_model.plans import software_of
+    from weft.planning.rehearsal import rehearse as lines_of
+    from weft.planning.report import plan_job
+    from weft.planning.summary.rehearsed import Rehearsal, SampledSimulation, begun
+    from weft.training.run_figures import newest_run, run_figures
+
+    place = load_site(site) if isinstance(site, str) else site
+    task = load_job(job) if isinstance(job, str) else job
+    record = None if folder is None else newest_run(folder, task)
+    measured = {} if record is None else run_figures(record, task.steps)
+    try:
+        report = plan_job(place, task, practice=software_of(task, place, None))
+    except UsageError as error:
+        none = SampledSimulation("not simulated: the job does not fit")
+        return Rehearsal(place, task, None, str(error), (), none)
+    figures, simulation = _sampled(report, simulate, say)
+    lines = lines_of(report, simulated=figures, measured=measured)
+    found = Rehearsal(place, task, report, "", lines, simulation, None if record is None else record.name)
+    return found if start is None else begun(found, start)
+
+
+def _sampled(
+    report: "PlanReport", simulate: bool | None, say: Callable[[str], None] | None
+) -> "tuple[dict[str, float], SampledSimulation]":
+    """Return what the step's exchanges come to packet by packet, and what was simulated or why nothing was."""
+    from weft.netsim.step_table import step_tables, why_not_simulated
+    from weft.planning.rehearsal import simulated_figures
+    from weft.planning.summary.rehearsed import SampledSimulation
+
+    if simulate is False:
+        return {}, SampledSimulation("not simulated: that was not asked for")
+    why_not = None if simulate else why_not_simulated(report.site)
+    if why_not is not None:
+        return {}, SampledSimulation(why_not)
+    tables = step_tables(report.site, say=say)
+    figures = simulated_figures(report, tables.healthy, tables.spine_lost)
+    hit = "" if tables.spine_lost is None else "; the T1 switch has just died and no path is retired yet"
+    note = (
+        f"permutations of a ring's step between {tables.hosts:,} NICs, packet by packet ({tables.healthy.source}){hit}"
+    )
+    return figures, SampledSimulation(note, tables.hosts)
 
 
 def simulate(

@@ -7,11 +7,12 @@ import pytest
 
 from weft import api
 from weft.cli.main import main
-from weft.cli.planning.rehearse import figures, shown
+from weft.cli.planning.page.formats import shown
 from weft.planning.rehearsal import rehearse
 from weft.specs import load_job
 from weft.training.metrics.step_line import StepLine
 from weft.training.run_dir import RunDir, RunRecord
+from weft.training.run_figures import run_figures
 
 
 @pytest.fixture(scope="module")
@@ -47,13 +48,13 @@ def finished(folder: Path) -> RunRecord:
 
 def test_a_finished_run_fills_the_measured_column(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     record = finished(tmp_path)
-    found = figures(record, record.job().steps)
-    assert "run_s" not in figures(record, record.job().steps + 1)
+    found = run_figures(record, record.job().steps)
+    assert "run_s" not in run_figures(record, record.job().steps + 1)
     assert found["run_s"] > 0
     assert found["step_s"] == pytest.approx(0.3)
     assert found["mfu"] == 25.0
     assert found["energy_j_per_step"] == pytest.approx(10.0)
-    assert main(["rehearse", "laptop", "tiny-gpt", "--folder", str(tmp_path), "--json"]) == 0
+    assert main(["rehearse", "laptop", "tiny-gpt", "--no-simulate", "--folder", str(tmp_path), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     measured = {line["key"]: line["measured"] for line in document["lines"]}
     assert measured["tokens_per_s"] == 5000.0
@@ -62,7 +63,9 @@ def test_a_finished_run_fills_the_measured_column(tmp_path: Path, capsys: pytest
 
 def test_the_page_is_printed_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     page = tmp_path / "page.html"
-    assert main(["rehearse", "laptop", "tiny-gpt", "--folder", str(tmp_path), "--html", str(page)]) == 0
+    assert (
+        main(["rehearse", "laptop", "tiny-gpt", "--no-simulate", "--folder", str(tmp_path), "--html", str(page)]) == 0
+    )
     out = capsys.readouterr().out
     assert "verdict: fits" in out
     assert "predicted" in out
@@ -77,7 +80,7 @@ def test_the_page_is_printed_and_written(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_a_first_day_gives_the_last_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    arguments = ["rehearse", "h100-400g-16k", "llama3-405b", "--folder", str(tmp_path), "--start"]
+    arguments = ["rehearse", "h100-400g-16k", "llama3-405b", "--no-simulate", "--folder", str(tmp_path), "--start"]
     assert main([*arguments, "2027-01-31", "--json"]) == 0
     lines = json.loads(capsys.readouterr().out)["lines"]
     found = next(line["predicted"] for line in lines if line["key"] == "finish")

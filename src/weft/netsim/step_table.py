@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from weft.fabric.graph.shape import shape_of
 from weft.mrc.wire.overhead import payload_share
+from weft.netsim.host import compiling
 from weft.netsim.report import SimulationReport
 from weft.netsim.run import run
 from weft.netsim.setup import set_up, transports_of
@@ -22,6 +23,9 @@ SIZES = (2**18, 2**20, 2**22)
 _PARTS, _USUAL_HOSTS = 4, 1024
 """T0s that are built, whole: as many as hold this many NICs, two at least."""
 _BITS, _PICOSECONDS = 8, 10**12
+MOST_FORWARDINGS = 60_000_000
+"""Packets times switches that are simulated without being asked for: below 20 s of processor time at some four million
+a second, which one core of 2019 does."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +40,39 @@ class StepTables:
     """NICs that were simulated."""
 
 
+def why_not_simulated(site: SiteSpec) -> str | None:
+    """Return why the exchanges are not simulated unless that is asked for; none where they are."""
+    if not compiling.can_compile():
+        return "not simulated: the compiled simulator is not installed (pip install 'weft[sim]')"
+    if not compiling.is_compiled():
+        return "not simulated: the simulator has not been compiled on this machine, which takes about a minute once"
+    count = forwardings(site)
+    if count > MOST_FORWARDINGS:
+        return f"not simulated: {count:,} packets through switches would take more than 20 s"
+    return None
+
+
+def forwardings(site: SiteSpec) -> int:
+    """Return how often a packet goes through a switch in all runs behind the tables of a site."""
+    shape = shape_of(site.fabric)
+    count = _hosts(site)
+    packets = sum(-(-size // site.fabric.packet) for size in SIZES)
+    lost = 2 if count > shape.down and len(shape.switch_grids) > 1 else 1
+    return count * packets * (2 * site.fabric.tiers - 1) * lost
+
+
+def _hosts(site: SiteSpec) -> int:
+    """Return how many NICs are simulated: some whole T0s of them."""
+    shape = shape_of(site.fabric)
+    return min(site.fabric.gpus, max(2, min(_PARTS, _USUAL_HOSTS // shape.down)) * shape.down)
+
+
 def step_tables(
     site: SiteSpec, *, seed: int = 0, hosts: int | None = None, say: Callable[[str], None] | None = None
 ) -> StepTables:
     """Simulate permutations of several sizes on a part of a site's fabric, healthy and with a T1 lost."""
     shape = shape_of(site.fabric)
-    count = min(site.fabric.gpus, hosts or max(2, min(_PARTS, _USUAL_HOSTS // shape.down)) * shape.down)
+    count = min(site.fabric.gpus, hosts or _hosts(site))
     across = count > shape.down
     grids = shape.switch_grids
     spine = grids[1].name(grids[1].first) if across and len(grids) > 1 else None

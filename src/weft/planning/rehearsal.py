@@ -93,10 +93,9 @@ def _fabric(report: PlanReport) -> list[RehearsalLine]:
 
 def _plan(report: PlanReport) -> list[RehearsalLine]:
     row = plan_row(report.chosen, 0, report.machine, report.work)
-    shape = " x ".join(f"{axis} {row[axis]}" for axis in ("dp", "tp", "pp", "cp", "ep") if row[axis] > 1) or "one rank"
     section = "the plan and its step"
     return [
-        RehearsalLine(section, "plan", "plan", "", f"{shape}, {row['schedule']}, ZeRO {row['zero']}"),
+        RehearsalLine(section, "plan", "plan", "", plan_name(row)),
         RehearsalLine(section, "used_gpus", "GPUs used", "", float(row["gpus"])),
         RehearsalLine(section, "step_s", "step", "s", row["step_s"]),
         RehearsalLine(section, "mfu", "MFU", "%", 100 * row["mfu"]),
@@ -106,6 +105,12 @@ def _plan(report: PlanReport) -> list[RehearsalLine]:
         RehearsalLine(section, "memory_bytes", "peak GPU memory", "B", float(row["memory_bytes"])),
         RehearsalLine(section, "limit", "limited by", "", row["limit"]),
     ]
+
+
+def plan_name(row: Mapping[str, Any]) -> str:
+    """Return the name of a plan from its row in a report: its axes, schedule and sharding."""
+    shape = " x ".join(f"{axis} {row[axis]}" for axis in ("dp", "tp", "pp", "cp", "ep") if row[axis] > 1) or "one rank"
+    return f"{shape}, {row['schedule']}, ZeRO {row['zero']}"
 
 
 def _run(report: PlanReport) -> list[RehearsalLine]:

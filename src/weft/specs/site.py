@@ -93,13 +93,13 @@ class FailuresSpec(Spec):
     gpu: FailureRate = Fit(12_000)
     """One GPU with its memory, fail-stop. Default: Llama 3, arXiv 2407.21783, table 5."""
     host: FailureRate = Fit(17_300)
-    """One node, all but GPUs and NICs, unplanned maintenance included. Default: same source."""
+    """One node, all but GPUs and NICs, unplanned maintenance included. Default: Llama 3, arXiv 2407.21783, table 5."""
     link_flap: FailureRate = Fit(700_000)
     """One link going down and coming back. Default: 2 to 5 flaps a minute over 300,000 links, arXiv 2605.04333."""
     software: FailureRate = Fit(40_000_000)
     """One job stopped by its own software. Default: 54 in 54 days, arXiv 2407.21783, table 5."""
     silent: FailureRate = Fit(283)
-    """One GPU computing wrongly without a sign. Default: 6 in 54 days on 16,384 GPUs, same source."""
+    """One GPU computing wrongly without a sign. Default: 6 in 54 days on 16,384 GPUs, arXiv 2407.21783, table 5."""
     detection: Duration = Picoseconds(30 * 10**12)
     """From a failure to its being known. Default: good systems need 15-30 s."""
     restart: Duration = Picoseconds(180 * 10**12)

@@ -221,6 +221,8 @@ class Mitigation:
     """Longer steps, as a share."""
     verdict: PowerVerdict
     """What the meter then sees."""
+    store_j: float = 0.0
+    """Energy store that each GPU needs for it, which is hardware."""
 
 
 @dataclass(frozen=True)
@@ -280,9 +282,9 @@ def events_of(meter: Meter, power_w: float, idle_w: float, goodput: Goodput) -> 
 def mitigations(wave: Column, meter: Meter, tdp_w: float, per_second: float, contract: Contract) -> list[Mitigation]:
     """Return the usual ways to smooth a GPU's wave, each judged at the meter."""
 
-    def judged(name: str, smooth: Column, slower: float = 0.0) -> Mitigation:
+    def judged(name: str, smooth: Column, *, slower: float = 0.0, store_j: float = 0.0) -> Mitigation:
         verdict = judge(meter.at(smooth), per_second, contract)
-        return Mitigation(name, energy_overhead(meter.at(wave), meter.at(smooth)), slower, verdict)
+        return Mitigation(name, energy_overhead(meter.at(wave), meter.at(smooth)), slower, verdict, store_j)
 
     def floored(name: str, smooth: Column) -> Mitigation:
         # A floor holds what is below it; above it stand the milliseconds in which GPUs draw more than their TDP.
@@ -306,9 +308,10 @@ def mitigations(wave: Column, meter: Meter, tdp_w: float, per_second: float, con
     return [
         judged("nothing", wave),
         floored("floor at 90 % of full power", with_floor(wave, floor)),
-        judged(f"ramps of {ramp:.0f} W/s a GPU", held, held_back),
+        judged(f"ramps of {ramp:.0f} W/s a GPU", held, slower=held_back),
         judged("stop delay of 1 s", running(lambda twice: with_stop_delay(twice, 1.0, per_second))),
-        judged(f"rack storage of {RACK_JOULES:.0f} J a GPU ({used:.0f} J used)", stored),
-        judged(f"storage as needed ({used_large:.0f} J a GPU)", large),
-        judged("floor and rack storage", with_storage(with_floor(wave, floor), RACK_JOULES, per_second)[0]),
-    ]
+        judged(f"rack storage of {RACK_JOULES:.0f} J a GPU ({used:.0f} J used)", stored, store_j=RACK_JOULES),
+        judged(f"storage as needed ({used_large:.0f} J a GPU)", large, store_j=used_large),
+        judged("floor and rack storage", with_storage(with_floor(wave, floor), RACK_JOULES, per_second)[0],
+               store_j=RACK_JOULES),
+    ]  # fmt: skip

@@ -54,14 +54,18 @@ class Tariff:
     """Spread of the predicted step time, as a share."""
 
 
+def chance_s(failures: float, goodput: Goodput) -> float:
+    """Return the standard deviation of a run's length that comes from when its expected `failures` strike."""
+    # Each failure costs a restart and, evenly spread, up to an interval of lost work.
+    each = goodput.restart_s + goodput.interval_s / 2
+    return math.sqrt(failures) * math.sqrt(each**2 + goodput.interval_s**2 / 12)
+
+
 def run_cost(steps: int, step_s: float, gpus: int, *, goodput: Goodput, meter_w: float, tariff: Tariff) -> RunCost:
     """Return what `steps` steps of `step_s` take on `gpus` GPUs that draw `meter_w` together."""
     seconds = steps * step_s / goodput.share if goodput.share > 0 else math.inf
     failures = 0.0 if math.isinf(goodput.mttf_s) else seconds / goodput.mttf_s
-    # Each failure costs a restart and, evenly spread, up to an interval of lost work.
-    each = goodput.restart_s + goodput.interval_s / 2
-    chance = math.sqrt(failures) * math.sqrt(each**2 + goodput.interval_s**2 / 12)
-    spread = math.hypot(chance, tariff.model_error * seconds)
+    spread = math.hypot(chance_s(failures, goodput), tariff.model_error * seconds)
     hours = gpus * seconds / HOUR_S
     energy = meter_w * seconds / JOULES_PER_KWH
     return RunCost(
