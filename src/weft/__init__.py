@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from weft.core.version import VERSION
 
 if TYPE_CHECKING:
-    from weft.api import compare, design, plan, rehearse, simulate
+    from weft.api import compare, design, diagnose, explain, plan, rehearse, replay, scale, simulate, submit
     from weft.engines.supervisor import survive
     from weft.specs import JobSpec, load_job
     from weft.specs.job import PlanSpec
@@ -29,6 +29,8 @@ __version__ = VERSION
 _HOMES = {
     "compare": "weft.api",
     "design": "weft.api",
+    "diagnose": "weft.api",
+    "explain": "weft.api",
     "JobSpec": "weft.specs",
     "Mesh": "weft.training.parallel.mesh",
     "PlanSpec": "weft.specs.job",
@@ -43,7 +45,10 @@ _HOMES = {
     "start": "weft.training.session",
     "plan": "weft.api",
     "rehearse": "weft.api",
+    "replay": "weft.api",
+    "scale": "weft.api",
     "simulate": "weft.api",
+    "submit": "weft.api",
     "survive": "weft.engines.supervisor",
 }
 
@@ -59,13 +64,18 @@ __all__ = [
     "adamw",
     "compare",
     "design",
+    "diagnose",
+    "explain",
     "learning_rate",
     "load_job",
     "plan",
     "rehearse",
+    "replay",
+    "scale",
     "simulate",
     "spread",
     "start",
+    "submit",
     "survive",
 ]
 

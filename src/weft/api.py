@@ -6,28 +6,39 @@
 `weft` loads this module when one of its names is first used, so that `import weft` alone costs nothing.
 """
 
+import os
+import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from weft.core import quantity
 from weft.core.errors import UsageError
+from weft.core.seeds import Seed
 from weft.core.units import BitsPerSecond
 from weft.fabric.design import Design, candidates, describe
 from weft.specs import JobSpec, ScenarioSpec, SiteSpec, load_job, load_scenario, load_site
 
 if TYPE_CHECKING:
+    from weft.campaign.measures import Measures
+    from weft.doctor.examination import Examination
+    from weft.engines.local.home import Home
+    from weft.fabric.explain import Explanation
     from weft.netsim.kernel.checkpoint import Keep
     from weft.netsim.report import SimulationReport
     from weft.netsim.run import Watch
     from weft.netsim.series_file import SeriesFile
     from weft.netsim.setup import Files
     from weft.planning.report import PlanReport
+    from weft.planning.scaling_laws.scaling import Fit, Optimum, Points, Prediction
     from weft.planning.summary.rehearsed import Rehearsal, SampledSimulation
     from weft.specs.software import Precision
 
-__all__ = ["compare", "design", "plan", "rehearse", "simulate"]
+__all__ = [
+    "compare", "design", "diagnose", "explain", "plan", "rehearse", "replay", "scale", "simulate", "submit",
+]  # fmt: skip
 
 _TEMPLATE_SITE = "gb200-8x100g-131k"
 _LARGEST_GPUS = 4_000_000
@@ -177,6 +188,135 @@ def simulate(
         if reports[-1].interrupted:
             break
     return tuple(reports)
+
+
+def explain(topic: str, site: str | SiteSpec = _TEMPLATE_SITE, *, seed: int = 0) -> "Explanation":
+    """Return why a decision of the fabric works, in a site's own numbers, with a simulation beside every formula."""
+    from weft.fabric.explain import explain as explained
+
+    return explained(topic, load_site(site) if isinstance(site, str) else site, Seed(seed))
+
+
+@dataclass(frozen=True)
+class ScaledLoss:
+    """A scaling law, and what it says about a run or a budget."""
+
+    fit: "Fit"
+    """The law, fitted to finished runs."""
+    prediction: "Prediction | None"
+    """The loss of the run that was asked for; none where none was."""
+    optimum: "Optimum | None"
+    """The best use of the budget that was asked for; none where none was."""
+
+
+def scale(
+    points: "str | Path | Points",
+    *,
+    params: float | None = None,
+    tokens: float | None = None,
+    flops: float | None = None,
+    law: Literal["hoffmann", "kaplan"] = "hoffmann",
+    seed: int = 0,
+) -> ScaledLoss:
+    """Return the scaling law of finished runs (a CSV of params, tokens, loss), and what it predicts.
+
+    `params` and `tokens` together ask for the loss of a run, `flops` for the best use of a budget.
+    """
+    from weft.planning.scaling_laws import scaling
+    from weft.training.finished_losses import read_points
+
+    if (params is None) != (tokens is None):
+        raise UsageError("params and tokens go together: both say which run is predicted")
+    runs = read_points(Path(points)) if isinstance(points, str | Path) else points
+    found = scaling.fit(runs, Seed(seed), form=law)
+    asked = None if params is None or tokens is None else scaling.predict(found, params, tokens, Seed(seed))
+    return ScaledLoss(found, asked, None if flops is None else scaling.optimal(found, flops, Seed(seed)))
+
+
+def replay(
+    trace: str | Path,
+    *,
+    site: str | SiteSpec = _TEMPLATE_SITE,
+    nodes: int | None = None,
+    policies: Sequence[str] = ("weft",),
+    failures: bool = False,
+    seed: int = 0,
+) -> "dict[str, Measures]":
+    """Return how a job trace goes through the real scheduler in simulated time, by policy; teams have equal quotas."""
+    from weft.campaign.failures import Failures
+    from weft.campaign.policies import policy_of
+    from weft.campaign.replay import TraceReplay
+    from weft.campaign.trace import admit_all
+    from weft.campaign.trace_file import read_trace
+    from weft.cluster.from_site import nodes_of, power_of
+    from weft.cluster.records.job import Team
+    from weft.cluster.records.snapshot import Snapshot
+
+    spec = load_site(site) if isinstance(site, str) else site
+    pool = nodes_of(spec, nodes)
+    lines = read_trace(Path(trace), spec.node.gpus).lines
+    names = sorted({line.team for line in lines})
+    teams = tuple(Team(name, sum(node.gpus for node in pool) // len(names)) for name in names)
+    admit_all(lines, pool, teams, str(trace))
+    found: dict[str, Measures] = {}
+    for name in policies:
+        rules, power = policy_of(name, power_of(spec))
+        snapshot = Snapshot(pool, teams=teams, power=power, policy=rules)
+        world = TraceReplay(snapshot, lines, failures=Failures.of(spec, Seed(seed)) if failures else None)
+        found[name] = world.run()
+    return found
+
+
+def submit(
+    work: str | JobSpec | Sequence[str], *, home: Path | None = None, snapshot: bool = True, **asked: Any
+) -> list[dict[str, Any]]:
+    """Hand a training (a job) or a command (its words) to the cluster of this machine; return what it made of it.
+
+    `asked` are the keys of a submission, such as `name`, `team`, `priority`, `time_limit`, `nodes`, `gpus_per_node` and
+    `after`. The working folder goes along as it is now, unless `snapshot` is false.
+    """
+    from weft.core.specfile import validate
+    from weft.engines.local.archive import pack
+    from weft.engines.local.client import LocalClient
+    from weft.specs.submission import SubmissionSpec
+    from weft.training.parallel.auto_plan import planned
+
+    table: dict[str, Any] = {"key": str(uuid.uuid4()), **asked}
+    if isinstance(work, str | JobSpec):
+        job = planned(load_job(work) if isinstance(work, str) else work)
+        table |= {"kind": "training", "job": job.as_written()}
+    else:
+        table |= {"command": list(work)}
+    validate(table, SubmissionSpec, "the submission")
+    client = LocalClient(cluster_home(home))
+    client.post("v1", "check", body=table)
+    if snapshot:
+        table["snapshot"] = client.upload(pack(Path.cwd()))
+    return client.submit(table)
+
+
+def diagnose(*paths: str, job: str | JobSpec | None = None, site: str | SiteSpec | None = None) -> "Examination":
+    """Return what is slow, stuck or wrong in a training, from anybody's files of it: `weft doctor` in Python.
+
+    With `job` and `site` it is set beside what the planner expects. (`weft.doctor` is the package.)
+    """
+    from weft.doctor.examination import examine_evidence
+    from weft.doctor.expected import expectation
+    from weft.doctor.gather import gather
+
+    if (job is None) != (site is None):
+        raise UsageError("job and site go together: both say what to expect")
+    expected = None if job is None or site is None else expectation(plan(job, site))
+    return examine_evidence(gather(paths, None), expected)
+
+
+def cluster_home(given: Path | None = None) -> "Home":
+    """Return the cluster of this machine that is meant: the one given, that of WEFT_CLUSTER, or the user's."""
+    from weft.engines.local.home import Home
+
+    if given is not None:
+        return Home(given.absolute())
+    return Home(Path(os.environ.get("WEFT_CLUSTER") or Path.home() / ".weft" / "cluster").absolute())
 
 
 def _rate(text: str, option: str) -> BitsPerSecond:

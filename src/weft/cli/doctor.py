@@ -6,10 +6,12 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from weft import api
 from weft.cli.output import JsonFlag, print_json, print_table, progress, say, writing, written_to
 from weft.core.errors import FailedError, UsageError
 from weft.core.provenance import provenance
-from weft.doctor.examination import Examination, Expectation, examine_evidence
+from weft.doctor.examination import Examination, examine_evidence
+from weft.doctor.expected import expectation
 from weft.doctor.gather import gather
 
 _LISTED_FILES = 12
@@ -42,7 +44,7 @@ def doctor(
         raise UsageError("name at least one file, folder or pattern, as in weft doctor traces/")
     if (job is None) != (site is None):
         raise UsageError("--job and --site go together: both say what to expect")
-    expected = None if job is None or site is None else expectation(job, site)
+    expected = None if job is None or site is None else expectation(api.plan(job, site))
     with progress() as watch:
         evidence = gather(paths, watch)
     found = examine_evidence(evidence, expected)
@@ -65,27 +67,6 @@ def doctor(
     for written in (page, perfetto):
         if written is not None:
             say(f"written: {written}")
-
-
-def expectation(job: str, site: str) -> Expectation:
-    """Return what the planner expects of a step of a job on a site."""
-    from weft import api
-
-    report = api.plan(job, site)
-    chosen = report.chosen
-    times = chosen.times
-    phases = tuple(
-        (key.removesuffix("_s"), float(getattr(times, key)[0]))
-        for key in ("compute_s", "recompute_s", "tensor_s", "context_s", "expert_s", "pipeline_s", "bubble_s", "data_s",
-                    "optimizer_s", "straggler_s")
-    )  # fmt: skip
-    step_s = float(chosen.step_s[0])
-    gpus = int(chosen.plans.ranks[0])
-    peak = chosen.peak_flops
-    return Expectation(
-        step_s, float(report.work.tokens), float(chosen.mfu[0]) * step_s * gpus * peak, gpus, peak,
-        f"{report.job.name} on {report.site.name}", tuple(phase for phase in phases if phase[1] > 0),
-    )  # fmt: skip
 
 
 def _write(target: Path, text: str) -> None:

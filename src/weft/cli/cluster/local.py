@@ -1,6 +1,5 @@
 """`weft cluster up|down|status`: the daemon of a cluster of slots on this machine."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from weft import api
 from weft.cli.output import JsonFlag, print_json, print_table, say
 from weft.core.errors import FailedError, UsageError
 from weft.core.extras import need
@@ -33,9 +33,7 @@ _NAMED = 5
 
 def home_of(given: Path | None) -> Home:
     """Return the cluster that is meant."""
-    if given is not None:
-        return Home(given.absolute())
-    return Home(Path(os.environ.get("WEFT_CLUSTER") or Path.home() / ".weft" / "cluster").absolute())
+    return api.cluster_home(given)
 
 
 def client_of(given: Path | None, on: str | None = None) -> Speaker:

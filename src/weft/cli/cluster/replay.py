@@ -13,7 +13,8 @@ from weft.campaign.measures import Measures
 from weft.campaign.policies import ORDER, policy_of
 from weft.campaign.replay import TraceReplay
 from weft.campaign.trace import TraceJob, admit_all, written
-from weft.cli.cluster.traces import SITE, Nodes, SeedNumber, SiteName, pool_of, read_trace, say_left_out
+from weft.campaign.trace_file import read_trace
+from weft.cli.cluster.traces import SITE, Nodes, SeedNumber, SiteName, pool_of, say_left_out
 from weft.cli.output import (
     JsonFlag,
     PlotFile,

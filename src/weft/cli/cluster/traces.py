@@ -6,21 +6,19 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from weft.campaign.importing import Imported, at_load, import_trace
-from weft.campaign.readers.base import ForeignTrace
+from weft.campaign.importing import Imported, at_load
 from weft.campaign.scenes import scene
 from weft.campaign.trace import TraceJob, written
+from weft.campaign.trace_file import read_trace
 from weft.cli.output import JsonFlag, print_json, say, writing
 from weft.cluster.from_site import nodes_of
 from weft.cluster.records.node import Node
 from weft.core.errors import UsageError
-from weft.core.input_files import read_text
 from weft.core.seeds import Seed
 from weft.specs import load_site
 from weft.specs.site import SiteSpec
 
 SITE = "gb200-8x100g-131k"
-_LARGEST_BYTES = 4 * 2**30
 _DAY_MS = 86_400_000
 
 SiteName = Annotated[str, Parameter(name="--site", help="Built-in name or path of a site file.")]
@@ -103,23 +101,6 @@ def convert(
     else:
         say(f"{out}: {len(lines):,} jobs over {days:.1f} days, of {trace} ({found.format})")
         say_left_out(trace, found)
-
-
-def read_trace(trace: Path, node_gpus: int, processors_per_gpu: int = 1) -> Imported:
-    """Return the jobs of a file of any known format."""
-    try:
-        text = read_text(trace, _LARGEST_BYTES)
-    except FileNotFoundError:
-        raise UsageError(f"there is no file {trace}; `weft cluster generate {trace}` makes one") from None
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error.reason
-        raise UsageError(f"{trace} cannot be read as a trace: {reason}") from None
-
-    def beside(name: str) -> str | None:
-        path = trace.with_name(name)
-        return read_text(path, _LARGEST_BYTES) if path.is_file() else None
-
-    return import_trace(ForeignTrace(text, beside, processors_per_gpu), str(trace), node_gpus)
 
 
 def say_left_out(trace: Path, found: Imported) -> None:

@@ -1,6 +1,5 @@
 """`weft scale`: fit a scaling law to finished runs, predict larger ones, find the best use of a budget."""
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,11 +16,10 @@ from weft.core.seeds import Seed
 from weft.planning.scaling_laws import scaling
 from weft.planning.scaling_laws.isoflop import IsoFlops, isoflops
 from weft.planning.scaling_laws.scaling import Fit, Form, Points, Prediction
+from weft.training.finished_losses import LARGEST_FILE_BYTES, read_points
 
 app = App(name="scale", help="Predict the loss of a large run from small ones.", help_format="plaintext")
 
-_COLUMNS = ("params", "tokens", "loss")
-_LARGEST_FILE_BYTES = 64 * 2**20
 _LISTED = 10
 
 PointsFile = Annotated[Path, Parameter(help="CSV file with columns params, tokens, loss: one finished run per row.")]
@@ -145,47 +143,8 @@ def _print_isoflops(found: Fit, profiles: IsoFlops | None) -> None:
     )
 
 
-def read_points(path: Path) -> Points:
-    """Return the points in a CSV file; names the line of the first mistake."""
-    try:
-        text = read_text(path, _LARGEST_FILE_BYTES, "utf-8-sig")
-    except FileNotFoundError:
-        raise UsageError(f"there is no file {path}") from None
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read as a table of runs: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} cannot be read as a table of runs: {error.reason}") from None
-    try:
-        return _points(csv.DictReader(text.splitlines()), path)
-    except csv.Error as error:
-        raise UsageError(f"{path} cannot be read as a table of runs: {error}") from None
-
-
-def _points(rows: "csv.DictReader[str]", path: Path) -> Points:
-    import numpy as np
-
-    names = [name.strip() for name in rows.fieldnames or ()]
-    missing = [name for name in _COLUMNS if name not in names]
-    if missing:
-        raise UsageError(f"{path} has no column {', '.join(missing)}; the first line must name params, tokens and loss")
-    rows.fieldnames = names
-    table = [[_number(path, rows.line_num, name, row[name]) for name in _COLUMNS] for row in rows]
-    columns = np.array(table, dtype=np.float64).reshape(-1, len(_COLUMNS))
-    return Points(columns[:, 0], columns[:, 1], columns[:, 2])
-
-
-def _number(path: Path, line: int, name: str, text: str | None) -> float:
-    try:
-        value = float(text or "")
-    except ValueError:
-        raise UsageError(f"{path}:{line}  {name} = {text!r} is not a number") from None
-    if not 0 < value < float("inf"):
-        raise UsageError(f"{path}:{line}  {name} = {text} is not a finite number above zero; correct or remove the row")
-    return value
-
-
 def _document(document: dict[str, Any], points: Path, delta: float, seed: int) -> dict[str, Any]:
-    asked = {"points": read_text(points, _LARGEST_FILE_BYTES, "utf-8-sig"), "delta": delta}
+    asked = {"points": read_text(points, LARGEST_FILE_BYTES, "utf-8-sig"), "delta": delta}
     asked["law"] = document.get("fit", document)["law"]
     return {**document, "provenance": provenance(asked, seed).as_json()}
 
