@@ -10,7 +10,7 @@ _CHOSEN = 10.0
 
 
 def threshold() -> Experiment:
-    """Sweep the spread: recovery from a black hole against mistakes under a full load."""
+    """Sweep the spread: recovery from a black hole against mistakes under a full load, with and without waits."""
     site = site_of(gpus=64, radix=64)
     small = {"active": 128, "backup": 32, "min_active": 32}
     hole = [{"kind": "black-hole", "target": "t1-p1-i17"}]
@@ -18,19 +18,24 @@ def threshold() -> Experiment:
     full = {"pattern": "permutation", "across": True, "size": "2 MiB"}
     recovery: dict[float, float] = {}
     mistakes: dict[float, int] = {}
+    unaware: dict[float, int] = {}
     for spread in _SPREADS:
         loss = {
             "spread": f"{spread} us",
             "spread_max": f"{max(40.0, spread)} us",
             "probe_after": f"{max(26.0, spread)} us",
         }
-        mrc = {"ev": small, "loss": loss}
-        run = simulate(scenario(quiet, faults=hole, transport={"mrc": mrc}), site)
+        # A spread that may not grow hears nothing of queues.
+        fixed = {**loss, "spread_max": loss["spread"]}
+        run = simulate(scenario(quiet, faults=hole, transport={"mrc": {"ev": small, "loss": loss}}), site)
         recovery[spread] = float(np.median(run.faults[0].recovery_ps)) / 10**6
-        mistakes[spread] = simulate(scenario(full, transport={"mrc": mrc}), site).total("spurious")
+        for counts, used in ((mistakes, loss), (unaware, fixed)):
+            counts[spread] = simulate(scenario(full, transport={"mrc": {"ev": small, "loss": used}}), site).total(
+                "spurious"
+            )
     found: list[Finding] = [
         Finding(f"spread {spread:g} us", "", f"recovery {recovery[spread]:.0f} us; {mistakes[spread]:,} packets of 32,768 "
-                "given up too soon", holds=True)
+                f"given up too soon, {unaware[spread]:,} where queues are not counted", holds=True)
         for spread in _SPREADS
     ]  # fmt: skip
     least, most = _SPREADS[0], _SPREADS[-1]
@@ -38,7 +43,12 @@ def threshold() -> Experiment:
         within(f"median recovery with {_CHOSEN:g} us, the default", recovery[_CHOSEN], 10, 99, "us", "R4: tens of us"),
         within(f"packets given up too soon with {_CHOSEN:g} us, of 32,768", mistakes[_CHOSEN], 0, 327, "", "below 1 %"),
         above(f"recovery with {most:g} us over that with {least:g} us", recovery[most] / recovery[least], 1.5),
-        above(f"mistakes with {least:g} us over those with {most:g} us", mistakes[least] / max(1, mistakes[most]), 10),
+        within(f"packets given up too soon with {least:g} us, of 32,768", mistakes[least], 0, 327, "", "below 1 %"),
+        above(
+            f"off: waits in queues do not count, mistakes with {least:g} us over those with {most:g} us",
+            unaware[least] / max(1, unaware[most]),
+            10,
+        ),
     ]
 
     def draw(figure: Figure) -> None:
@@ -47,15 +57,17 @@ def threshold() -> Experiment:
         left.set(
             title="median recovery from a black hole", xlabel="spread, us", ylabel="us", xscale="log", ylim=(0, None)
         )
-        right.plot(_SPREADS, [100 * count / 32768 for count in mistakes.values()], "o-", color=COLOURS[1])
+        for counts, label, colour in ((mistakes, "waits count", COLOURS[0]), (unaware, "they do not", COLOURS[1])):
+            right.plot(_SPREADS, [100 * count / 32768 for count in counts.values()], "o-", color=colour, label=label)
+        right.legend()
         right.set(title="packets given up too soon, full load", xlabel="spread, us", ylabel="%")
 
     return Experiment(
         "threshold", "How soon silence counts as loss", "A packet is presumed lost once one that was sent a spread later has "
         "arrived. The paper does not publish its threshold. 64 NICs, 32 uplinks in each of 8 planes, 128 EVs: recovery of 8 "
         "queue pairs from a dead T1, and a permutation of 2 MiB at full load in which nothing is lost.", tuple(found), draw,
-        remark="Smaller is quicker and wrong more often; a mistake costs one packet sent twice, widens the spread for a "
-        "while and clears its path at once.",
+        remark="Smaller is quicker. It would be wrong more often, did the longest wait in queues that was lately seen not come "
+        "on top; a mistake costs one packet sent twice, widens the spread for a while and clears its path at once.",
     )  # fmt: skip
 
 

@@ -5,15 +5,18 @@ from verification.runner import ALL, run_one
 
 LARGEST = 150_000
 """Bytes that no picture may have."""
+WHOLE = ("scale", "full-131k")
+"""Experiments of ten minutes and more: `make test-long` runs them, and `make verify` records them."""
+EXPERIMENTS = [pytest.param(name, marks=pytest.mark.long) if name in WHOLE else name for name in ALL]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", EXPERIMENTS)
 def test_an_experiment_meets_its_criteria(name: str) -> None:
     _, found, picture, _ = run_one(name)
     assert [row.what for row in found.findings if not row.holds and not row.why] == []
-    assert any(row.what.startswith("off:") for row in found.findings) or name in ("htsim", "threshold")
+    assert any(row.what.startswith("off:") for row in found.findings) or name in ("htsim", "full-131k")
     assert picture is None or len(picture) < LARGEST
 
 
