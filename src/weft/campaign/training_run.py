@@ -62,6 +62,7 @@ class TrainingRun:
     """GPU-milliseconds of steps in which a unit computed wrongly and that were not thrown away."""
     held_ms: int = 0
     """How long it has had its nodes."""
+    _pending_wrong: int = 0
     _since_ms: int = 0
     _at_ms: int = 0
     """Where it is between two checkpoints."""
@@ -88,9 +89,15 @@ class TrainingRun:
         self.ledger.add("checkpoints", (written - written_before) * self.gpus)
         done = work - before
         if commits:
-            self.kept += self.pending + self._steps(safe)
-            self.pending = 0
-        self.pending += self._steps(done - safe)
+            now_safe = self._steps(safe)
+            self.kept += self.pending + now_safe
+            self.pending = self._pending_wrong = 0
+            self.kept_wrong += now_safe if self.marks else 0
+        steps = self._steps(done - safe)
+        self.pending += steps
+        if self.marks:
+            self.kept_wrong += steps
+            self._pending_wrong += steps
 
     def _parts(self, at_ms: int) -> tuple[int, int]:
         """Return work and writing up to a moment, counted from the last checkpoint."""
@@ -131,6 +138,8 @@ class TrainingRun:
         """Lose what no checkpoint has kept."""
         self.accrue(now_ms)
         self._give_back("rolled back", self.pending, cause)
+        self.kept_wrong -= self._pending_wrong
+        self._pending_wrong = 0
         self.pending = self._at_ms = 0
         self._cut_marks()
 
@@ -138,7 +147,7 @@ class TrainingRun:
         """Keep everything: a checkpoint is written before a planned stop."""
         self.accrue(now_ms)
         self.kept += self.pending
-        self.pending = self._at_ms = 0
+        self.pending = self._pending_wrong = self._at_ms = 0
 
     def poison(self, unit: int, now_ms: int) -> None:
         """Let a unit compute wrongly from now on."""
@@ -151,17 +160,17 @@ class TrainingRun:
         mark, since_ms = self.marks.pop(unit, (self.kept + self.pending, now_ms))
         wrong = max(0, self.kept + self.pending - mark)
         if now_ms - since_ms > most_ms:
-            self.kept_wrong += wrong
             return
         self._give_back("poisoned", wrong, cause)
-        self.kept, self.pending, self._at_ms = self.kept + self.pending - wrong, 0, 0
+        # Every step since was counted as wrong when it was made.
+        self.kept_wrong -= wrong
+        self.kept, self.pending, self._pending_wrong, self._at_ms = self.kept + self.pending - wrong, 0, 0, 0
         self._cut_marks()
 
     def poison_left(self, unit: int, now_ms: int) -> None:
-        """Count what a unit that nobody has found has corrupted until it leaves."""
+        """Let a unit that nobody has found leave."""
         self.accrue(now_ms)
-        mark, _ = self.marks.pop(unit, (self.kept + self.pending, now_ms))
-        self.kept_wrong += max(0, self.kept + self.pending - mark)
+        self.marks.pop(unit, None)
 
     def _cut_marks(self) -> None:
         """Forget wrong steps that were taken back."""

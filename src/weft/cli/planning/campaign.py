@@ -1,6 +1,7 @@
 """`weft campaign`: months of a fleet in simulated time, with the controllers that run it."""
 
 import re
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,9 +24,10 @@ from weft.cli.output import (
     writing,
     written_to,
 )
-from weft.core.errors import UsageError
+from weft.core.errors import FailedError, UsageError
 from weft.core.processors import processors as cores
 from weft.core.provenance import provenance
+from weft.core.quantity import significant
 from weft.core.specfile import with_values
 from weft.specs import CAMPAIGNS, load_campaign, load_site
 from weft.specs.campaign import CampaignSpec
@@ -61,15 +63,22 @@ def question_of(site: str, scenario: str, changes: list[str] | None = None) -> Q
 
 
 def with_changes(spec: CampaignSpec, changes: list[str] | None) -> CampaignSpec:
-    """Return a scenario with the values of `--set`."""
+    """Return a scenario with the values of `--set`; gangs.KEY changes every gang."""
     values: dict[str, str] = {}
+    gangs: dict[str, str] = {}
     for change in changes or []:
         key, equals, value = change.partition("=")
         if not equals or not key.strip():
             raise UsageError(f"--set {change!r}: write KEY=VALUE, such as spares=20")
         plain = value.strip()
-        values[key.strip()] = plain if _is_toml(plain) else f'"{plain}"'
-    return with_values(spec, values, "--set")
+        side, _, inner = key.strip().partition("gangs.")
+        table, name = (values, side) if not inner else (gangs, inner)
+        table[name] = plain if _is_toml(plain) else f'"{plain}"'
+    found = with_values(spec, values, "--set")
+    if gangs:
+        changed = tuple(with_values(gang, gangs, "--set gangs") for gang in found.gangs)
+        found = found.model_copy(update={"gangs": changed})
+    return found
 
 
 def _is_toml(text: str) -> bool:
@@ -128,6 +137,151 @@ def campaign(
         print_json(document)
     else:
         _print(question, scenario, document)
+
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "no-spares": ("spares=0",),
+    "spares": (),
+    "one-plane": ("network.planes=1",),
+    "eight-planes": ("network.planes=8",),
+    "bgp": ("network.recovery=5 s",),
+    "mrc": ("network.recovery=100 us",),
+    "restart": ("gangs.recovery=restart",),
+    "in-step": ("gangs.recovery=in-step",),
+    "whole-racks": ("ladder.unit=rack", "ladder.needed=0"),
+    "64-of-72": ("ladder.unit=rack", "ladder.needed=16"),
+    "no-screening": ("screening.mode=none",),
+    "screening-weekly": ("screening.mode=replay", "screening.every=7 d"),
+    "screening-daily": ("screening.mode=replay", "screening.every=1 d"),
+}
+"""Policies by name. BGP converges in 1 to 10 s, MRC finds another path within a round trip (arXiv 2605.04333)."""
+
+SideName = Annotated[
+    str,
+    Parameter(help="A policy (" + ", ".join(CHOICES) + "), changes as spares=0,repair.crews=4, or a campaign file."),
+]
+
+
+def side_of(name: str, site: str, scenario: str) -> Question:
+    """Return one side of a comparison."""
+    if name in CHOICES:
+        return question_of(site, scenario, list(CHOICES[name]))
+    if "=" in name:
+        return question_of(site, scenario, name.split(","))
+    if name in CAMPAIGNS.names() or name.endswith(".toml"):
+        return question_of(site, name)
+    raise UsageError(f"{name!r} is no policy, change or scenario; policies are {', '.join(CHOICES)}")
+
+
+@app.command
+def compare(
+    first: SideName,
+    second: SideName,
+    /,
+    *,
+    site: Annotated[str, Parameter(help="Built-in name or path of a site file.")],
+    scenario: ScenarioName = "standard",
+    seeds: SeedCount = 10,
+    processes: Processes = None,
+    json: JsonFlag = False,
+) -> None:
+    """Compare two policies or scenarios over the same seeds, and say what differs."""
+    numbers = checked_seeds(seeds)
+    sides = [(name, side_of(name, site, scenario)) for name in (first, second)]
+    one, two = (run_seeds(name, question, numbers, processes) for name, question in sides)
+    from weft.campaign.comparison import compared
+
+    rows = compared(one, two)
+    if json:
+        print_json({"site": site, "scenario": scenario, "first": first, "second": second, "seeds": seeds, "rows": rows})
+        return
+    table = [
+        (each["figure"], significant(each["first"], 4), significant(each["second"], 4),
+         f"{significant(each['difference'])} ({significant(each['low'])} to {significant(each['high'])})",
+         "yes" if each["differs"] else "no")
+        for each in rows
+    ]  # fmt: skip
+    title = f"{site}, {scenario}: {first} against {second}, {seeds} seeds with the same faults"
+    print_table(title, ("figure", first, second, "difference (95 %)", "differs"), table)
+    if seeds == 1:
+        say("one seed has no interval; ask for --seeds 5 or more")
+
+
+@app.command
+def fit(
+    log: Annotated[Path, Parameter(help="CSV with serial, installed, removed, event (failed, removed, running).")],
+    /,
+    *,
+    component: Annotated[str, Parameter(help="Class of parts that it is about, for the scenario's table.")] = "gpu",
+    json: JsonFlag = False,
+) -> None:
+    """Fit Weibull lives and rates by age to a log of parts, as a scenario takes them."""
+    from weft.campaign.lifetimes import fit_weibull, rates_by_age, read_lives
+    from weft.specs.campaign import ComponentsSpec
+
+    if component not in ComponentsSpec.model_fields:
+        raise UsageError(f"--component {component!r}: write one of {', '.join(ComponentsSpec.model_fields)}")
+    try:
+        lives = read_lives(log.read_text(encoding="utf-8"), str(log))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{log} cannot be read: {error}") from None
+    found, ages = fit_weibull(lives), rates_by_age(lives)
+    table = f'[components.{component}]\nrate = "{found.rate_fit:.0f} FIT"\nshape = {found.shape.value:.3f}'
+    if json:
+        print_json({
+            "parts": len(lives.hours), "failures": int(lives.failed.sum()), "weibull": asdict(found),
+            "rates": [asdict(each) for each in ages], "scenario": table,
+        })  # fmt: skip
+        return
+    rows = [
+        ("shape", f"{found.shape.value:.3f}", f"{found.shape.low:.3f} to {found.shape.high:.3f}"),
+        ("scale", f"{found.scale_h.value:,.0f} h", f"{found.scale_h.low:,.0f} to {found.scale_h.high:,.0f} h"),
+        ("mean life", f"{found.mean_h:,.0f} h", ""),
+    ]
+    title = f"{log}: {len(lives.hours):,} parts, {int(lives.failed.sum()):,} failures"
+    print_table(title, ("Weibull", "estimate", "95 % interval"), rows)
+    bands_ = [
+        (f"{each.from_h / 24:,.0f} to {each.to_h / 24:,.0f} d", f"{each.failures:,}", f"{each.part_h:,.0f}",
+         f"{each.fit.value:,.0f} FIT", f"{each.fit.low:,.0f} to {each.fit.high:,.0f}")
+        for each in ages
+    ]  # fmt: skip
+    print_table("rate by age", ("age", "failures", "part-hours", "rate", "95 % interval"), bands_)
+    say(table)
+
+
+@app.command(name="replay-diary")
+def replay_diary(
+    diary: Annotated[Path, Parameter(help="CSV with at_h, class, part, or a decision log (.jsonl) of an engine.")],
+    /,
+    *,
+    site: Annotated[str, Parameter(help="Built-in name or path of a site file.")] = "gb200-8x100g-131k",
+    scenario: ScenarioName = "standard",
+    set_: SetValues = None,
+    json: JsonFlag = False,
+) -> None:
+    """Run a fleet through a written history of faults, or make an engine's decisions again."""
+    from weft.campaign.diary import read_diary, replayed_log
+
+    if diary.suffix == ".jsonl":
+        again = replayed_log(diary)
+        if json:
+            print_json(again.as_json())
+        else:
+            say(f"{diary}: {again.passes:,} passes, {again.decisions:,} decisions, {again.faults:,} reports of faults")
+            say(f"made again by the campaign: {again.differences:,} differ")
+        if again.differences:
+            raise FailedError(
+                f"{diary}: {again.differences:,} passes decide otherwise today; the first at {again.first}"
+            )
+        return
+    question = question_of(site, scenario, set_)
+    script = read_diary(diary, Fleet(question.site, question.spec))
+    found = run_seeds(str(diary), replace(question, script=script), range(1), 1)
+    document = {"site": question.site.name, "scenario": scenario, "bands": bands(found), "seeds": found}
+    if json:
+        print_json(document)
+    else:
+        _print(question, f"{scenario}, faults of {diary}", document)
 
 
 def _print(question: Question, scenario: str, document: dict[str, Any]) -> None:
