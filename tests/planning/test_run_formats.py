@@ -1,5 +1,7 @@
 """A plan in other tools' words: the axes multiply to the ranks, batches agree, and what a tool cannot do is refused."""
 
+import importlib
+import json
 import shutil
 import subprocess
 import tomllib
@@ -96,3 +98,16 @@ def test_a_slurm_script_is_a_shell_script(tmp_path: Path) -> None:
     script = tmp_path / "run.sbatch"
     script.write_text(run_file("sbatch", ChosenRun(JOB, PlanSpec(dp=8), SITE)))
     assert subprocess.run([shutil.which("bash") or "bash", "-n", script], check=False).returncode == 0
+
+
+@given(plans())
+def test_a_jobset_is_one_by_its_own_schema_and_has_a_pod_for_each_node(plan: PlanSpec) -> None:
+    schema = importlib.import_module("kubeflow_trainer_api.models.jobset_v1alpha2_job_set").JobsetV1alpha2JobSet
+    run = ChosenRun(JOB, plan, SITE)
+    for tool in ("jobset", "kueue"):
+        made = json.loads(run_file(tool, run))
+        assert schema.from_dict(made).to_dict() == made
+        job = made["spec"]["replicatedJobs"][0]["template"]["spec"]
+        gpus = job["template"]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"]
+        assert job["parallelism"] * int(gpus) >= plan.ranks > (job["parallelism"] - 1) * int(gpus)
+        assert (made["spec"].get("suspend") is True) == (tool == "kueue")

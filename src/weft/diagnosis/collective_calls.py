@@ -94,6 +94,8 @@ def find_hangs(
 
 
 def _stand(group: str, members: tuple[int, ...], ranks: Mapping[int, Mapping[int, EnteredCollective]]) -> _Stand | None:
+    if not members:
+        return None
     last = {rank: max(ranks.get(rank, {0: None})) for rank in members}
     highest = max(last.values())
     lowest = min(last.values())

@@ -1,7 +1,7 @@
 """A run by its steps: step time, jitter, cold start, when it became slower, and losses that jump. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -35,6 +35,14 @@ class StepSeries:
 def examine(series: StepSeries) -> Diagnosis:
     """Return the figures of a run and what is odd about them."""
     seconds = np.array(series.seconds, dtype=np.float64)
+    timed = np.isfinite(seconds) & (seconds > 0)
+    if not timed.all():  # a log that was cut or damaged; what it says of the other steps still counts
+        kept: list[int] = np.flatnonzero(timed).tolist()
+        series = replace(
+            series, step=[series.step[at] for at in kept], seconds=seconds[kept].tolist(),
+            loss=[series.loss[at] for at in kept if at < len(series.loss)],
+        )  # fmt: skip
+        seconds = seconds[kept]
     found = Diagnosis()
     if not len(seconds):
         return found

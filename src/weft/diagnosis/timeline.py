@@ -107,17 +107,22 @@ def examine_timelines(found: Sequence[TimelineShares]) -> Diagnosis:
             "slow", "exposed-communication", "communication",
             f"{mean['exposed_communication']:.0%} of the time is exposed communication; {hidden:.0%} of all"
             " communication is hidden behind computing.",
-            (), 0.9, 1 / (1 - mean["exposed_communication"]), mean["exposed_communication"], "property of the work",
+            (), 0.9, _slowdown(mean["exposed_communication"]), mean["exposed_communication"], "property of the work",
         ))  # fmt: skip
     if mean["idle"] > _MUCH_IDLE:
         result.findings.append(DiagnosisFinding(
             "slow", "idle-device", "the host",
             f"The devices idle {mean['idle']:.0%} of the time: kernels are launched too slowly, or the input or another"
             " rank is waited for without a kernel.",
-            (), 0.8, 1 / (1 - mean["idle"]), mean["idle"], "property of the work",
+            (), 0.8, _slowdown(mean["idle"]), mean["idle"], "property of the work",
         ))  # fmt: skip
     result.findings += _odd_ranks(spanned)
     return result
+
+
+def _slowdown(share: float) -> float | None:
+    """Return what a step takes over what it would without a part of it; nothing where there is no other part."""
+    return 1 / (1 - share) if share < 1 else None
 
 
 def _odd_ranks(spanned: Sequence[TimelineShares]) -> list[DiagnosisFinding]:
@@ -128,7 +133,7 @@ def _odd_ranks(spanned: Sequence[TimelineShares]) -> list[DiagnosisFinding]:
     worst = int(busy.argmax())
     others = np.delete(busy, worst)
     spread = float(np.percentile(others, 90) - np.percentile(others, 10)) + 0.01 * float(np.median(others))
-    ratio = float(busy[worst] / np.median(others))
+    ratio = float(busy[worst] / max(float(np.median(others)), 1e-12))
     if ratio < 1.05 or busy[worst] - others.max() < spread:  # noqa: PLR2004 - what is less is noise
         return []
     rank = spanned[worst].rank

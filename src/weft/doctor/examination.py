@@ -1,5 +1,6 @@
 """From evidence to one answer: runs every diagnosis that the evidence allows, and compares with what was expected."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,7 +65,7 @@ class Examination:
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as plain values."""
-        return {
+        whole = {
             "verdict": self.verdict(),
             "healthy": self.healthy,
             "findings": [one.as_json() for one in self.findings()],
@@ -73,6 +74,20 @@ class Examination:
                 {"path": one.path, "reader": one.reader or None, "found": one.found} for one in self.evidence.sources
             ],
         }
+        return {key: _finite(value) for key, value in whole.items()}
+
+
+def _finite(value: Any) -> Any:
+    """Return a plain value that JSON can hold: what is no number, or endless, becomes null."""
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case dict():
+            return {key: _finite(one) for key, one in value.items()}
+        case list() | tuple():
+            return [_finite(one) for one in value]
+        case _:
+            return value
 
 
 def examine_evidence(evidence: Evidence, expected: Expectation | None = None) -> Examination:

@@ -19,6 +19,7 @@ from weft.doctor.readers.training_log import MlperfReader, RunFolderReader, Trai
 
 GROUP = "weft.readers"
 MOST_FILES = 20_000
+_MALFORMED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 _READERS: tuple[Callable[[], Reader], ...] = (
     # Those that know their files for certain first; a training's log may quote anything.
     FlightRecorderReader, NcclRasReader, KinetoReader, RunFolderReader, MlperfReader, NcclTestsReader,
@@ -55,9 +56,16 @@ def read_file(path: Path, known: Iterable[Reader], evidence: Evidence) -> Source
         reader = next((reader for reader in known if reader.recognises(file)), None)
         if reader is None:
             return SourceFile(str(path), "", "is of no kind that is known here")
-        return SourceFile(str(path), reader.name, reader.read(file, evidence))
+        read = Evidence()
+        found = reader.read(file, read)
     except UnreadableError as error:
         return SourceFile(str(path), "", str(error).removeprefix(f"{path} "))
+    except _MALFORMED as error:
+        # Readers look for what their tools write; what a file holds in its place may be anything.
+        reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
+        return SourceFile(str(path), "", f"is damaged: {reason}")
+    evidence.add(read)  # nothing of a file that broke in the middle
+    return SourceFile(str(path), reader.name, found)
 
 
 def find_files(paths: Sequence[str | Path]) -> Iterator[Path]:

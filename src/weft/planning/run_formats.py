@@ -1,19 +1,25 @@
-"""A chosen plan in the words of the tool that will run it: torchtitan, Megatron-LM, NeMo, Slurm. Pure: text out.
+"""A chosen plan in the words of the tool that will run it: torchtitan, Megatron-LM, NeMo, Slurm, JobSet. Pure.
 
 Options are those of torchtitan 0.2 (`torchtitan.config`), Megatron-LM core 0.14 and NeMo 2.x. What a tool cannot do is
 refused with the reason, not left out.
 """
 
+import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from weft.core.errors import UsageError
 from weft.specs.job import JobSpec, PlanSpec
 from weft.specs.site import SiteSpec
 
-ToolName: TypeAlias = Literal["torchtitan", "megatron", "nemo", "sbatch"]
+ToolName: TypeAlias = Literal["torchtitan", "megatron", "nemo", "sbatch", "jobset", "kueue"]
+_LABEL = re.compile(r"[^a-z0-9]+")
+_LONGEST_NAME = 40
+"""Of a JobSet: pods add the names of its parts and their numbers, and a host name has 63 characters."""
+_RACK = "cloud.provider.com/topology-rack"
 _SCHEDULES: Mapping[str, str] = MappingProxyType({
     "gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved1F1B", "looped-bfs": "LoopedBFS",
     "zero-bubble": "InterleavedZeroBubble", "zbv": "ZBVZeroBubble", "dualpipev": "DualPipeV",
@@ -181,6 +187,49 @@ def sbatch(run: ChosenRun) -> str:
     ]) + "\n"  # fmt: skip
 
 
+def jobset(run: ChosenRun, queue: str | None = None) -> str:
+    """Return a JobSet (jobset.x-k8s.io/v1alpha2) as JSON, which is YAML: a pod for each node, torchrun in each.
+
+    Image and program are the user's own: both stand in one place each, and are marked.
+    """
+    name = _LABEL.sub("-", run.job.name.lower()).strip("-")[:_LONGEST_NAME].rstrip("-") or "job"
+    command = [
+        "torchrun", f"--nnodes={run.nodes}", f"--nproc-per-node={run.ranks_per_node}", "--rdzv-backend=c10d",
+        f"--rdzv-id={name}", f"--rdzv-endpoint={name}-workers-0-0.{name}:29500", "PROGRAM",
+    ]  # fmt: skip
+    container = {
+        "name": "trainer", "image": "IMAGE", "command": command,
+        "resources": {"limits": {"nvidia.com/gpu": str(run.ranks_per_node)}},
+    }  # fmt: skip
+    template: dict[str, Any] = {"spec": {"restartPolicy": "Never", "containers": [container]}}
+    labels = {} if queue is None else {"labels": {"kueue.x-k8s.io/queue-name": queue}}
+    if queue is not None:
+        template["metadata"] = {"annotations": {"kueue.x-k8s.io/podset-preferred-topology": _RACK}}
+    job = {
+        "parallelism": run.nodes, "completions": run.nodes, "completionMode": "Indexed", "backoffLimit": 0,
+        "template": template,
+    }  # fmt: skip
+    plan = run.plan
+    document = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet",
+        "metadata": {"name": name, **labels, "annotations": {
+            "weft/plan": f"dp {plan.dp}, tp {plan.tp}, pp {plan.pp}, cp {plan.cp}, ep {plan.ep}",
+        }},
+        "spec": {
+            **({} if queue is None else {"suspend": True}),
+            "failurePolicy": {"maxRestarts": 100},
+            "network": {"enableDNSHostnames": True, "subdomain": name},
+            "replicatedJobs": [{"name": "workers", "replicas": 1, "template": {"spec": job}}],
+        },
+    }  # fmt: skip
+    return json.dumps(document, indent=2) + "\n"
+
+
+def kueue(run: ChosenRun) -> str:
+    """Return the same JobSet, suspended until Kueue admits it from the local queue `training`."""
+    return jobset(run, "training")
+
+
 def _layers_counted(run: ChosenRun, tool: str) -> int:
     """Return the layers that are split evenly: the model's, or with embedding and loss as one layer each."""
     plan, layers = run.plan, run.job.model.layers
@@ -206,5 +255,5 @@ def _decay_ratio(run: ChosenRun) -> float:
 
 
 _MAKERS: Mapping[ToolName, Callable[[ChosenRun], str]] = MappingProxyType({
-    "torchtitan": torchtitan, "megatron": megatron, "nemo": nemo, "sbatch": sbatch
+    "torchtitan": torchtitan, "megatron": megatron, "nemo": nemo, "sbatch": sbatch, "jobset": jobset, "kueue": kueue,
 })  # fmt: skip

@@ -1,5 +1,6 @@
 """`weft fabric`: follow a packet through a site's network, print a switch's table, export the network to Linux."""
 
+import json as json_format
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -11,7 +12,7 @@ from weft.cli.output import JsonFlag, SiteArgument, counting, print_json, print_
 from weft.core.errors import FailedError, UsageError
 from weft.core.input_files import read_text
 from weft.core.provenance import provenance
-from weft.fabric import formats, linux
+from weft.fabric import formats, infragraph, linux, netbox
 from weft.fabric.addressing import srv6
 from weft.fabric.addressing.forwarding import ForwardingAction, ForwardingPlane
 from weft.fabric.addressing.srv6 import Addressing
@@ -22,7 +23,9 @@ from weft.fabric.graph.shape import shape_of
 from weft.fabric.graph.topology import Topology, build
 from weft.specs import SiteSpec, load_site
 
-Format: TypeAlias = Literal["iproute2", "sonic", "frr", "cabling", "containerlab", "nccl-topology"]
+Format: TypeAlias = Literal[
+    "iproute2", "sonic", "frr", "cabling", "containerlab", "nccl-topo", "nccl-topology", "infragraph"
+]
 
 MOST_NAMESPACES = 200
 """Namespaces that one machine is asked for without --force."""
@@ -78,20 +81,27 @@ def path(
 
 def import_network(
     file: Annotated[
-        Path, Parameter(help="CSV with columns a and b, and optionally rate, length and plane; one line for each link.")
+        Path,
+        Parameter(
+            help="CSV with columns a and b, and optionally rate, length and plane; an InfraGraph; cables of NetBox."
+        ),
     ],
     /,
     *,
-    hosts: Annotated[str, Parameter(help="Which nodes are hosts: name:gpu* or degree:1.")] = "degree:1",
+    hosts: Annotated[
+        str | None,
+        Parameter(help="Which nodes are hosts: name:gpu* or degree:1; default: the file's own NICs, or degree:1."),
+    ] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Read any network from an edge list and report its hosts, switches by tier, links, planes and oddities."""
-    rule = HostRule.parse(hosts)
+    """Read any network from its links and report its hosts, switches by tier, links, planes and oddities."""
     try:
         text = read_text(file)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise UsageError(f"{file} cannot be read: {reason}") from None
+    text, own = _edge_list(text, str(file))
+    rule = HostRule.parse(hosts) if hosts is not None else own or HostRule.parse("degree:1")
     topology = import_edges(text, rule, file=str(file))
     tiers = [int(count) for count in np.bincount(topology.switches.tier)]
     document = {
@@ -109,6 +119,21 @@ def import_network(
     print_table(f"{file}: a network of {topology.nics:,} hosts", ("what", "count"), rows)
     for sentence in document["odd"]:
         say(f"odd: {sentence}")
+
+
+def _edge_list(text: str, file: str) -> tuple[str, HostRule | None]:
+    """Return what was written in another tool's form as an edge list, and which nodes are hosts if it says so."""
+    if text.lstrip()[:1] not in {"{", "["}:
+        found = netbox.edges_of_netbox_csv(text, file) if netbox.is_netbox_csv(text.split("\n", 1)[0]) else text
+        return found, None
+    try:
+        document = json_format.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{file} is no whole JSON: {error}") from None
+    if isinstance(document, dict) and "instances" in document:
+        made = infragraph.edges_of_infragraph(document, file)
+        return made.text, HostRule(names=made.hosts) if made.hosts else None
+    return netbox.edges_of_netbox_json(document, file), None
 
 
 def table(
@@ -192,14 +217,18 @@ def _print_format(spec: SiteSpec, form: Format, switch: str | None, folder: Path
     per_switch = form in {"sonic", "frr"}
     if (switch is not None or folder is not None) and not per_switch:
         raise UsageError(f"--format {form} is one file for the whole fabric; leave --switch and --folder out")
-    if form == "nccl-topology":
+    if form in {"nccl-topo", "nccl-topology"}:
         write_text(formats.nccl_topology(spec))
         return
     topology = build(spec.fabric)
     plan = Addressing(shape_of(spec.fabric)).plan
     if not per_switch:
-        text = formats.cabling(topology) if form == "cabling" else formats.containerlab(topology, spec.name)
-        write_text(text)
+        make = {
+            "cabling": lambda: formats.cabling(topology),
+            "infragraph": lambda: infragraph.infragraph(topology, spec.name),
+            "containerlab": lambda: formats.containerlab(topology, spec.name),
+        }
+        write_text(make[form]())
         return
     if (switch is None) == (folder is None):
         raise UsageError(

@@ -61,3 +61,15 @@ class Evidence:
     samples: list[DeviceSample] = field(default_factory=list)
     findings: list[DiagnosisFinding] = field(default_factory=list)
     """What a file says by itself: an error that it names, a link that it shows to be slow."""
+
+    def add(self, other: "Evidence") -> None:
+        """Take over what was read from another file."""
+        self.operations += other.operations
+        self.timelines += other.timelines
+        self.calls += other.calls
+        self.members |= other.members
+        self.heard |= other.heard
+        self.series += other.series
+        self.bandwidths += other.bandwidths
+        self.samples += other.samples
+        self.findings += other.findings

@@ -1,5 +1,6 @@
 """Traces of torch's profiler (Kineto) and other Chrome traces: kernels by stream, event by event, of any length."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,16 +35,18 @@ class KinetoReader:
         about: dict[str, Any] = {}
         for event in _events(file, about):
             events += 1
-            category = event.get("cat")
-            if event.get("ph") != "X" or category not in _ON_DEVICE:
+            category = event.get("cat") if isinstance(event, dict) else None
+            if not isinstance(category, str) or category not in _ON_DEVICE or event.get("ph") != "X":
+                continue
+            span = _span(event)
+            if span is None:
                 continue
             name = str(event.get("name", ""))
             kind = known.get((name, category))
             if kind is None:
                 kind = known[name, category] = kernel_class(name, category)
-            begin = float(event.get("ts", 0.0)) * _US
-            begins.append(begin)
-            ends.append(begin + float(event.get("dur", 0.0)) * _US)
+            begins.append(span[0])
+            ends.append(span[1])
             kinds.append(kind)
         rank = about.get("rank", file.rank)
         if not begins:
@@ -53,6 +56,15 @@ class KinetoReader:
         whose = "" if rank is None else f" of rank {rank}"
         whole = f" of {about['world']}" if about.get("world") else ""
         return f"{events:,} events{whose}{whole}, {len(begins):,} kernels"
+
+
+def _span(event: dict[str, Any]) -> tuple[float, float] | None:
+    """Return when an event begins and ends, None where it does not say so."""
+    try:
+        begin, took = float(event["ts"]) * _US, float(event.get("dur", 0.0)) * _US
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None
+    return (begin, begin + took) if math.isfinite(begin + took) and took >= 0 else None
 
 
 def _events(file: FileToRead, about: dict[str, Any]) -> Iterator[dict[str, Any]]:

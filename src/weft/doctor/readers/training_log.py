@@ -16,6 +16,8 @@ _TITAN = re.compile(rf"step:\s*(\d+)\s+loss:\s*{_NUMBER}")
 _MEGATRON = re.compile(r"iteration\s+(\d+)/\s*\d+")
 _NEMO = re.compile(r"train_step_timing in s['\"]?\s*[:=]\s*([0-9.]+)")
 _MLLOG = ":::MLLOG"
+_LARGEST = 1e18
+_MOMENTS = frozenset({"init_start", "init_stop", "run_start", "run_stop"})
 
 
 def _figure(text: str, name: str) -> float | None:
@@ -42,12 +44,17 @@ class MlperfReader:
         ranks = 0
         for entry in _mllog(file):
             key, value = str(entry.get("key", "")), entry.get("value")
-            metadata = entry.get("metadata") or {}
+            metadata = entry.get("metadata")
             if key == "tracked_stats" and isinstance(value, Mapping) and "train_step_time" in value:
-                steps.append(int(metadata.get("step", len(steps))))
-                seconds.append(float(value["train_step_time"]))
-                losses.append(float(value.get("reduced_train_loss", "nan")))
-            elif key in {"init_start", "init_stop", "run_start", "run_stop"}:
+                took, loss = _plain(value["train_step_time"]), _plain(value.get("reduced_train_loss"))
+                step = _plain(metadata.get("step")) if isinstance(metadata, Mapping) else None
+                if took is not None and took > 0:
+                    steps.append(len(steps) if step is None else int(step))
+                    seconds.append(took)
+                    losses.append(float("nan") if loss is None else loss)
+            elif _plain(entry.get("time_ms")) is None and key in _MOMENTS:
+                continue
+            elif key in _MOMENTS:
                 ranks += key == "init_start"
                 times.setdefault(key, int(entry.get("time_ms", 0)))
                 times[f"last {key}"] = int(entry.get("time_ms", 0))
@@ -82,10 +89,16 @@ def _mllog(file: FileToRead) -> Iterator[dict[str, Any]]:
             yield entry
 
 
+def _plain(value: Any) -> float | None:
+    """Return a value of a log as a number, None where it is none."""
+    return float(value) if isinstance(value, int | float) and abs(value) < _LARGEST else None
+
+
 def _gpus(platform: str, ranks: int) -> int | None:
     """Return the number of GPUs that a platform names, as in 1xXE9680Lx8B200-SXM, else of processes that began."""
     nodes = re.match(r"(\d+)x", platform)
-    each = re.search(r"x(\d+)[A-Z]*\d*", platform[nodes.end() :] if nodes else platform)
+    rest = platform[nodes.end() :] if nodes else platform
+    each = re.search(r"(\d+)x[A-Z]", rest) or re.search(r"x(\d+)[A-Z]*\d*", rest)
     if nodes and each:
         return int(nodes.group(1)) * int(each.group(1))
     return ranks or None
@@ -93,7 +106,8 @@ def _gpus(platform: str, ranks: int) -> int | None:
 
 def _tokens(about: Mapping[str, Any]) -> float | None:
     batch, length = about.get("global_batch_size"), about.get("max_sequence_length")
-    return float(batch) * float(length) if batch and length else None
+    batch, length = _plain(batch), _plain(length)
+    return batch * length if batch and length else None
 
 
 class TrainingLogReader:

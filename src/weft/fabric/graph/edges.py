@@ -36,10 +36,12 @@ class HostRule:
     """Pattern with * and ?, such as "gpu*"."""
     degree: int | None = None
     """Number of links."""
+    names: frozenset[str] | None = None
+    """Their very names, where the file that was imported says which they are."""
 
     def __post_init__(self) -> None:
         """Check that there is exactly one rule."""
-        if (self.name is None) == (self.degree is None):
+        if sum(one is not None for one in (self.name, self.degree, self.names)) != 1:
             raise UsageError("say which nodes are hosts, by exactly one of name and degree")
 
     @classmethod
@@ -54,10 +56,14 @@ class HostRule:
 
     def holds(self, name: str, degree: int) -> bool:
         """Return whether the node called `name` with `degree` links is a host."""
+        if self.names is not None:
+            return name in self.names
         return fnmatch.fnmatchcase(name, self.name) if self.name is not None else degree == self.degree
 
     def __str__(self) -> str:
         """Return the rule as it is written."""
+        if self.names is not None:
+            return f"{len(self.names)} names"
         return f"name:{self.name}" if self.name is not None else f"degree:{self.degree}"
 
 
