@@ -12,8 +12,6 @@ WORKERS ?= 2
 MUTANTS ?= 15
 # A small sample scatters: where four in five are noticed in truth, fewer than 9 of 15 are once in fifty commits.
 LEAST_NOTICED ?= 0.6
-MRC_RUN = $(BIN)/weft train tiny-gpt --folder build/demo --faults examples/planes.toml --set guard.digest_every=1 \
-    --set backend=mrc
 
 .PHONY: help setup demo test mutants test-slow test-long test-root test-kube kube-assets check format bench verify docs clean
 
@@ -33,29 +31,8 @@ $(STAMP): pyproject.toml packages/weft-lab/pyproject.toml
 	    --editable packages/weft-lab
 	@touch $@
 
-demo: $(STAMP)  ## Design a 131,072-GPU fabric; train a small GPT, kill, corrupt and cut it off, and get the same weights
-	@rm -rf build/demo
-	@echo "demo: a fabric for 131,072 GPUs"
-	@$(BIN)/weft design gb200-8x100g-131k
-	@echo "demo: a small GPT on four processes, two replicas of a pipeline of two stages"
-	@$(BIN)/weft train tiny-gpt --folder build/demo
-	@echo "demo: the same again; now a worker is killed and a bit of another one's weights is flipped"
-	@$(BIN)/weft train tiny-gpt --folder build/demo --faults examples/faults.toml --set guard.digest_every=1
-	@$(BIN)/weft runs incidents tiny-gpt-2 --folder build/demo
-	@$(BIN)/weft runs compare tiny-gpt-1 tiny-gpt-2 --folder build/demo
-	@echo "demo: what this machine was expected to do, beside what it did"
-	@$(BIN)/weft site measure build/demo/here.toml --ranks 4 --seconds 0.1 --rounds 1
-	@$(BIN)/weft rehearse build/demo/here.toml tiny-gpt --folder build/demo --html build/demo/here.html
-	@echo "demo: the same job on 131,072 GPUs"
-	@$(BIN)/weft rehearse gb200-8x100g-131k tiny-gpt --html build/demo/131k.html
-	@echo "demo: the same job once more, by MRC over four planes; one is cut, a worker killed, a bit flipped"
-	@if [ "$$(id -u)" = 0 ] && command -v ip >/dev/null && command -v nft >/dev/null; then \
-	    lab=d$$(($$$$ % 1000)); $(BIN)/weft lab up --name $$lab || exit; \
-	    trap "$(BIN)/weft lab down --name $$lab" EXIT; trap 'exit 130' INT TERM; \
-	    WEFT_LAB=$$lab $(MRC_RUN) \
-	        && $(BIN)/weft lab bench --name $$lab --seconds 6 --rival tcp --fault 'cut link0-p0-i0'; \
-	else echo "demo: without root, ip and nft there is no lab; its planes are loopback's"; $(MRC_RUN); fi
-	@$(BIN)/weft runs compare tiny-gpt-1 tiny-gpt-3 --folder build/demo
+demo: $(STAMP)  ## Six acts in four minutes: design, simulate, train, break and mend, equal bits, 131,072 GPUs
+	@$(BIN)/python examples/demo.py build/demo
 
 test: $(STAMP)  ## Run the tests (fast ones; under ten minutes on two cores)
 	@echo "test: the fast tests on $(WORKERS) workers"

@@ -14,6 +14,8 @@ from packaging.requirements import Requirement
 from tests.cli.invocations import attempts, leaves
 
 ROOT = Path(__file__).parents[2]
+_FOUND_WRONG: dict[tuple[str, ...], set[int]] = {("nodes", "test", "kernel", "gpus"): {1}, ("nodes", "test"): {1}}
+"""Commands that end with 1 where they find this machine wrong."""
 _DRIVER = """
 import json, sys, traceback
 from weft.cli.main import main
@@ -108,7 +110,7 @@ def test_every_command_works_or_names_its_extra(base: Path, tmp_path: Path):
     tried = run(base, tmp_path, [*lines, ["lab"], ["lab", "up"]])
     bad = {
         words: text for words, (status, text) in tried.items()
-        if "Traceback" in text or "No module named" in text or status not in {0, 1, 2}
+        if "Traceback" in text or "No module named" in text or status not in {0, 2} | _FOUND_WRONG.get(words, set())
     }  # fmt: skip
     assert bad == {}
     lacking = {words: text for words, (_, text) in tried.items() if "not installed" in text or "extra" in text}
