@@ -13,7 +13,7 @@ MUTANTS ?= 15
 # A small sample scatters: where four in five are noticed in truth, fewer than 9 of 15 are once in fifty commits.
 LEAST_NOTICED ?= 0.6
 
-.PHONY: help setup demo test mutants test-slow test-long test-root test-kube kube-assets check format bench verify docs clean
+.PHONY: help setup demo test mutants test-slow test-long test-root test-kube kube-assets check format bench verify pictures docs clean
 
 help:  ## Say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -76,6 +76,9 @@ bench: $(STAMP)  ## Run the benchmarks; each prints ratios measured in one run
 verify: $(STAMP)  ## Check published results against the simulator and write docs/verification.md (minutes)
 	@$(PIP) install --editable '.[sim]'
 	@PYTHONPATH=$(PYTHONPATH):$(CURDIR) $(BIN)/python -m verification
+
+pictures: $(STAMP)  ## Draw the screenshot in README.md again, from a real run
+	@$(BIN)/python scripts/screenshot
 
 docs: $(STAMP)  ## Build the documentation into build/docs
 	@$(PIP) install --group docs

@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md and the glossary are true: the rooms are the tree's, what they name is there, the README is short."""
+"""ARCHITECTURE.md and the glossary are true: the rooms are the tree's, what they name is there, the tree is short."""
 
 import ast
 import re
@@ -132,8 +132,8 @@ def test_a_term_has_a_sentence_and_a_place(row: list[str]):
     assert where
 
 
-def test_the_readme_shows_the_rooms_and_no_more():
-    tree = section((ROOT / "README.md").read_text(), "The tree")
+def test_the_tree_shows_the_rooms_and_no_more():
+    tree = section((ROOT / "ARCHITECTURE.md").read_text(), "The tree")
     lines = [line for line in tree.splitlines() if line.startswith("  ")]
     shown = {name for line in lines for name in re.findall(r"(\w+)/", line)}
     assert len(lines) <= TOP_LEVEL
