@@ -160,7 +160,7 @@ def test_without_a_cluster_commands_say_how_to_start_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setenv("WEFT_CLUSTER", str(tmp_path / "none"))
-    assert main(["jobs"]) == 1
+    assert main(["jobs"]) == 2
     assert "weft cluster up starts one" in capsys.readouterr().err
     assert main(["cluster", "up", "--team", "x=99"]) == 2
     assert main(["cluster", "up", "--nodes", "0"]) == 2

@@ -242,7 +242,7 @@ def test_a_span_is_given_in_the_largest_unit_that_it_holds_twice(span_ms: int, t
 
 @pytest.mark.parametrize("words", [["jobs"], ["logs", "a"], ["why", "a"], ["nodes"], ["drain", "n"], ["cancel", "a"]])
 def test_without_a_cluster_every_command_says_how_to_start_one(words: list[str], tmp_path: Any, capsys: Any):
-    assert main([*words, "--home", str(tmp_path / "none")]) == 1
+    assert main([*words, "--home", str(tmp_path / "none")]) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert "weft cluster up" in err

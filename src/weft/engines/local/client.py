@@ -87,7 +87,7 @@ class LocalClient:
     ) -> Any:
         where, token = self._home.where(), self._home.known_token()
         if where is None or token is None:
-            raise UnreachableError(f"no cluster is up in {self._home.folder}; weft cluster up starts one")
+            raise NoClusterError(f"no cluster is up in {self._home.folder}; weft cluster up starts one")
         target = "/" + "/".join(quote(part, safe="") for part in path)
         given = {key: value for key, value in query.items() if value is not None}
         headers = {"Authorization": f"Bearer {token}", **({"Content-Type": content_type} if content_type else {})}
@@ -110,6 +110,12 @@ class LocalClient:
 
 class UnreachableError(FailedError):
     """No engine answers."""
+
+
+class NoClusterError(UnreachableError):
+    """None was started here: the user has to, as with any other thing that is named and not there."""
+
+    exit_status = UsageError.exit_status
 
 
 def _read(status: int, text: bytes) -> Any:
