@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from weft.fabric.graph.shape import shape_of
 from weft.planning.what_if import changed
 from weft.specs import load_job, load_site
 from weft.specs.fabric import clos_capacity
@@ -27,3 +28,17 @@ def test_more_planes_take_a_tier_away():
     site, _ = changed(load_site("gb200-3tier-64k"), JOB, "nodes=8192")
     assert site.fabric.tiers == 3
     assert changed(site, JOB, "planes=4")[0].fabric.tiers == 2
+
+
+@pytest.mark.parametrize(("gpus", "name"), [(65_536, "gb200-3tier-64k"), (32_768, "gb200-4x200g-32k")])
+@pytest.mark.parametrize("planes", [1, 2, 4, 8])
+def test_a_split_buys_no_core_that_nobody_asked_for(gpus: int, name: str, planes: int):
+    site, _ = changed(load_site(name), JOB, f"planes={planes}")
+    ports = site.fabric.planes * gpus
+    # A whole Clos of t tiers has 2 t - 1 switch ports for each host port, and not many more where it is not full.
+    assert shape_of(site.fabric).switches * site.fabric.radix <= 2 * (2 * site.fabric.tiers - 1) * ports
+
+
+def test_a_power_limit_is_a_change():
+    site, _ = changed(load_site("h100-400g-16k"), JOB, "power=500 W")
+    assert site.gpu.power == 500_000

@@ -63,7 +63,8 @@ def _split(table: dict[str, Any], site: SiteSpec, planes: int) -> None:
         return
     if clos_capacity(TWO_TIERS, radix, fabric.oversubscription) >= fabric.gpus:
         table["fabric"]["tiers"] = TWO_TIERS
-    elif fabric.tiers == TWO_TIERS:
+    else:
+        # As many switches as these GPUs need: a core that could grow to millions of ports is no part of the question.
         links = table["fabric"]["links"]
         table["fabric"] |= {"tiers": THREE_TIERS, "build": "compact"}
         links.setdefault("t1_t2", links["t0_t1"])
