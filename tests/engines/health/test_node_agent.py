@@ -1,6 +1,7 @@
 """The agent says each thing once, keeps it until it is heard, and does what it is ordered once."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,25 @@ def test_an_order_is_carried_out_once_also_after_a_restart(tmp_path: Path, syste
                 watch.look(0, start + 100.0 * second)
             watch.close()
     assert done.read_text() == "1\n"
+
+
+def test_a_test_that_is_ordered_is_run_once_and_held_against_what_is_expected(tmp_path: Path, system: Path) -> None:
+    with receiving() as server:
+        for expected, passed in (({"memory.gb_per_s": 1e9}, False), ({"memory.gb_per_s": 1e-9}, True)):
+            order = {"id": f"t-{passed}", "kind": "test", "program": "idle"}
+            server.answer = {"orders": [order], "out": True}
+            watch, _ = agent(tmp_path, system, report=server.url, expected=expected)
+            found: list[Any] = []
+            for second in range(600):
+                found = [one for one in watch.look(second, 10.0 * second) if one.check == "test:idle"]
+                if found:
+                    break
+                time.sleep(0.1)
+            assert [one.severity == "note" for one in found] == [passed], found
+            watch.look(1000, 10_000.0)
+            watch.close()
+    reports = [one for body in server.taken for one in body["seen"]]
+    assert ["of the expected" in one["text"] for one in reports] == [True, False]
 
 
 def test_the_token_is_read_anew_for_each_report(tmp_path: Path, system: Path) -> None:

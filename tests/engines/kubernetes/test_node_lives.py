@@ -1,13 +1,17 @@
 """Nodes, teams and services on the fake API server: what is lost, cordoned, shared and reported."""
 
 import asyncio
+import json
+from pathlib import Path
 
 from tests.cluster.health.recorded_faults import GPUS, OF_PROGRAMS
 from tests.engines.kubernetes.fake_cluster import POOL, SPACE, FakeCluster, play, until
 
 from weft.cluster.health.faults import FaultMonitor, gpu_numbers
+from weft.cluster.health.quarantine import report
 from weft.cluster.records.snapshot import SchedulingPolicy
 from weft.engines.health.fault_data import shipped_catalogue
+from weft.engines.health.outbox import WebhookOutbox
 from weft.engines.kubernetes.api.resources import (
     BUDGETS,
     HEALTH,
@@ -105,6 +109,40 @@ def test_a_condition_that_node_problem_detector_sets_takes_a_node_out_and_gives_
                 more = {"type": "KernelDeadlock", "status": str(true), "message": "task blocked", "reason": "x"}
                 await client.patch(NODES, "n-00001", {"status": {"conditions": [*before, more]}}, part="status")
                 await until(lambda true=true: (SICK_TAINT in taints()) is true, 30 if true else 7200)
+
+    play(life)
+
+
+def test_a_sick_node_is_tested_by_its_agent_and_a_ticket_is_sent(tmp_path: Path) -> None:
+    sent = WebhookOutbox(tmp_path, "http://127.0.0.1:1/")
+
+    async def life() -> None:
+        cluster = FakeCluster(2)
+        async with cluster.nodes() as kubelets:
+            async with cluster.engine() as engine:
+                engine.writer.tickets = sent
+                await until(lambda: "n-00001" in engine.state.node_index.numbers)
+                now = cluster.server.now_ms
+                line = "NVRM: Xid (PCI:0000:43:00): 95, pid=1, Uncontained"
+                engine.hear_agent(_agent_says("n-00001", line, now()))
+                await until(lambda: bool(engine.orders("n-00001")), 30)
+                found = engine.orders("n-00001")
+                assert [(each["kind"], each["gpu"], each["program"]) for each in found] == [
+                    ("reset-gpu", 1, ""), ("test", None, "diagnose"),
+                ]  # fmt: skip
+                await asyncio.sleep(300)
+                assert engine.is_out("n-00001"), "that the node is heard is not enough where an agent can test it"
+                failed = report("diagnose", now(), passed=False, text="slow")
+                engine.hear_agent(PodReport("", "", "n-00001", None, (failed,)))
+                await until(lambda: bool(sent.waiting), 30)
+                ticket = json.loads(sent.waiting[0].read_text())
+                assert (ticket["node"], ticket["finding"]) == ("n-00001", "slow")
+                assert ticket["action"].startswith("reset the GPU")
+            async with cluster.engine("next") as engine:
+                engine.writer.tickets = sent
+                await until(lambda: len(sent.waiting) == 2, 30)
+                assert json.loads(sent.waiting[1].read_text())["id"] == ticket["id"], "sent again, it has the same name"
+            del kubelets
 
     play(life)
 

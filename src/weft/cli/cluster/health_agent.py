@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from weft.cli.output import JsonFlag, print_json, print_table
+from weft.cluster.health.expected_figures import read_expected
 from weft.core.errors import UsageError
 from weft.engines.health.fault_data import shipped_catalogue
 from weft.engines.health.log_follower import DEVICE
@@ -30,6 +31,7 @@ def agent(
     counters: Annotated[float, Parameter(help="Seconds between two looks at counters.")] = 30.0,
     reset_command: Annotated[str, Parameter(help="Command that resets GPU {gpu} when that is ordered.")] = "",
     reboot_command: Annotated[str, Parameter(help="Command that reboots when that is ordered.")] = "",
+    expect: Annotated[tuple[str, ...], Parameter(negative="", help="Least of a test: CHECK.FIGURE=VALUE.")] = (),
     once: Annotated[bool, Parameter(negative="", help="Look once and end.")] = False,
 ) -> None:
     """Watch this node: follow the kernel log, read GPU and NIC counters, report faults. One JSON line for each."""
@@ -42,7 +44,13 @@ def agent(
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     commands = {kind: each for kind, each in (("reset-gpu", reset_command), ("reboot", reboot_command)) if each}
     name = node or os.environ.get("NODE_NAME") or socket.gethostname()
-    run_agent(AgentSettings(name, log, state, report, token, counters_s=counters, commands=commands), _print, once=once)
+    run_agent(
+        AgentSettings(
+            name, log, state, report, token, counters_s=counters, commands=commands, expected=read_expected(expect)
+        ),
+        _print,
+        once=once,
+    )
 
 
 def _print(found: Mapping[str, Any]) -> None:

@@ -120,10 +120,17 @@ def control(
     settings = Settings(pool=pool, namespace=namespace, rate_per_s=rate, aggregator=reports.rstrip("/"),
                         policy_file=policy, decisions=decisions,
                         image=os.environ.get("WEFT_IMAGE", DEFAULT_IMAGE))  # fmt: skip
-    leading = Leading(
-        lease_namespace, identity or socket.gethostname(), lease, metrics, os.environ.get("WEFT_ADVERTISE", "")
-    )
+    leading = Leading(lease_namespace, identity or socket.gethostname(), lease, metrics, **_leading())
     run(work(access, settings, leading))
+
+
+def _leading() -> dict[str, Any]:
+    """Return what a Deployment says by its environment: where reports are heard, and where tickets go."""
+    folder = os.environ.get("WEFT_TICKETS_FOLDER")
+    return {
+        "advertise": os.environ.get("WEFT_ADVERTISE", ""), "tickets": os.environ.get("WEFT_TICKETS_URL", ""),
+        "ticket_token": os.environ.get("WEFT_TICKETS_TOKEN", ""), **({"ticket_folder": Path(folder)} if folder else {}),
+    }  # fmt: skip
 
 
 def act(

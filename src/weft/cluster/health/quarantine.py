@@ -27,6 +27,8 @@ WARNINGS_MOST = 3
 """Warnings of a suspect node, fresh ones, that condemn it."""
 BAD_GPUS_MOST = 1
 """GPUs of a node that may be missing before it is taken out as a whole."""
+_PARTS = ("power", "swap-gpu")
+"""Repairs that no test makes superfluous: a part has to be replaced or connected."""
 _WITNESSES = 2
 _REPAIRED = "repaired"
 
@@ -167,6 +169,8 @@ def _step(cluster: ClusterState, node: Node, seen: tuple[NodeEvidence, ...], now
         case NodeState.QUARANTINED if not cluster.pool.taken[node.number]:
             if lemon_score(node, now_ms, cluster.policy.lemon_ms) >= cluster.policy.lemon_outs:
                 return _to_repair(cluster, node, NodeEvent.REPAIR, "a lemon: out of service again and again", now_ms)
+            if part := next((each for each in seen if each.severity == "fatal" and each.repair in _PARTS), None):
+                return _to_repair(cluster, node, NodeEvent.REPAIR, part.text or part.check, now_ms)
             return _moved(cluster, node, NodeEvent.EMPTY, "find out what is wrong", now_ms)
         case NodeState.PREFLIGHT | NodeState.TESTING | NodeState.VALIDATING:
             return _tested(cluster, node, now_ms)

@@ -1,4 +1,4 @@
-"""What an agent can do itself for a node that is out: reset a GPU, reboot. Pure.
+"""What an agent can do itself for a node that is out: reset a GPU, reboot, test. Pure.
 
 Only for a node that is empty, and only while it waits to be found out about; what does not help once is a technician's
 business, by the ticket that the test after it leads to.
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from weft.cluster.health.quarantine import PROGRAMS
 from weft.cluster.records.node import Node, NodeState
 
 _GPU = re.compile(r"\(GPU (\d+)\)")
@@ -21,13 +22,15 @@ class Remedy:
 
     id: str
     """Names it, so that it is carried out once."""
-    kind: Literal["reset-gpu", "reboot"]
+    kind: Literal["reset-gpu", "reboot", "test"]
     gpu: int | None = None
     """Which GPU, where one is meant."""
+    program: str = ""
+    """Which test, where one is meant."""
 
     def as_json(self) -> dict[str, Any]:
         """Return it as an agent reads it."""
-        return {"id": self.id, "kind": self.kind, "gpu": self.gpu}
+        return {"id": self.id, "kind": self.kind, "gpu": self.gpu, "program": self.program}
 
 
 def remedies(node: Node, *, empty: bool) -> list[Remedy]:
@@ -37,6 +40,15 @@ def remedies(node: Node, *, empty: bool) -> list[Remedy]:
     found = list(dict.fromkeys(_called_for(node)))
     reboot = [each for each in found if each.kind == "reboot"]
     return reboot[:1] or found
+
+
+def orders(node: Node, *, empty: bool) -> list[Remedy]:
+    """Return everything that a node's agent is to do now, in order: first what may help, then the test."""
+    found = remedies(node, empty=empty)
+    if empty and node.state in PROGRAMS:
+        program = PROGRAMS[node.state]
+        found.append(Remedy(f"{node.since_ms}-{program}", "test", program=program))
+    return found
 
 
 def _called_for(node: Node) -> Iterator[Remedy]:

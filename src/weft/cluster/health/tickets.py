@@ -6,6 +6,7 @@ come again.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from weft.cluster.records.actions import Ticket
 from weft.cluster.records.node import Node, NodeEvidence
@@ -57,6 +58,19 @@ def repair_for(node: Node, finding: str, now_ms: int) -> Ticket:
     return Ticket(
         node.number, finding, repair.action, repair.parts, repair.technician_min, node.gpus * out_ms, node.evidence
     )
+
+
+def ticket_document(node: Node, ticket: Ticket) -> dict[str, Any]:
+    """Return a ticket as a webhook gets it; its id is the same whenever the same repair is asked for."""
+    return {
+        "id": f"{node.name}-{node.since_ms}", "node": node.name, "finding": ticket.finding, "action": ticket.action,
+        "parts": list(ticket.parts), "technician_min": ticket.technician_min, "attempt": node.attempts,
+        "blast_gpu_hours": round(ticket.blast_gpu_ms / 3_600_000, 3),
+        "evidence": [
+            {"check": one.check, "severity": one.severity, "text": one.text, "gpu": one.gpu, "at_ms": one.at_ms}
+            for one in ticket.evidence
+        ],
+    }  # fmt: skip
 
 
 def _repair_name(evidence: tuple[NodeEvidence, ...], finding: str) -> str:

@@ -26,7 +26,8 @@ from weft.cluster.records.node import Node, NodeEvidence, NodeState
 JobAction = Bind | Preempt | Stop | Replace | Resize | Wait
 NodeAction = Quarantine | Drain | Degrade | Move | RunTest
 
-_IN_SERVICE = frozenset({NodeState.READY, NodeState.SUSPECT})
+IN_SERVICE = frozenset({NodeState.READY, NodeState.SUSPECT})
+"""States in which a node may hold work."""
 _OUTS_KEPT = 32
 _REPORTS_KEPT = 64
 
@@ -72,7 +73,7 @@ def node_after(node: Node, action: NodeAction, now_ms: int) -> Node:  # noqa: PL
         case RunTest():
             return replace(node, idle_test_ms=now_ms) if action.idle else node
         case Move(state=NodeState.READY):
-            tested_ms = node.tested_ms if node.state in _IN_SERVICE else now_ms
+            tested_ms = node.tested_ms if node.state in IN_SERVICE else now_ms
             return replace(node, state=action.state, since_ms=now_ms, evidence=(), attempts=0, tested_ms=tested_ms)
         case Move(state=NodeState.REPAIRING):
             return replace(node, state=action.state, since_ms=now_ms, attempts=node.attempts + 1)

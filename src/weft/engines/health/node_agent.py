@@ -10,6 +10,7 @@ import json
 import logging
 import shlex
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -18,13 +19,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from weft.cluster.health.expected_figures import test_result
 from weft.cluster.health.faults import FaultMonitor, FaultVerdict, gpu_numbers
+from weft.cluster.health.quarantine import report
 from weft.cluster.records.node import NodeEvidence
 from weft.engines.health.checks import CheckSetting
 from weft.engines.health.fault_data import gpu_addresses, shipped_catalogue
 from weft.engines.health.log_follower import DEVICE, LogFollower, follow, write_atomically
 from weft.engines.health.outbox import WebhookOutbox
-from weft.engines.health.registry import named, run
+from weft.engines.health.registry import SUITES, known, named, run
 
 _LOG = logging.getLogger(__name__)
 COUNTERS = ("ecc", "throttling", "links", "nics", "gpus")
@@ -35,6 +38,8 @@ _OLDEST_MS = 15 * 60_000
 """What the kernel said longer ago than this is history: it was dealt with, or will come again."""
 _MOST_REMEMBERED = 10_000
 _ORDER_S = 600
+_SOON_S = 5.0
+_TEST_SECONDS = "5"
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,8 @@ class AgentSettings:
     """A report is sent at least this often, also when there is nothing to say."""
     system: Path = Path("/sys")
     """Where the kernel shows devices and counters."""
+    expected: Mapping[str, float] = field(default_factory=dict)
+    """What figures of active tests a healthy node reaches, by CHECK.FIGURE."""
     commands: Mapping[str, str] = field(default_factory=dict)
     """What carries out an order, by its kind: "reset-gpu", "reboot"; {gpu} stands for the number."""
 
@@ -77,6 +84,8 @@ class HealthAgent:
         self._said: dict[tuple[str, str, int | None], int] = {}
         self._counters_at = self._beat_at = float("-inf")
         self._obeyed = _lines(settings.state / "orders")
+        self._beat_s = settings.beat_s
+        self._testing: tuple[str, str, subprocess.Popen[str]] | None = None
 
     def _gpus(self) -> list[str]:
         """Return the addresses of all GPUs that were ever seen here: a dead one may be missing now."""
@@ -100,6 +109,7 @@ class HealthAgent:
             self._counters_at = now_s
             for each in self._counted(now_ms):
                 found += self._news(each, now_ms)
+        found += self._tested(now_ms)
         self._send(found, now_s)
         return found
 
@@ -108,10 +118,10 @@ class HealthAgent:
             yield NodeEvidence("gpu", now_ms, "fatal", f"the GPU at {address} is no longer there", repair="reboot")
         setting = CheckSetting(state=self.settings.state / "counters", system=self.settings.system)
         repairs = {check.name: check.repair for check in named(COUNTERS)}
-        for report in run(COUNTERS, setting):
-            for one in report.findings:
+        for made in run(COUNTERS, setting):
+            for one in made.findings:
                 if one.severity != "note":
-                    repair = repairs[report.program]
+                    repair = repairs[made.program]
                     yield NodeEvidence(one.check, now_ms, one.severity, one.text, gpu=one.gpu, repair=repair)
 
     def _news(self, one: NodeEvidence, now_ms: int, verdict: FaultVerdict | None = None) -> list[NodeEvidence]:
@@ -137,11 +147,14 @@ class HealthAgent:
         answers = outbox.flush(now_s)
         if answers:
             self._beat_at = now_s
-        elif now_s - self._beat_at >= self.settings.beat_s and not outbox.waiting:
+        elif now_s - self._beat_at >= self._beat_s and not outbox.waiting:
             self._beat_at = now_s
             answers = self._beat()
         for answer in answers:
             self._obey(answer)
+            # While something is ordered, or may be soon, the next answer is fetched sooner.
+            out = isinstance(answer, dict) and answer.get("out")
+            self._beat_s = min(_SOON_S, self.settings.beat_s) if out else self.settings.beat_s
 
     def _proof(self) -> dict[str, str]:
         if self.settings.token is None:
@@ -168,6 +181,9 @@ class HealthAgent:
         """Carry out what an answer orders, each order once, also after a reboot."""
         for order in answer.get("orders", ()) if isinstance(answer, dict) else ():
             name, kind = str(order.get("id")), str(order.get("kind"))
+            if kind == "test":
+                self._test(name, str(order.get("program")))
+                continue
             command = self.settings.commands.get(kind)
             if name in self._obeyed or not command:
                 continue
@@ -183,8 +199,42 @@ class HealthAgent:
                 text = f"{kind}: {error}"
             self._say({"node": self.settings.node, "action": kind, "text": text})
 
+    def _test(self, name: str, program: str) -> None:
+        """Begin a test that is ordered, in a process of its own; one that runs or has run is not begun again."""
+        if name in self._obeyed or self._testing is not None or program not in SUITES:
+            return
+        self._obeyed.append(name)
+        command = [sys.executable, "-m", "weft.engines.health", program, "--seconds", _TEST_SECONDS]
+        _LOG.info("test %s begins", program)
+        process = subprocess.Popen(  # noqa: S603 - our own module
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self._testing = (name, program, process)
+
+    def _tested(self, now_ms: int) -> list[NodeEvidence]:
+        """Return the report of a test that has ended."""
+        if self._testing is None or self._testing[2].poll() is None:
+            return []
+        name, program, process = self._testing
+        self._testing = None
+        output, errors = process.communicate()
+        # Written down when it is over: a test that a reboot has cut short is run again.
+        write_atomically(self.settings.state / "orders", "\n".join(self._obeyed[-100:]))
+        if process.returncode:
+            reason = (errors.strip().splitlines() or ["it said nothing"])[-1]
+            wrong, check = f"the test ended with status {process.returncode}: {reason}", ""
+        else:
+            wrong, check = test_result(json.loads(output), self.settings.expected)
+        repair = known()[check].repair if check in known() else ""
+        seen = report(program, now_ms, passed=not wrong, text=wrong, repair=repair)
+        self._say({"node": self.settings.node, "action": f"test {program}", "id": name, **asdict(seen)})
+        return [seen]
+
     def close(self) -> None:
-        """Let go of the log."""
+        """Let go of the log, and end a test that runs."""
+        if self._testing is not None:
+            self._testing[2].kill()
+            self._testing[2].communicate()
         self._log.close()
 
 

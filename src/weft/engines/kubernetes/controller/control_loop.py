@@ -10,7 +10,8 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from weft.cluster.health.remedies import remedies
+from weft.cluster.health.remedies import orders
+from weft.cluster.records.effects import IN_SERVICE
 from weft.cluster.scheduling.state import ClusterState
 from weft.engines.decision_log import DecisionLog
 from weft.engines.kubernetes.api.api_client import ApiClient
@@ -45,8 +46,6 @@ class KubernetesEngine:
         self._log = None if self.settings.decisions is None else DecisionLog(self.settings.decisions)
         self._touched: set[str] = set()
         self._reports: list[PodReport] = []
-        self.agents_heard: dict[str, int] = {}
-        """When the agent of each node was last heard."""
 
     @property
     def entries(self) -> dict[str, JobEntry]:
@@ -76,7 +75,7 @@ class KubernetesEngine:
         """Take in what a node's health agent reports; returns whether the node is of our pool."""
         if report.node not in self.state.node_index.numbers:
             return False
-        self.agents_heard[report.node] = self._now_ms()
+        self.state.tests.agents[report.node] = self._now().s
         if report.seen:
             self._reports.append(report)
             self.cache.wake.set()
@@ -88,7 +87,13 @@ class KubernetesEngine:
         pool = self.state.cluster.pool
         if number is None or number >= pool.count:
             return []
-        return [each.as_json() for each in remedies(pool.nodes[number], empty=not pool.taken[number])]
+        return [each.as_json() for each in orders(pool.nodes[number], empty=not pool.taken[number])]
+
+    def is_out(self, node: str) -> bool:
+        """Return whether a node is out of service, so that its agent may be ordered something soon."""
+        number = self.state.node_index.numbers.get(node)
+        pool = self.state.cluster.pool
+        return number is not None and number < pool.count and pool.nodes[number].state not in IN_SERVICE
 
     async def run(self) -> None:
         """Run until cancelled, or until the server refuses what the engine cannot do without."""

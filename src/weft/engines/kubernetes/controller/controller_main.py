@@ -3,16 +3,19 @@
 Wiring only. Each function runs until it is cancelled or until something ends it that the user has to put right.
 """
 
+import asyncio
 import resource
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
+from weft.engines.health.outbox import WebhookOutbox
 from weft.engines.kubernetes.api.access import Access
 from weft.engines.kubernetes.api.api_client import ApiClient, Hook, explaining
 from weft.engines.kubernetes.controller.agent_reports import AgentIdentities
@@ -22,6 +25,7 @@ from weft.engines.kubernetes.controller.http_service import HttpService, served
 from weft.engines.kubernetes.controller.settings import Settings
 
 NAMESPACE = "weft-system"
+_DELIVERY_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,12 @@ class Leading:
     """How long the lease lasts without renewal."""
     metrics: str = ""
     """HOST:PORT at which metrics and health are served; empty for nowhere."""
+    tickets: str = ""
+    """URL that repair tickets are posted to; empty for the log alone."""
+    ticket_folder: Path = Path("/var/lib/weft-engine/tickets")
+    """Where tickets wait until that has taken them."""
+    ticket_token: str = ""
+    """What is sent along as a bearer token."""
     advertise: str = ""
     """URL at which other replicas reach that; written into the lease."""
 
@@ -61,11 +71,23 @@ async def control(
                 await election.wait()
                 if on_engine is not None:
                     on_engine(engine)
+                works = [engine.run(), election.keep()]
+                if leading.tickets:
+                    proof = {"Authorization": f"Bearer {leading.ticket_token}"} if leading.ticket_token else {}
+                    engine.writer.tickets = WebhookOutbox(leading.ticket_folder, leading.tickets, proof)
+                    works.append(_delivered(engine.writer.tickets))
                 try:
-                    await first_of([engine.run(), election.keep()])
+                    await first_of(works)
                 finally:
                     if election.leading:
                         await election.give_up()
+
+
+async def _delivered(outbox: WebhookOutbox) -> None:
+    """Send what waits, again and again, beside the loop."""
+    while True:
+        await asyncio.to_thread(outbox.flush, asyncio.get_running_loop().time())
+        await asyncio.sleep(_DELIVERY_S)
 
 
 class EngineMetrics(Collector):

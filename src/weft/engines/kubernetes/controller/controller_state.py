@@ -126,7 +126,14 @@ class TellEvent:
     message: str
 
 
-Write = WriteStatus | MovePod | ClearPod | RefuseJob | MarkNode | WriteTeam | TellEvent
+@dataclass(frozen=True)
+class SendTicket:
+    """Send a repair ticket to whoever repairs nodes."""
+
+    document: dict[str, Any]
+
+
+Write = SendTicket | WriteStatus | MovePod | ClearPod | RefuseJob | MarkNode | WriteTeam | TellEvent
 
 
 @dataclass

@@ -1,7 +1,8 @@
 """Tests of nodes that decisions ask for, and what they have shown.
 
-The first test of a node that was lost is whether it is heard again and stays so; that much is seen without a pod on it.
-A node under repair that had fallen silent and is heard again has been seen to by somebody. Pure but for its own memory.
+Where a node has a health agent, the agent runs the test and reports it; a test without a report in time has failed.
+Where it has none, all that can be seen is whether the node is heard again and stays so. A node under repair that had
+fallen silent and is heard again has been seen to by somebody. Pure but for its own memory.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -9,6 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 from weft.cluster.health.quarantine import PROGRAMS, repaired, report
 from weft.cluster.records.node import Node, NodeEvidence, NodeState
 from weft.engines.kubernetes.controller.settings import Now
+
+AGENT_PATIENCE_S = 1800.0
+"""A reboot and the long test together take less."""
+_AGENT_S = 300.0
+"""An agent that was heard this long ago is there: it says something every minute."""
 
 
 class NodeTests:
@@ -19,12 +25,18 @@ class NodeTests:
     def __init__(self, patience_s: float) -> None:
         """Let a test have an answer after `patience_s`."""
         self._patience_s = patience_s
+        self.agents: dict[str, float] = {}
+        """When the agent of each node was last heard, in seconds of a clock that never goes back."""
         self._begun: dict[str, tuple[str, float]] = {}
         self._silent: set[str] = set()
 
     def begin(self, name: str, program: str, now: Now) -> None:
         """Begin a test of a node."""
         self._begun[name] = (program, now.s)
+
+    def _has_agent(self, name: str, begun: float) -> bool:
+        """Return whether a node had an agent when its test began; one that falls silent meanwhile fails the test."""
+        return self.agents.get(name, float("-inf")) > begun - _AGENT_S
 
     def reports(
         self, heard: Callable[[str], bool], nodes: Mapping[str, Node], now: Now
@@ -43,7 +55,13 @@ class NodeTests:
         for name, (program, begun) in list(self._begun.items()):
             if name not in nodes or PROGRAMS.get(nodes[name].state) != program:
                 del self._begun[name]
-            elif now.s - begun >= self._patience_s:
+            elif now.s - begun >= (AGENT_PATIENCE_S if self._has_agent(name, begun) else self._patience_s):
                 del self._begun[name]
-                passed = heard(name)
-                yield name, report(program, now.ms, passed=passed, text="" if passed else "the node is not heard")
+                text = self._wrong(name, begun, heard=heard(name))
+                yield name, report(program, now.ms, passed=not text, text=text)
+
+    def _wrong(self, name: str, begun: float, *, heard: bool) -> str:
+        """Return what is wrong with a node whose test nobody has reported in time; empty where nothing is."""
+        if self._has_agent(name, begun):
+            return f"the agent has not reported the test within {AGENT_PATIENCE_S / 60:g} min"
+        return "" if heard else "the node is not heard"

@@ -86,7 +86,7 @@ def pod(owner: Owner, body: JobBody, placed: Placed, place: int, around: PodCont
     mounts, volumes = _volumes(body)
     container = {
         "name": "job",
-        "image": body.image,
+        "image": around.image if body.image == DEFAULT_IMAGE else body.image,
         **_command(body),
         "env": [{"name": key, "value": value} for key, value in variables.items()],
         "resources": _resources(body, placed.gpus_per_node),

@@ -10,11 +10,13 @@ import logging
 from collections.abc import Sequence, Set
 from dataclasses import replace
 
+from weft.cluster.health.tickets import repair_for, ticket_document
 from weft.cluster.lifecycle import ProcessEnd, Tries, first_cause, outcome_of, pod_rules
 from weft.cluster.records import actions
 from weft.cluster.records.effects import checkpointed, ended, witnessed
 from weft.cluster.records.exit_status import TRY_AGAIN
 from weft.cluster.records.job import ENDED, HOLDING, Ending, Gang, Job, JobState, Placement
+from weft.cluster.records.node import NodeState
 from weft.engines.kubernetes.controller.claims import crowded, evicted, full, given_up, let_go
 from weft.engines.kubernetes.controller.controller_state import (
     ClearPod,
@@ -23,6 +25,7 @@ from weft.engines.kubernetes.controller.controller_state import (
     MovePod,
     Observation,
     RefuseJob,
+    SendTicket,
     TellEvent,
     Write,
     WriteStatus,
@@ -58,6 +61,7 @@ def reconcile(seen: Observation, state: ControllerState, now: Now) -> list[Write
         state.resynced_s = now.s
         jobs |= state.entries.keys() | seen.pods_of.keys()
     jobs |= state.live
+    fresh = not state.passes
     one.take_in_nodes(nodes | state.silent)
     one.take_in_reports()
     for name in sorted(seen.changed_teams):
@@ -73,6 +77,8 @@ def reconcile(seen: Observation, state: ControllerState, now: Now) -> list[Write
     for text in state.invariants.after_pass(state.cluster):
         _LOG.error("invariant violated: %s", text)
     one.compare(sorted(jobs | state.live))
+    if fresh:
+        one.repeat_tickets()
     one.show_teams()
     state.passes += 1
     return one.writes
@@ -323,6 +329,9 @@ class _Pass:
                 state.tests.begin(state.node_index.names[action.node], action.program, self._now)
             case actions.Quarantine() | actions.Drain() | actions.Move() | actions.Degrade():
                 self.writes.append(MarkNode(state.cluster.pool.nodes[action.node], action.reason))
+            case actions.Ticket():
+                node = state.cluster.pool.nodes[action.node]
+                self.writes.append(SendTicket(ticket_document(node, action)))
             case actions.Alarm():
                 state.alarms.pop(action.kind, None)
                 if action.on:
@@ -330,6 +339,20 @@ class _Pass:
                 _LOG.warning("alarm %s %s: %s", action.kind, "on" if action.on else "off", action.text)
             case _:
                 _LOG.debug("%s", action)
+
+    def repeat_tickets(self) -> None:
+        """Send the tickets of nodes under repair again: the controller before may have died before it sent them."""
+        pool, sent = (
+            self._state.cluster.pool,
+            {one.document["id"] for one in self.writes if isinstance(one, SendTicket)},
+        )
+        for node in (pool.nodes[number] for number in sorted(pool.watched)):
+            if node.state is NodeState.REPAIRING:
+                found = [each for each in node.evidence if each.severity == "fatal"]
+                finding = found[-1].text or found[-1].check if found else "under repair"
+                document = ticket_document(node, repair_for(node, finding, self._now.ms))
+                if document["id"] not in sent:
+                    self.writes.append(SendTicket(document))
 
     def _take_up_leaving(self, action: actions.Preempt | actions.Stop) -> None:
         if action.job in self._state.orphans:

@@ -5,12 +5,14 @@ decides.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 
 from weft.cluster.records.job import JobState
 from weft.cluster.records.node import Node, NodeState
 from weft.core.errors import LimitReachedError, WeftError
+from weft.engines.health.outbox import WebhookOutbox
 from weft.engines.kubernetes.api.api_client import ApiClient, ApiError
 from weft.engines.kubernetes.api.resources import (
     EVENTS,
@@ -32,6 +34,7 @@ from weft.engines.kubernetes.controller.controller_state import (
     MarkNode,
     MovePod,
     RefuseJob,
+    SendTicket,
     TellEvent,
     Write,
     WriteStatus,
@@ -44,6 +47,7 @@ from weft.engines.kubernetes.controller.node_index import durable_part
 from weft.engines.kubernetes.controller.observed import Owner, observe_job, timestamp
 from weft.engines.kubernetes.controller.pod_template import PodContext, pod
 
+_LOG = logging.getLogger(__name__)
 _AGAIN_S = 0.1
 _TRIES = 20
 _BUDGET_S = 5.0
@@ -64,6 +68,8 @@ class ClusterWriter:
         self._touch, self._now_ms = touch, now_ms
         self._events = 0
         self.made = self.removed = 0
+        self.tickets: WebhookOutbox | None = None
+        """Where tickets go, where somebody wants them."""
 
     def perform(self, write: Write) -> None:
         """Put a write at the end of its line; those of one line are done one after the other."""
@@ -80,6 +86,12 @@ class ClusterWriter:
                 self._lanes.put(f"node/{write.node.name}", lambda: self._node(write.node, write.reason))
             case WriteTeam():
                 self._lanes.put(f"team/{write.name}", lambda: self._team(write))
+            case SendTicket():
+                _LOG.warning(
+                    "ticket %s: %s: %s", write.document["id"], write.document["finding"], write.document["action"]
+                )
+                if self.tickets is not None:
+                    self.tickets.put(write.document)
             case TellEvent():
                 seen = write.seen
                 self._event(JOBS, (seen.name, seen.uid, seen.namespace), write.reason, write.message)
