@@ -7,6 +7,7 @@ listens on loopback, state lives in a temporary folder and goes with it. It runs
 import contextlib
 import csv
 import json
+import re
 import shutil
 import signal
 import socket
@@ -64,6 +65,38 @@ def missing(folder: Path) -> list[str]:
     return [name for name in PROGRAMS if not (folder / name).is_file()]
 
 
+def minor_version(folder: Path) -> int:
+    """Return the minor version of the programs in `folder`: 20 of Kubernetes v1.20.2."""
+    done = subprocess.run(  # noqa: S603 - a program of the folder that the user names
+        [str(folder / "kube-apiserver"), "--version"], capture_output=True, text=True, check=False, timeout=_READY_S
+    )
+    found = re.search(r"v1\.(\d+)\.", done.stdout)
+    if found is None:
+        raise UsageError(f"{folder / 'kube-apiserver'} names no version; make kube-assets builds one that works")
+    return int(found[1])
+
+
+_NO_PLAIN_PORT = 23
+"""From this minor version on no program has a port without TLS, and --port is refused (CHANGELOG-1.23, 1.24)."""
+_SCHEDULER_VERSIONS = ((25, "v1"), (22, "v1beta2"), (0, "v1beta1"))
+"""Since which minor version which configuration of the scheduler is served (CHANGELOG-1.22 and 1.25)."""
+
+
+def plain_port_flags(minor: int) -> list[str]:
+    """Return what keeps a program from listening without TLS: older ones do unless they are told not to."""
+    return ["--port", "0"] if minor < _NO_PLAIN_PORT else []
+
+
+def scheduler_configuration(minor: int, kubeconfig: str, requests_per_s: int) -> dict[str, Any]:
+    """Return a kube-scheduler's configuration in the version that it reads."""
+    version = next(name for since, name in _SCHEDULER_VERSIONS if minor >= since)
+    return {
+        "apiVersion": f"kubescheduler.config.k8s.io/{version}", "kind": "KubeSchedulerConfiguration",
+        "clientConnection": {"kubeconfig": kubeconfig, "qps": requests_per_s, "burst": 2 * requests_per_s},
+        "leaderElection": {"leaderElect": False},
+    }  # fmt: skip
+
+
 def _free_port() -> int:
     with socket.socket() as one:
         one.bind((_HOST, 0))
@@ -88,6 +121,7 @@ class ControlPlane:
         lacking = missing(self.programs)
         if lacking:
             raise UsageError(f"{' and '.join(lacking)} not found in {self.programs}; make kube-assets builds them")
+        self.minor = minor_version(self.programs)
         self.folder = Path(tempfile.mkdtemp(prefix="weft-control-plane-"))
         try:
             self._start_etcd()
@@ -218,7 +252,7 @@ class ControlPlane:
         """Start kube-controller-manager with some of its controllers."""
         command = [
             "--kubeconfig", str(self.kubeconfig()), "--controllers", controllers, "--leader-elect=false",
-            "--bind-address", _HOST, "--secure-port", str(_free_port()), "--port", "0",
+            "--bind-address", _HOST, "--secure-port", str(_free_port()), *plain_port_flags(self.minor),
             "--cert-dir", str(self.folder / "controllers"), "--node-monitor-grace-period", f"{grace_s}s",
             "--node-monitor-period", "1s", "--kube-api-qps", "500", "--kube-api-burst", "1000",
         ]  # fmt: skip
@@ -226,14 +260,12 @@ class ControlPlane:
 
     def start_scheduler(self, requests_per_s: int = 10_000) -> None:
         """Start kube-scheduler with its request limit lifted to `requests_per_s`."""
-        client = {"kubeconfig": str(self.kubeconfig()), "qps": requests_per_s, "burst": 2 * requests_per_s}
-        document = {
-            "apiVersion": "kubescheduler.config.k8s.io/v1beta1", "kind": "KubeSchedulerConfiguration",
-            "clientConnection": client, "leaderElection": {"leaderElect": False},
-            "healthzBindAddress": f"{_HOST}:{_free_port()}", "metricsBindAddress": f"{_HOST}:{_free_port()}",
-        }  # fmt: skip
+        document = scheduler_configuration(self.minor, str(self.kubeconfig()), requests_per_s)
+        if self.minor < _NO_PLAIN_PORT:
+            # Otherwise it listens on every address.
+            document |= {name: f"{_HOST}:{_free_port()}" for name in ("healthzBindAddress", "metricsBindAddress")}
         path = self.folder / "scheduler.json"
         path.write_text(json.dumps(document), encoding="utf-8")
-        command = ["--config", str(path), "--bind-address", _HOST, "--secure-port", str(_free_port()), "--port", "0",
-                   "--cert-dir", str(self.folder / "scheduler")]  # fmt: skip
+        command = ["--config", str(path), "--bind-address", _HOST, "--secure-port", str(_free_port()),
+                   *plain_port_flags(self.minor), "--cert-dir", str(self.folder / "scheduler")]  # fmt: skip
         self.start("kube-scheduler", command)

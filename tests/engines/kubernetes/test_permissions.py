@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
@@ -7,13 +8,14 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.engines.kubernetes.stage import CONTROLLER, Theatre, playing, until
+from tests.engines.kubernetes.stage import AGENT_OF_N7, CONTROLLER, NOBODY, Theatre, playing, until
 
 from weft.cluster.records.job import JobState
 from weft.cluster.records.node import NodeState
 from weft.engines.kubernetes.api.api_client import ApiClient, ApiError
 from weft.engines.kubernetes.api.crds import manifest
 from weft.engines.kubernetes.api.resources import HEALTH, JOBS, NAMESPACES, NODES, PODS, TEAMS, Resource
+from weft.engines.kubernetes.controller.agent_reports import AGENT, AUDIENCE, AgentIdentities
 from weft.engines.kubernetes.controller.control_loop import KubernetesEngine
 from weft.engines.kubernetes.controller.controller_state import MarkNode
 from weft.engines.kubernetes.controller.election import Election
@@ -74,6 +76,7 @@ def test_a_real_server_takes_every_shipped_object(theatre: Theatre):
     kinds = {
         **_KINDS, "Namespace": NAMESPACES, "Deployment": Resource("apps", "v1", "deployments", "Deployment"),
         "Service": Resource("", "v1", "services", "Service"),
+        "DaemonSet": Resource("apps", "v1", "daemonsets", "DaemonSet"),
         "ServiceAccount": Resource("", "v1", "serviceaccounts", "ServiceAccount"),
     }  # fmt: skip
     named = yaml.safe_load((_DEPLOY / "kustomization.yaml").read_text(encoding="utf-8"))["resources"]
@@ -159,6 +162,9 @@ async def _play(
 
     if not await wait_for(both_run):
         return
+    await _whose_tokens(client, mine, number, sick)
+    if mine.refused:
+        return
     # A service that has to leave goes by eviction; a gang that is cancelled by deletion.
     entry = engine.entries[f"{theatre.name}/{server}"]
     stopping = replace(entry.record, state=JobState.STOPPING, ending="failed", leave_by_ms=0)
@@ -191,6 +197,37 @@ async def _play(
         return held == {"gpus": 0, "waiting": 0} and not any(engine.lanes.waiting(line) for line in lines)
 
     await wait_for(quiet)
+
+
+async def _whose_tokens(client: ApiClient, mine: ApiClient, number: int, node: str) -> None:
+    """Ask whose token an agent shows: the server names its pod, and the pod its node."""
+    with contextlib.suppress(ApiError):
+        identities = AgentIdentities(mine, "weft-system")
+        token = await _agent_token(client, number, node)
+        assert await identities.node_of(token, 0.0) == node
+        assert await identities.node_of("nonsense", 0.0) == ""
+        assert await identities.node_of(AGENT_OF_N7.token, 0.0) == "n7"
+        assert await identities.node_of(NOBODY.token, 0.0) == ""
+
+
+async def _agent_token(client: ApiClient, number: int, node: str) -> str:
+    """Return the token of an agent's pod on a node, as a kubelet asks the server for it."""
+    accounts = Resource("", "v1", "serviceaccounts", "ServiceAccount")
+    space, name = "weft-system", f"agent-{number}-{node}"
+    await client.apply(accounts, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": AGENT}}, space)
+    container = {"name": "agent", "image": "weft"}
+    spec = {"nodeName": node, "serviceAccountName": AGENT, "containers": [container],
+            "terminationGracePeriodSeconds": 0}  # fmt: skip
+    made = await client.create(
+        PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}, space
+    )
+    bound = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": made["metadata"]["uid"]}
+    asked = {
+        "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+        "spec": {"audiences": [AUDIENCE], "expirationSeconds": 3600, "boundObjectRef": bound},
+    }  # fmt: skip
+    answer = await client.request("POST", accounts.path(space, AGENT, "token"), body=asked)
+    return answer["status"]["token"]
 
 
 async def _clear(theatre: Theatre, client: ApiClient) -> None:

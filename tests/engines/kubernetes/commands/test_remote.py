@@ -2,20 +2,25 @@
 
 import asyncio
 import base64
+import contextlib
 import gzip
 import hashlib
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from weft.core.errors import FailedError, UsageError
+from weft.core.errors import FailedError, UsageError, WeftError
 from weft.engines.kubernetes.api.access import Access
 from weft.engines.kubernetes.api.resources import CONFIG_MAPS, JOB_LABEL, JOBS, NODES, PODS, RANK_LABEL, TEAMS, Resource
 from weft.engines.kubernetes.commands.remote import Remote
+from weft.engines.kubernetes.controller.control_loop import KubernetesEngine
 from weft.engines.kubernetes.controller.observed import CANCEL
+from weft.engines.kubernetes.controller.settings import Settings
 from weft.testing.api_server import FakeApiServer
 from weft.testing.api_store import Target
 from weft.testing.kubelets import SimulatedNodes, node_object
@@ -36,6 +41,20 @@ class _Hosted:
         async with self.server.listening() as self.address:
             self._ready.set()
             await self._over.wait()
+
+    @contextlib.contextmanager
+    def engine(self) -> Iterator[None]:
+        """Run an engine in the server's loop beside the block."""
+
+        async def run() -> None:
+            async with self.server.client("engine") as client:
+                await KubernetesEngine(client, Settings(heart_s=0.1), self.server.now_ms).run()
+
+        future = asyncio.run_coroutine_threadsafe(run(), self._loop)
+        try:
+            yield
+        finally:
+            future.cancel()
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._over.set)
@@ -186,13 +205,65 @@ def test_why_a_job_waits_is_answered_by_the_same_decisions(hosted: _Hosted) -> N
     hosted.add(TEAMS, {"metadata": {"name": "default"}, "spec": {"quota": 100}})
     hosted.job("fits")
     hosted.job("large", nodes=5)
-    large = hosted.remote().get("v1", "jobs", "large", "why")
-    assert (large["state"], large["job"]) == ("waiting", "large")
-    assert large["text"]
-    assert large["code"]
-    assert hosted.remote().get("v1", "jobs", "fits", "why")["state"] == "waiting"
+    with hosted.engine():
+        large = hosted.remote().get("v1", "jobs", "large", "why")
+        assert (large["state"], large["job"]) == ("waiting", "large")
+        assert large["text"]
+        assert large["code"]
+        again = hosted.remote().get("v1", "jobs", "large", "why")
+        assert again["code"] == large["code"]
     hosted.job("running", {"state": "running"})
     assert hosted.remote().get("v1", "jobs", "running", "why")["code"] == ""
+
+
+def test_without_an_engine_the_answer_is_what_is_known(hosted: _Hosted, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.engines.kubernetes.commands.remote._ANSWER_TRIES", 1)
+    hosted.job("fits")
+    found = hosted.remote().get("v1", "jobs", "fits", "why")
+    assert (found["state"], found["text"]) == ("waiting", "the engine has not looked at it yet")
+
+
+def _rules(*roles: str) -> list[dict[str, Any]]:
+    """Return the rules of shipped roles, one verb of one resource each."""
+    path = Path(__file__).parents[4] / "deploy" / "kubernetes" / "rbac.yaml"
+    documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+    return [
+        {"apiGroups": rule["apiGroups"], "resources": [resource], "verbs": [verb]}
+        for one in documents
+        if one["kind"] == "ClusterRole" and one["metadata"]["name"] in roles
+        for rule in one["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    ]
+
+
+def _everything_that_a_submitter_does(remote: Remote, name: str) -> None:
+    remote.upload(f"packed-{name}".encode())
+    remote.submit({"command": ["true"], "name": name, "key": name})
+    remote.get("v1", "jobs", state="all")
+    remote.get("v1", "jobs", f"{name}-1")
+    remote.get("v1", "jobs", f"{name}-1", "why")
+    remote.get("v1", "jobs", "ran", "log")
+    remote.post("v1", "jobs", f"{name}-1", "cancel")
+    remote.get("v1", "nodes")
+
+
+def test_the_shipped_roles_are_enough_and_each_verb_is_needed(hosted: _Hosted, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.engines.kubernetes.commands.remote._ANSWER_TRIES", 1)
+    hosted.nodes(1)
+    hosted.job("ran", {"state": "running"})
+    labels = {JOB_LABEL: "ran", RANK_LABEL: "0"}
+    hosted.add(PODS, {"metadata": {"name": "ran-1-0", "labels": labels}, "spec": {"containers": []}})
+    rules: list[Mapping[str, Any]] = [*_rules("weft-submitter", "weft-viewer")]
+    remote = Remote(Access(hosted.address, "fake", token="t"))
+    hosted.server.users = {"t": rules}
+    _everything_that_a_submitter_does(remote, "all")
+    # A real server wants it for what an apply makes anew; the fake one asks for patch alone.
+    only_real = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]}
+    for number, taken in enumerate(one for one in rules if one != only_real):
+        hosted.server.users = {"t": [one for one in rules if one is not taken]}
+        with pytest.raises(WeftError, match=r"permission is missing|forbidden"):
+            _everything_that_a_submitter_does(remote, f"less-{number}")
 
 
 def test_nodes_are_shown_with_their_state_and_jobs(hosted: _Hosted) -> None:

@@ -81,6 +81,9 @@ def test_an_engine_leads_runs_jobs_serves_metrics_and_hears_reports() -> None:
                 assert found["weft_nodes"] == {("ready",): 2.0}
                 assert found["weft_api_requests"][("POST",)] >= 2
                 assert found["weft_passes"][()] > 0
+                assert found["weft_pods_bound"][()] == 1
+                assert 'weft_wait_seconds_bucket{le="+Inf",nodes="1"} 1.0' in text
+                assert "weft_pass_seconds_count" in text
                 assert found["weft_writes_failed"] == {(): 0.0}
                 assert found["weft_relists"] == {(): 6.0}
                 assert "# TYPE weft_decisions_total counter" in text

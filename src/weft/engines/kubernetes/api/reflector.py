@@ -87,6 +87,10 @@ class Reflector(Generic[T]):
             wait_s = _FIRST_WAIT_S if _now_s() - started > _EARLY_S else min(_LONGEST_WAIT_S, wait_s * 2)
             await asyncio.sleep(wait_s * (1 + random.random()))  # noqa: S311 - relists must not come together
 
+    async def fill(self) -> None:
+        """Fill the cache once, for whoever looks once: nothing is watched."""
+        await self._list()
+
     async def _list(self) -> None:
         found: dict[str, T] = {}
         version = ""

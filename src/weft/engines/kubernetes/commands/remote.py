@@ -1,7 +1,7 @@
 """A cluster of Kubernetes for the commands that speak to one: the same questions and answers as the local engine's.
 
-It reads and writes objects and nothing more; the engine in the cluster does the rest. Why a job waits is answered by
-the same decisions over the same objects, here.
+It reads and writes objects and nothing more; the engine in the cluster does the rest. Why a job waits is asked of the
+engine, by the job itself: nobody has to see the jobs of others for it.
 """
 
 import asyncio
@@ -9,10 +9,10 @@ import base64
 import gzip
 import hashlib
 import os
+import uuid
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
-from weft.cluster.why import why
 from weft.core.errors import FailedError, UsageError
 from weft.core.specfile import validate
 from weft.engines.kubernetes.api.access import Access
@@ -22,7 +22,7 @@ from weft.engines.kubernetes.api.resources import CONFIG_MAPS, JOB_LABEL, JOBS, 
 from weft.engines.kubernetes.commands.object_views import detail, job_view, node_view
 from weft.engines.kubernetes.commands.submission import body_of, fitting_name
 from weft.engines.kubernetes.controller.control_loop import KubernetesEngine
-from weft.engines.kubernetes.controller.observed import CANCEL, ObservedJob, observe_job
+from weft.engines.kubernetes.controller.observed import CANCEL, WHY, ObservedJob, observe_job
 from weft.engines.kubernetes.controller.settings import Settings, system_ms
 
 _MOST_FOLDER = 900 * 1024
@@ -30,6 +30,8 @@ _KEY = "cluster.weft/key"
 _ENDED = ("done", "failed", "cancelled", "refused")
 _TRIES = 1000
 _LOOK_S = 1.0
+_ANSWER_S, _ANSWER_TRIES = 0.25, 40
+"""How often, and for how long, the controller's answer is looked for: ten seconds."""
 T = TypeVar("T")
 
 
@@ -175,7 +177,8 @@ class Remote:
                 "newest_attempt": attempt, "more": open_}  # fmt: skip
 
     async def _looked_at(self, client: ApiClient) -> KubernetesEngine:
-        engine = KubernetesEngine(client, Settings(pool=self._pool))
+        # Nodes and their health are everybody's to see; of jobs and pods those of the own namespace.
+        engine = KubernetesEngine(client, Settings(pool=self._pool, namespace=self._space))
         await engine.look()
         return engine
 
@@ -187,16 +190,20 @@ class Remote:
             "job": name, "state": state, "code": "", "text": text, "position": 0, "before": [], "holds": [],
             "expected_ms": None, "early_ms": None, "late_ms": None, "sooner": [], "now_ms": system_ms(),
         }  # fmt: skip
-        if state == "waiting":
-            engine = await self._looked_at(client)
-            found = why(engine.cluster.snapshot(), seen.id, answer["now_ms"])
-            if found is not None:
-                answer |= {
-                    "code": found.code, "text": found.text, "position": found.position, "before": list(found.before),
-                    "holds": list(found.holds), "expected_ms": found.expected_ms,
-                    "early_ms": found.early_ms, "late_ms": found.late_ms, "sooner": list(found.sooner),
-                }  # fmt: skip
+        if state == "waiting" and (found := await self._answer(client, name)) is not None:
+            answer |= {key: found[key] for key in answer if key in found and key not in ("job", "state")}
         return answer
+
+    async def _answer(self, client: ApiClient, name: str) -> Mapping[str, Any] | None:
+        """Ask the controller by an annotation and return what it writes into the status; nothing if it is silent."""
+        question = uuid.uuid4().hex[:12]
+        await client.patch(JOBS, name, {"metadata": {"annotations": {WHY: question}}}, self._space)
+        for _ in range(_ANSWER_TRIES):
+            held = (await self._seen(client, name)).status.get("explained") or {}
+            if held.get("question") == question:
+                return held.get("answer")
+            await asyncio.sleep(_ANSWER_S)
+        return None
 
     async def _nodes(self, client: ApiClient) -> list[dict[str, Any]]:
         engine = await self._looked_at(client)

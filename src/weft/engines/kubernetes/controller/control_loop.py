@@ -7,6 +7,7 @@ that could not be written is taken back by what the server holds instead.
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -101,7 +102,7 @@ class KubernetesEngine:
 
     async def look(self) -> None:
         """Fill the caches once and load the state from them, without deciding or writing anything."""
-        await first_of([*(one.run() for one in self.cache.reflectors), self.cache.synced()])
+        await asyncio.gather(*(one.fill() for one in self.cache.reflectors))
         load(self.cache.observation(set()), self.state, self._now())
 
     async def _loop(self) -> None:
@@ -123,7 +124,10 @@ class KubernetesEngine:
         touched, self._touched = self._touched, set()
         reports = tuple(self._reports)
         self._reports.clear()
-        for write in reconcile(self.cache.observation(touched, reports), self.state, self._now()):
+        began = time.perf_counter()
+        writes = reconcile(self.cache.observation(touched, reports), self.state, self._now())
+        self.state.measures.passes.add(time.perf_counter() - began)
+        for write in writes:
             self.writer.perform(write)
         lines = list(self.state.lines)
         self.state.lines.clear()

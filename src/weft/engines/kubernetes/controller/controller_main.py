@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
@@ -115,6 +115,21 @@ class EngineMetrics(Collector):
         yield _labelled(GaugeMetricFamily("weft_nodes", "Nodes by state.", labels=["state"]), nodes)
         yield CounterMetricFamily("weft_relists", "Lists made.", relists)
         yield GaugeMetricFamily("weft_alarms", "Alarms that are on.", len(state.alarms))
+        measures = state.measures
+        waits = HistogramMetricFamily("weft_wait_seconds", "From being queued to being placed.", labels=["nodes"])
+        for size, counted in measures.waits.items():
+            waits.add_metric([size], counted.buckets(), counted.total)
+        yield waits
+        passes = HistogramMetricFamily("weft_pass_seconds", "Duration of a pass of decisions.")
+        passes.add_metric([], measures.passes.buckets(), measures.passes.total)
+        yield passes
+        yield CounterMetricFamily("weft_pods_bound", "Pods made on their nodes.", engine.writer.made)
+        health = CounterMetricFamily("weft_health_actions", "Health actions by kind.", labels=["action"])
+        yield _labelled(health, measures.health)
+        reports = CounterMetricFamily("weft_health_reports", "Findings of agents.", labels=["severity"])
+        yield _labelled(reports, measures.reports)
+        waiting = len(engine.writer.tickets.waiting) if engine.writer.tickets is not None else 0
+        yield GaugeMetricFamily("weft_tickets_waiting", "Tickets that the webhook has not taken yet.", waiting)
         yield GaugeMetricFamily("weft_peak_memory_bytes", "Peak memory.", peak)
 
 

@@ -16,6 +16,7 @@ from weft.cluster.records.node import Node
 from weft.cluster.records.snapshot import Snapshot
 from weft.engines.kubernetes.api.crds import TopologyBody
 from weft.engines.kubernetes.controller.gangs import Step
+from weft.engines.kubernetes.controller.histograms import ControllerMeasures
 from weft.engines.kubernetes.controller.ledger import JobEntry
 from weft.engines.kubernetes.controller.node_index import NodeIndex
 from weft.engines.kubernetes.controller.node_tests import NodeTests
@@ -166,6 +167,8 @@ class ControllerState:
     """The version in which a job that cannot be read was last refused, by uid."""
     invariants: InvariantSampler = field(default_factory=InvariantSampler)
     """Looks at the scheduler's state now and then."""
+    measures: ControllerMeasures = field(default_factory=ControllerMeasures)
+    """What is counted for whoever operates it."""
     opened: bool = False
     resynced_s: float = float("-inf")
     teams_s: float = float("-inf")

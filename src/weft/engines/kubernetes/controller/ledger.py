@@ -55,6 +55,8 @@ class JobEntry:
     """Writes for it that failed one after the other."""
     again_at: float = 0.0
     """Until when nothing is tried for it, because something has failed."""
+    explained: Mapping[str, Any] | None = None
+    """The answer to the last question why it waits; none where nothing new was asked."""
     rejected: str = ""
     """Why the server takes none of its pods, where it said so."""
     busy: set[str] = field(default_factory=set)
@@ -157,6 +159,7 @@ def status_of(entry: JobEntry, now_ms: int) -> dict[str, Any]:
         "conditions": _merged(entry.seen.status.get("conditions") or (), conditions),
         "record": moving_part(record),
         "placement": entry.placed.as_json() if entry.placed else None,
+        **({"explained": dict(entry.explained)} if entry.explained is not None else {}),
     }
 
 

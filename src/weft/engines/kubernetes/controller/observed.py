@@ -34,6 +34,8 @@ from weft.engines.kubernetes.api.resources import (
 _PS_PER_MS = PICOSECONDS_PER_SECOND // 1000
 _MOST_TEXT = 500
 _SEVERITIES = ("note", "warning", "fatal")
+WHY = "cluster.weft/why"
+"""Annotation of a job by which somebody asks why it waits; its value names the question."""
 CANCEL = "cluster.weft/cancel"
 """Annotation of a job that somebody cancels; its value says who."""
 _TOLERATED = (POOL_TAINT, SICK_TAINT, "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
@@ -245,6 +247,8 @@ class ObservedJob:
     placed: Placed | None
     status: Mapping[str, Any]
     """Everything that is written in the status but record and placement."""
+    question: str = ""
+    """Which question about its wait was asked last; empty where none was."""
 
     @property
     def owner(self) -> Owner:
@@ -280,6 +284,7 @@ def observe_job(item: Mapping[str, Any]) -> ObservedJob:
         record=record,
         placed=placed,
         status=status,
+        question=(meta.get("annotations") or {}).get(WHY, ""),
     )
 
 

@@ -14,9 +14,11 @@ from weft.cluster.health.tickets import repair_for, ticket_document
 from weft.cluster.lifecycle import ProcessEnd, Tries, first_cause, outcome_of, pod_rules
 from weft.cluster.records import actions
 from weft.cluster.records.effects import checkpointed, ended, witnessed
+from weft.cluster.records.encoding import as_plain
 from weft.cluster.records.exit_status import TRY_AGAIN
 from weft.cluster.records.job import ENDED, HOLDING, Ending, Gang, Job, JobState, Placement
 from weft.cluster.records.node import NodeState
+from weft.cluster.why import why
 from weft.engines.kubernetes.controller.claims import crowded, evicted, full, given_up, let_go
 from weft.engines.kubernetes.controller.controller_state import (
     ClearPod,
@@ -102,6 +104,7 @@ class _Pass:
     def __init__(self, seen: Observation, state: ControllerState, now: Now) -> None:
         self._seen, self._state, self._now = seen, state, now
         self.writes: list[Write] = []
+        self._answered = False
 
     def take_in_nodes(self, changed: Set[str]) -> None:
         """Put changed nodes into the scheduler's state; more nodes may be large enough for jobs that found none."""
@@ -118,6 +121,7 @@ class _Pass:
             entry = state.entries.get(one.job)
             if entry is not None and one.checkpoint_ms is not None and entry.record.state is JobState.RUNNING:
                 self._set(entry, checkpointed(entry.record, one.checkpoint_ms))
+            state.measures.reports.update(each.severity for each in one.seen)
             if one.seen:
                 cluster.put(witnessed(cluster.pool.nodes[state.node_index.numbers[one.node]], *one.seen), now.ms)
         pool = cluster.pool
@@ -145,7 +149,20 @@ class _Pass:
         if seen is not None:
             entry = self.meet(seen, entry)
             self._observe(entry)
+            self._explain(entry)
         self._keep_orphans(job_id, entry)
+
+    def _explain(self, entry: JobEntry) -> None:
+        """Answer the question why a job waits, once for each time that it is asked."""
+        seen = entry.seen
+        known = (entry.explained or seen.status.get("explained") or {}).get("question")
+        if not seen.question or known == seen.question or self._answered:
+            return
+        # One answer for each pass: it costs as much as the queue is long, and everybody else waits meanwhile.
+        self._answered = True
+        found = why(self._state.cluster.snapshot(), seen.id, self._now.ms)
+        entry.explained = {"question": seen.question, "answer": None if found is None else as_plain(found)}
+        entry.shown_at = float("-inf")
 
     def _refuse(self, seen: ObservedJob) -> None:
         """Say why a job cannot be read, once for each time that it is changed."""
@@ -313,6 +330,7 @@ class _Pass:
         match action:
             case actions.Bind() | actions.Replace() | actions.Resize():
                 entry = state.entries[action.job]
+                self._count_wait(action, entry)
                 # Whoever gets other nodes has to start on them, too.
                 entry.record = replace(state.cluster.jobs[action.job], state=JobState.STARTING)
                 entry.placed = placed_by(action, entry.record, entry, state.node_index.names)
@@ -328,8 +346,10 @@ class _Pass:
             case actions.RunTest():
                 state.tests.begin(state.node_index.names[action.node], action.program, self._now)
             case actions.Quarantine() | actions.Drain() | actions.Move() | actions.Degrade():
+                state.measures.health[type(action).__name__.lower()] += 1
                 self.writes.append(MarkNode(state.cluster.pool.nodes[action.node], action.reason))
             case actions.Ticket():
+                state.measures.health["ticket"] += 1
                 node = state.cluster.pool.nodes[action.node]
                 self.writes.append(SendTicket(ticket_document(node, action)))
             case actions.Alarm():
@@ -339,6 +359,11 @@ class _Pass:
                 _LOG.warning("alarm %s %s: %s", action.kind, "on" if action.on else "off", action.text)
             case _:
                 _LOG.debug("%s", action)
+
+    def _count_wait(self, action: actions.Bind | actions.Replace | actions.Resize, entry: JobEntry) -> None:
+        if isinstance(action, actions.Bind):
+            since_ms = entry.record.queued_ms or entry.record.submit_ms
+            self._state.measures.placed(len(action.placement.nodes), max(0, self._now.ms - since_ms) / 1000)
 
     def repeat_tickets(self) -> None:
         """Send the tickets of nodes under repair again: the controller before may have died before it sent them."""
