@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from tests.engines.kubernetes.stage import AGENT_OF_N7, BARE, CONTROLLER, GRACE_S, NOBODY, Theatre
+from tests.engines.kubernetes.stage import BARE, CONTROLLER, GRACE_S, NOBODY, Theatre
 
 from weft.engines.kubernetes.commands.installation import install
 from weft.testing.control_plane import ControlPlane, assets, missing
@@ -25,7 +25,7 @@ def plane() -> Iterator[ControlPlane]:
         if os.environ.get("WEFT_KUBE_EXPECTED"):
             pytest.fail(why)
         pytest.skip(why)
-    with ControlPlane(folder, users=(CONTROLLER, NOBODY, AGENT_OF_N7)) as one:
+    with ControlPlane(folder, users=(CONTROLLER, NOBODY)) as one:
         BARE.append(_without_kinds(one))
         asyncio.run(install(one.access()))
         one.start_controllers(grace_s=GRACE_S)

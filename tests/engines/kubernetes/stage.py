@@ -19,8 +19,6 @@ GRACE_S = 15
 """After so long without a heartbeat Kubernetes itself says that a node is not ready."""
 CONTROLLER = User("system:serviceaccount:weft-system:weft-engine")
 NOBODY = User("nobody")
-AGENT_OF_N7 = User("system:node:n7")
-"""A health agent under systemd, which shows its node's own credentials."""
 BARE: list[tuple[int, str]] = []
 """How a command ended on the server before it knew our kinds."""
 Question = Callable[[], Awaitable[bool]]

@@ -1,7 +1,7 @@
 """What health agents say of their nodes: read, and believed only of the node that the sender runs on.
 
-An agent proves itself by its pod's token (or, as a systemd unit, by a certificate's or token's user system:node:NAME);
-the server is asked whose it is, once for each token. So an agent that was taken over can take out its own node only.
+An agent proves itself by a token of the service account of agents that is bound to its pod, or to its Node; the server is
+asked whose it is, once for each token. So an agent that was taken over can take out its own node only.
 """
 
 import hashlib
@@ -83,8 +83,6 @@ class AgentIdentities:
         name, extra = str(user.get("username", "")), user.get("extra") or {}
         if not status.get("authenticated"):
             return ""
-        if name.startswith("system:node:"):
-            return name.removeprefix("system:node:")
         if name != f"system:serviceaccount:{self.namespace}:{AGENT}":
             return ""
         if nodes := extra.get(f"{_EXTRA}node-name"):
