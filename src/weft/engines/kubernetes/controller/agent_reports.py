@@ -1,7 +1,7 @@
 """What health agents say of their nodes: read, and believed only of the node that the sender runs on.
 
-An agent proves itself by a token of the service account of agents that is bound to its pod, or to its Node; the server is
-asked whose it is, once for each token. So an agent that was taken over can take out its own node only.
+An agent proves itself by a token of the service account of agents that is bound to its pod, or to its Node; the server
+is asked whose it is, once for each token. So an agent that was taken over can take out its own node only.
 """
 
 import hashlib
