@@ -198,7 +198,8 @@ class ControlPlane:
             "--token-auth-file", str(self.folder / "tokens.csv"), "--authorization-mode", "RBAC",
             "--service-account-issuer", issuer, "--service-account-key-file", str(key),
             "--service-account-signing-key-file", str(key), "--service-cluster-ip-range", "10.0.0.0/24",
-            "--disable-admission-plugins", "ServiceAccount", "--allow-privileged=true", "--max-requests-inflight", "2000",
+            "--disable-admission-plugins", "ServiceAccount", "--allow-privileged=true",
+            "--max-requests-inflight", "2000",
             "--max-mutating-requests-inflight", "1000", *self.extra,
         ]  # fmt: skip
         self.start("kube-apiserver", command)
