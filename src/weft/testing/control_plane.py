@@ -83,7 +83,7 @@ _SCHEDULER_VERSIONS = ((25, "v1"), (22, "v1beta2"), (0, "v1beta1"))
 
 
 def plain_port_flags(minor: int) -> list[str]:
-    """Return what keeps a program from listening without TLS: older ones do unless they are told not to."""
+    """Return what keeps a program from listening without TLS: older ones do unless a flag keeps them from it."""
     return ["--port", "0"] if minor < _NO_PLAIN_PORT else []
 
 
