@@ -23,8 +23,6 @@ _FIELDS: tuple[Field, ...] = get_args(Field)
 
 _BRIEF_MS = 600_000
 """The shortest typical run time that is believed, in milliseconds."""
-_FEW = 4
-"""Running jobs of a class below which nothing is concluded from how long they have run."""
 _DOUBLINGS = 20
 SIZE_CLASSES = _DOUBLINGS * len(KINDS)
 """Classes of jobs that run about as long as each other: by kind and by doublings of their GPUs."""
@@ -138,19 +136,6 @@ class RunningJobs:
         sums = np.bincount(classes, weights=ages_ms, minlength=SIZE_CLASSES)
         means = np.where(counts > 0, sums / np.maximum(counts, 1), ages_ms.mean())
         return np.maximum(means, _BRIEF_MS).astype(np.int64)
-
-    def longest_by_class(self, now_ms: int) -> Column:
-        """Return how long a job of each size class may run that declares nothing: as long as the oldest of them has.
-
-        The mean would not do: it is low after many have started at once. Of a class with few running, nothing is known.
-        """
-        live = np.flatnonzero(self.mask("live"))
-        classes = self.column("size_class")[live]
-        longest_ms = np.zeros(SIZE_CLASSES, dtype=np.int64)
-        np.maximum.at(longest_ms, classes, now_ms - self.column("start_ms")[live])
-        return np.where(
-            np.bincount(classes, minlength=SIZE_CLASSES) < _FEW, FAR_MS, np.maximum(longest_ms, 2 * _BRIEF_MS)
-        )
 
     def lost_gpu_ms(self, now_ms: int) -> Column:
         """Return what each job would lose if it had to leave now: GPU-milliseconds since its last checkpoint."""
