@@ -59,6 +59,7 @@ site show         weft.cli.files:show_site                Print a site with ever
 site measure      weft.cli.planning.measure:measure       Measure this machine and write it as a site.
 plan              weft.cli.planning.plan:app              Find the best plans of a job on a site and their cost.
 campaign          weft.cli.planning.campaign:app       Run months of a fleet: faults, repairs, controllers.
+capacity          weft.cli.planning.capacity:capacity   Say which limit binds when: power, floor, delivery, money.
 rehearse          weft.cli.planning.rehearse:rehearse_job Predict what a job would do on a site, on one page.
 serve-plan        weft.cli.planning.serve:serve_plan      Plan serving a model: prefill, decode, KV cache, price.
 scale             weft.cli.planning.scale:app             Predict the loss of a large run from small ones.

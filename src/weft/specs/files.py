@@ -8,6 +8,7 @@ from weft.core.errors import UsageError
 from weft.core.spec import Spec
 from weft.core.specfile import Library, Pointer, load, read_table, validate
 from weft.specs.campaign import CampaignSpec
+from weft.specs.capacity import CapacitySpec
 from weft.specs.faults import FaultsSpec
 from weft.specs.gpus import DATA_SHEET, with_own_efficiency
 from weft.specs.huggingface import read_model
@@ -23,12 +24,13 @@ JOBS = Library("job", _BUILT_IN / "jobs")
 SCENARIOS = Library("scenario", _BUILT_IN / "scenarios")
 POLICIES = Library("policy", _BUILT_IN / "policies")
 CAMPAIGNS = Library("campaign", _BUILT_IN / "campaigns")
+CAPACITIES = Library("capacity", _BUILT_IN / "capacities")
 
-_LIBRARIES = {library.kind: library for library in (SITES, JOBS, SCENARIOS, POLICIES, CAMPAIGNS)}
+_LIBRARIES = {library.kind: library for library in (SITES, JOBS, SCENARIOS, POLICIES, CAMPAIGNS, CAPACITIES)}
 
 KINDS: dict[str, type[Spec]] = {
     "site": SiteSpec, "job": JobSpec, "scenario": ScenarioSpec, "faults": FaultsSpec, "policy": PolicySpec,
-    "campaign": CampaignSpec,
+    "campaign": CampaignSpec, "capacity": CapacitySpec,
 }  # fmt: skip
 """What people write; a faults file breaks a training on purpose and has no built-in ones."""
 
@@ -68,6 +70,12 @@ def load_campaign(reference: str) -> CampaignSpec:
     """Return the campaign called `reference`: a built-in name or the path of a file."""
     _refuse_another_kind(reference, "campaign")
     return load(reference, CampaignSpec, CAMPAIGNS)
+
+
+def load_capacity(reference: str) -> CapacitySpec:
+    """Return the capacity file called `reference`: a built-in name or the path of a file."""
+    _refuse_another_kind(reference, "capacity")
+    return load(reference, CapacitySpec, CAPACITIES)
 
 
 def load_any(reference: str) -> tuple[str, Spec]:
