@@ -1,10 +1,11 @@
 """Campaigns over seeds, in as many processes as are asked for; the same bytes from one as from many."""
 
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 
 from weft.campaign.arrivals import Fault
@@ -84,9 +85,19 @@ def _mapped(processes: int) -> Iterator[Mapped]:
     if processes <= 1:
         yield lambda question, seeds: (answered(question, seed) for seed in seeds)
         return
-    pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"))
+    before = set(active_children())
+    pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_leave_signals_to_the_parent)
     try:
         yield lambda question, seeds: pool.map(answered, [question] * len(seeds), seeds)
+    except BaseException:
+        # Ctrl-C: a campaign of a minute that runs in a process is not waited for.
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in set(active_children()) - before:
+            process.terminate()
+        raise
     finally:
-        # Ctrl-C leaves no process that goes on with what nobody waits for.
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _leave_signals_to_the_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
