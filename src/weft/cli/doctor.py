@@ -1,6 +1,7 @@
 """`weft doctor`: reads anybody's files of a training and says what is slow, stuck or wrong, and who is to blame."""
 
 import json as json_format
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -13,8 +14,10 @@ from weft.core.provenance import provenance
 from weft.doctor.examination import Examination, examine_evidence
 from weft.doctor.expected import expectation
 from weft.doctor.gather import gather
+from weft.doctor.live import watch_job
 
 _LISTED_FILES = 12
+_SHORTEST_S, _LONGEST_S = 0.1, 3600.0
 
 
 def doctor(
@@ -33,6 +36,10 @@ def doctor(
         Parameter(help="Write a typical step with the verdict marked to FILE, for Perfetto."),
         written_to("--perfetto", ".json"),
     ] = None,
+    live: Annotated[
+        bool, Parameter(negative="", help="Go on while the job runs; a line whenever the answer changes.")
+    ] = False,
+    every: Annotated[float, Parameter(help="Seconds between two looks with --live.")] = 5.0,
     json: JsonFlag = False,
 ) -> None:
     """Find out whether a training is as fast as it should be, and if not, who is to blame.
@@ -44,6 +51,9 @@ def doctor(
         raise UsageError("name at least one file, folder or pattern, as in weft doctor traces/")
     if (job is None) != (site is None):
         raise UsageError("--job and --site go together: both say what to expect")
+    if live:
+        _follow(paths, every, alone=not json and page is None and perfetto is None and job is None)
+        return
     expected = None if job is None or site is None else expectation(api.plan(job, site))
     with progress() as watch:
         evidence = gather(paths, watch)
@@ -69,6 +79,15 @@ def doctor(
             say(f"written: {written}")
 
 
+def _follow(paths: Sequence[str], every: float, *, alone: bool) -> None:
+    """Look at a running job again and again."""
+    if not alone:
+        raise UsageError("--live prints lines; leave --json, --html, --perfetto, --job and --site out")
+    if not _SHORTEST_S <= every <= _LONGEST_S:
+        raise UsageError(f"--every {every:g}: write {_SHORTEST_S:g} to {_LONGEST_S:g} seconds")
+    watch_job(paths, every, say)
+
+
 def _write(target: Path, text: str) -> None:
     with writing(target) as part:
         try:
@@ -84,7 +103,9 @@ def _print(found: Examination) -> None:
     say(found.verdict())
     findings = found.findings()
     for number, one in enumerate(findings, 1):
+        hours = found.gpu_hours_a_day(one)
         share = f", {one.cost_share:.1%} of GPU time" if one.cost_share else ""
+        share += f": {hours:,.3g} GPU-hours a day" if hours else ""
         say(f"\n{number}. {one.verdict}: {one.subject or one.cause} (confidence {one.confidence:.0%}{share})")
         if number > 1 or one.sentence != found.verdict():
             say(f"   {one.sentence}")

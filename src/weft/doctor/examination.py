@@ -51,6 +51,17 @@ class Examination:
         return whole.sorted()
 
     @property
+    def gpus(self) -> int | None:
+        """Return the GPUs of the job: as a log says, as a trace says, or the ranks that were timed."""
+        said = [series.gpus for series in self.evidence.series if series.gpus]
+        ranks = [len(np.unique(program.rank)) for program in self.programs]
+        return max([*said, *ranks], default=None)
+
+    def gpu_hours_a_day(self, finding: DiagnosisFinding) -> float | None:
+        """Return what mending it is worth, where it is known how many GPUs the job has."""
+        return None if not finding.cost_share or self.gpus is None else 24 * self.gpus * finding.cost_share
+
+    @property
     def healthy(self) -> bool:
         """Return whether nobody has to act."""
         return all(section.healthy for section in self.sections.values())
@@ -68,7 +79,7 @@ class Examination:
         whole = {
             "verdict": self.verdict(),
             "healthy": self.healthy,
-            "findings": [one.as_json() for one in self.findings()],
+            "findings": [{**one.as_json(), "gpu_hours_a_day": self.gpu_hours_a_day(one)} for one in self.findings()],
             "figures": {name: section.figures for name, section in self.sections.items() if section.figures},
             "files": [
                 {"path": one.path, "reader": one.reader or None, "found": one.found} for one in self.evidence.sources
