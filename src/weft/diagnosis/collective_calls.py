@@ -200,8 +200,8 @@ def _left_out(order: Mapping[int, Sequence[EnteredCollective]]) -> tuple[int, En
 
     Groups are known by the order in which a rank first uses them: ranks that run the same program use them alike.
     """
-    if any(not call.entered_ns for calls in order.values() for call in calls):
-        return None  # it is not known what was called before what
+    if len(order) < 2 or any(not call.entered_ns for calls in order.values() for call in calls):  # noqa: PLR2004
+        return None  # nobody to compare with, or it is not known what was called before what
     in_order = {rank: sorted(calls, key=lambda call: call.entered_ns) for rank, calls in order.items()}
     programs: dict[int, list[tuple[int, str]]] = {}
     for rank, calls in in_order.items():

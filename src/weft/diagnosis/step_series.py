@@ -1,7 +1,7 @@
 """A run by its steps: step time, jitter, cold start, when it became slower, and losses that jump. Pure."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -30,6 +30,8 @@ class StepSeries:
     cold_start_s: float | None = None
     """From the first sign of life to the first step."""
     source: str = ""
+    phases_s: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of a step by what they went to, where the log says so: compute, exposed communication, bubble, input."""
 
 
 def examine(series: StepSeries) -> Diagnosis:
@@ -53,6 +55,7 @@ def examine(series: StepSeries) -> Diagnosis:
         "step_s": typical, "step_mean_s": float(settled.mean()), "steps": len(seconds),
         "jitter_p95_over_p5": float(high / max(low, 1e-12)), "first_step_s": float(seconds[0]),
     }  # fmt: skip
+    found.figures |= {f"{name}_s": spent for name, spent in series.phases_s.items() if spent > 0}
     if series.cold_start_s is not None:
         found.figures["cold_start_s"] = series.cold_start_s
     if series.gpus is not None:

@@ -36,7 +36,7 @@ def page_of(found: Examination) -> str:
         f"<title>weft doctor: {html.escape(found.verdict()[:80])}</title><style>{_STYLE}</style>",
         f"<h1>{html.escape(found.verdict())}</h1>",
     ]
-    parts += [_finding(one) for one in found.findings()]
+    parts += [_finding(one, found.gpu_hours_a_day(one)) for one in found.findings()]
     for program in found.programs:
         parts.append("<h2>Ranks and steps</h2>" + heat_map(program))
     for name, section in found.sections.items():
@@ -69,10 +69,11 @@ def shown(value: float | str) -> str:
     return f"{value:,.0f}" if float(value).is_integer() and abs(value) >= 1 else significant(value)
 
 
-def _finding(one: DiagnosisFinding) -> str:
+def _finding(one: DiagnosisFinding, hours: float | None) -> str:
     act = "" if one.verdict == "note" else " act"
     evidence = "".join(f"<li>{html.escape(line)}" for line in one.evidence)
     cost = "" if not one.cost_share else f", costs {one.cost_share:.1%} of all GPU time"
+    cost += f": {hours:,.3g} GPU-hours a day" if hours else ""
     return (
         f"<div class='finding{act}'><p><b>{html.escape(one.verdict)}</b> {html.escape(one.sentence)}"
         f"<ul>{evidence}</ul><p class='small'>confidence {one.confidence:.0%}{cost}</div>"

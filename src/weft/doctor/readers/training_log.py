@@ -208,6 +208,7 @@ class RunFolderReader:
         seconds: list[float] = []
         losses: list[float] = []
         tokens: float | None = None
+        phases: dict[str, float] = {}
         for line in file.lines():
             try:
                 entry = json.loads(line)
@@ -216,12 +217,15 @@ class RunFolderReader:
                 seconds.append(spent)
                 losses.append(float("nan") if entry["loss"] is None else float(entry["loss"]))
                 tokens = float(entry["tokens"])
+                for name, each in entry["seconds"].items():
+                    phases[name] = phases.get(name, 0.0) + float(each)
             except (ValueError, KeyError, TypeError, AttributeError):
                 continue  # The last line of a run that was killed may be half written.
         if not steps:
             raise UnreadableError(f"{file.path} has no steps")
         incidents = _incidents(file, evidence)
-        evidence.series.append(StepSeries(steps, seconds, losses, tokens, None, None, None, file.path.parent.name))
+        evidence.series.append(StepSeries(steps, seconds, losses, tokens, None, None, None, file.path.parent.name,
+                                          {name: spent / len(steps) for name, spent in phases.items()}))  # fmt: skip
         return f"{len(steps)} steps" + (f", {incidents} incidents" if incidents else "")
 
 
