@@ -27,7 +27,7 @@ $(STAMP): pyproject.toml packages/weft-lab/pyproject.toml
 	    || { echo "setup: $(PYTHON) is older than 3.11; run make PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv --without-pip $(VENV)
 	@$(PYTHON) -m pip --disable-pip-version-check -qq --python $(BIN)/python install 'pip>=25.1'
-	@$(PIP) install --group test --group check --editable '.[train,sim,cluster,kubernetes,doctor]' \
+	@$(PIP) install --group test --group check --editable '.[train,sim,cluster,kubernetes,doctor,ui]' \
 	    --editable packages/weft-lab
 	@touch $@
 

@@ -67,21 +67,22 @@ def plan(
     top: int = 10,
     fixed: Mapping[str, str] | None = None,
     precision: "Precision | None" = None,
-    what_if: str | None = None,
+    what_if: str | Sequence[str] | None = None,
 ) -> "PlanReport":
     """Return the best plans of a job on a site and what the chosen one takes.
 
-    `fixed` holds choices ({"tp": "8"}); `what_if` changes the site or the job first ("planes=4"). The precision is
-    that of the job's own plan where none is given, and otherwise what the GPUs are made for.
+    `fixed` holds choices ({"tp": "8"}); `what_if` changes the site or the job first ("planes=4"), or
+    both by several changes one after the other. The precision is that of the job's own plan where none is given, and
+    otherwise what the GPUs are made for.
     """
     from weft.planning.cost_model.plans import software_of
     from weft.planning.report import plan_job
-    from weft.planning.what_if import changed
+    from weft.planning.what_if import changed_all
 
     place = load_site(site) if isinstance(site, str) else site
     task = load_job(job) if isinstance(job, str) else job
     if what_if is not None:
-        place, task = changed(place, task, what_if)
+        place, task = changed_all(place, task, (what_if,) if isinstance(what_if, str) else what_if)
     return plan_job(place, task, practice=software_of(task, place, precision), fixed=fixed, top=top)
 
 
@@ -93,12 +94,14 @@ def rehearse(
     start: date | None = None,
     simulate: bool | None = None,
     say: Callable[[str], None] | None = None,
+    fixed: Mapping[str, str] | None = None,
 ) -> "Rehearsal":
     """Return what a job would do on a site: plan, step, goodput, failures, power, cost, and the verdict.
 
     Where the job does not fit, the answer says so instead of raising. `folder` holds runs whose measured figures stand
     beside the predicted ones; `start` is the first day of the run. A part of the fabric is simulated packet by packet
     where that takes less than 20 s of processor time, or as `simulate` says; `say` is called with what is simulated.
+    `fixed` holds choices of the plan ({"tp": "8"}).
     """
     from weft.planning.cost_model.plans import software_of
     from weft.planning.rehearsal import rehearse as lines_of
@@ -111,7 +114,7 @@ def rehearse(
     record = None if folder is None else newest_run(folder, task)
     measured = {} if record is None else run_figures(record, task.steps)
     try:
-        report = plan_job(place, task, practice=software_of(task, place, None))
+        report = plan_job(place, task, practice=software_of(task, place, None), fixed=fixed)
     except UsageError as error:
         none = SampledSimulation("not simulated: the job does not fit")
         return Rehearsal(place, task, None, str(error), (), none)

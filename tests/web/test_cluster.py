@@ -21,7 +21,7 @@ from weft.engines.local.home import Home
 from weft.engines.local.supervised_loop import EngineLoop
 from weft.web import cluster
 from weft.web.cluster import OPERATIONS, ClusterInterface
-from weft.web.openapi import Operation, described
+from weft.web.http.openapi import Operation, described
 
 EXAMPLES = 15
 TOKEN = "t" * 64

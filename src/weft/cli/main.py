@@ -92,7 +92,10 @@ pod               weft.cli.cluster.kubernetes:pod         Be the program inside 
 Lab:
 lab               weft.cli.extensions:lab                 Build a real SRv6 fabric on this machine and break it.
 Look:
-doctor            weft.cli.doctor:doctor                  Read anybody's traces and logs: slow, stuck, wrong, who?
+doctor            weft.cli.look.doctor:doctor             Read anybody's traces and logs: slow, stuck, wrong, who?
+ui                weft.cli.look.console:ui                Open the console: runs, what-if, fabric, cluster.
+top               weft.cli.look.top:top                   Show runs and the cluster on a terminal, again and again.
+export            weft.cli.look.export:export             Export a run or a plan as a trace for Perfetto.
 runs              weft.cli.training.runs:app              List, show and compare training runs.
 schema            weft.cli.files:schema                   Print the JSON schema of a kind of file.
 check             weft.cli.files:check                    Check files and report every mistake in them.
@@ -102,7 +105,7 @@ _NESTED = ("plan", "scale", "runs", "nodes", "lab")
 """Commands with commands below them that are defined where they are implemented."""
 _CARRIERS = ("submit", "lab", "pod")
 """Commands that run words of their command line as a command."""
-_SPEAK_THEMSELVES = ("lab exec", "logs", "pod", "cluster control", "cluster act", "completion")
+_SPEAK_THEMSELVES = ("lab exec", "logs", "ui", "top", "pod", "cluster control", "cluster act", "completion")
 """Commands whose screen belongs to somebody else, or that log what they do."""
 _HIDDEN = ("pod",)
 """Commands for programs: the entry point of weft's pods."""

@@ -13,9 +13,9 @@ from matplotlib.patches import Patch
 from weft.core.errors import UsageError
 from weft.core.quantity import RATE, SIZE, counted, significant
 from weft.core.seeds import Seed
-from weft.planning.cost_model.timeline import timeline
 from weft.planning.run.goodput import DAY_S, HOUR_S, daly_interval_s, daly_share
 from weft.planning.scaling_laws import scaling
+from weft.planning.schedule_trace import bars_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -236,14 +236,9 @@ def _limit(axes: Axes, limit: float, drawn: float, what: str, unit: str) -> None
 
 def _gantt(axes: Axes, found: PlanReport) -> None:
     row = found.chosen.plans.row(0)
-    times = found.chosen.times
     rounds = found.work.sequences // (row["dp"] * row["micro"])
-    stages = min(row["pp"], _SHOWN_STAGES)
-    shown = max(stages, min(rounds, _SHOWN_ROUNDS) // stages * stages)
-    chunks = row["chunks"] if row["schedule"] == "interleaved" else 1
-    forward, backward = float(times.forward_s[0]), float(times.backward_s[0])
-    weights = forward if row["schedule"] in ("zero-bubble", "zbv") and backward > forward else 0.0
-    bars = list(timeline(stages, shown, forward, backward, chunks=chunks, weights_s=weights))
+    bars = bars_of(found, _SHOWN_STAGES, _SHOWN_ROUNDS)
+    stages, shown = (1 + max(getattr(bar, name) for bar in bars) for name in ("stage", "micro"))
     for bar in bars:
         axes.barh(
             bar.stage, 1e3 * (bar.end_s - bar.start_s), left=1e3 * bar.start_s, height=0.85, color=_KINDS[bar.kind],

@@ -4,6 +4,7 @@ A change is made in the form in which files are written and checked like a file,
 is refused with the same sentence.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 from weft.core.errors import UsageError
@@ -14,8 +15,18 @@ from weft.specs.fabric import clos_capacity
 from weft.specs.job import JobSpec
 from weft.specs.site import SiteSpec
 
-CHANGES = ("planes", "nodes", "link_rate", "scale_up", "memory", "power", "batch", "length")
+CHANGES = (
+    "planes", "nodes", "link_rate", "scale_up", "memory", "power", "batch", "length", "steps", "precision", "plan",
+)  # fmt: skip
 """What can be changed."""
+_OF_JOB = {"batch": "sequences", "length": "length"}
+
+
+def changed_all(site: SiteSpec, job: JobSpec, changes: Iterable[str]) -> tuple[SiteSpec, JobSpec]:
+    """Return site and job after several changes, each made to what the one before it gave."""
+    for change in changes:
+        site, job = changed(site, job, change)
+    return site, job
 
 
 def changed(site: SiteSpec, job: JobSpec, change: str) -> tuple[SiteSpec, JobSpec]:
@@ -24,8 +35,8 @@ def changed(site: SiteSpec, job: JobSpec, change: str) -> tuple[SiteSpec, JobSpe
     if not equals or name not in CHANGES:
         raise UsageError(f"--what-if {change!r} is not a change; write one of {', '.join(f'{c}=...' for c in CHANGES)}")
     table, task = site.as_written(), job.as_written()
-    if name in ("batch", "length"):
-        task["batch"]["sequences" if name == "batch" else "length"] = _whole(change, value)
+    if name in (*_OF_JOB, "steps", "precision", "plan"):
+        _job(task, name, change, value)
         return site, validate(task, JobSpec, f"--what-if {change}")
     if name == "nodes":
         wanted = site.fabric.gpus // site.node.gpus
@@ -41,6 +52,21 @@ def changed(site: SiteSpec, job: JobSpec, change: str) -> tuple[SiteSpec, JobSpe
         # The memory of a GPU, or its power limit.
         table["gpu"][name] = value
     return validate(table, SiteSpec, f"--what-if {change}"), job
+
+
+def _job(task: dict[str, Any], name: str, change: str, value: str) -> None:
+    """Change what a job says of itself."""
+    if name in _OF_JOB:
+        task["batch"][_OF_JOB[name]] = _whole(change, value)
+    elif name == "steps":
+        task["steps"] = _whole(change, value)
+    elif name == "precision":
+        # Habits that are not written stay as they are resolved; the precision alone is named.
+        task["software"] = {**(task.get("software") or {}), "precision": value}
+    elif value == "auto":
+        task["plan"] = value
+    else:
+        raise UsageError(f"--what-if {change}: {value!r} is no plan; write plan=auto to let the planner choose")
 
 
 def _whole(change: str, value: str) -> int:

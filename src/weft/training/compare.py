@@ -4,7 +4,7 @@ Reads the files of runs, the metrics line by line and the tensor digests of thei
 Digests do not depend on how a tensor was sharded, so runs on different numbers of ranks can be compared.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -95,3 +95,29 @@ def _tensors(record: RunRecord, lines: Mapping[int, Mapping[str, Any]]) -> dict[
 def _first_tensor(left: Mapping[str, str], right: Mapping[str, str]) -> str | None:
     """Return the first tensor of both, in the order in which the left run names them, whose digests differ."""
     return next((name for name in left if name in right and left[name] != right[name]), None)
+
+
+@dataclass(frozen=True, slots=True)
+class EqualPrefix:
+    """How far two runs are the same training, bit for bit."""
+
+    step: int
+    """The last step up to which nothing differs; 0 where already the first one does."""
+    weights: int
+    """Steps up to there at which both took a digest of the weights; the others are equal in loss and gradient norm."""
+    parts: bool
+    """Whether a step that both have differs after it; otherwise one of them just ends there."""
+
+
+def equal_prefix(left: Sequence[Mapping[str, Any]], right: Sequence[Mapping[str, Any]]) -> EqualPrefix:
+    """Return up to which step two runs are equal, from their lines; digests count where both have one."""
+    lines = ({line["step"]: line for line in left}, {line["step"]: line for line in right})
+    last = weights = 0
+    for step in sorted(lines[0].keys() | lines[1].keys()):
+        if step not in lines[0] or step not in lines[1]:
+            return EqualPrefix(last, weights, parts=False)
+        pairs = [(lines[0][step].get(name), lines[1][step].get(name)) for name in _FIELDS]
+        if any(None not in pair and pair[0] != pair[1] for pair in pairs):
+            return EqualPrefix(last, weights, parts=True)
+        last, weights = step, weights + (None not in pairs[-1])
+    return EqualPrefix(last, weights, parts=False)

@@ -26,6 +26,10 @@ from weft.training.recovery.standing import FinishedStep
 
 _PEAK_ROUND_NS = 20_000_000
 _PEAK_SIZE = 512
+_MOST_RANKS_LISTED = 1024
+"""With more ranks a step's line holds means alone: a list of each would be most of the file."""
+_MOST_PLANES = 52
+"""Bits that a sum of doubles keeps."""
 
 OnLine = Callable[[Mapping[str, Any]], None]
 
@@ -115,13 +119,14 @@ class RunMetrics:
     def step(self, step: FinishedStep, weights_digest: str | None) -> None:
         """Write the step's line: seconds of the average rank, whose sum is the step's wall time."""
         context, done = self._context, step.done
-        seconds = self._mean_seconds(context.ledger.mark().seconds())
+        own = context.ledger.mark().seconds()
+        seconds, rank_seconds, planes_out = self._over_ranks(own, context.life.planes_out)
         if done <= context.life.redo_until:
             seconds = {TimeClass.REDO.value: sum(seconds.values())}
         tokens = context.job.batch.sequences * context.job.batch.length
         line = StepLine(
             done, step.loss, step.gradient_norm, step.learning_rate, tokens, seconds, weights_digest=weights_digest,
-            energy_j=self._joules(seconds),
+            energy_j=self._joules(seconds), rank_seconds=rank_seconds, planes_out=planes_out,
         )  # fmt: skip
         if self._dir is not None:
             self._dir.step(line)
@@ -165,11 +170,25 @@ class RunMetrics:
         return result
 
     def _mean_seconds(self, seconds: Mapping[str, float]) -> dict[str, float]:
-        vector = torch.tensor([seconds.get(kind.value, 0.0) for kind in TimeClass], dtype=torch.float64)
+        return self._over_ranks(seconds, frozenset(), listed=0)[0]
+
+    def _over_ranks(
+        self, seconds: Mapping[str, float], planes_out: frozenset[int], listed: int = _MOST_RANKS_LISTED
+    ) -> tuple[dict[str, float], list[float], list[int]]:
+        """Return seconds by class of the average rank, and by rank what it computed and which planes it has lost."""
+        ranks, rank, classes = self._context.ranks, self._context.rank, len(TimeClass)
+        # One vector for all of it: every rank adds to the sums and fills its own places.
+        vector = torch.zeros(classes + (2 * ranks if ranks <= listed else 0), dtype=torch.float64)
+        vector[:classes] = torch.tensor([seconds.get(kind.value, 0.0) for kind in TimeClass], dtype=torch.float64)
+        if ranks <= listed:
+            vector[classes + rank] = seconds.get(TimeClass.COMPUTE.value, 0.0)
+            vector[classes + ranks + rank] = sum(1 << plane for plane in planes_out if plane < _MOST_PLANES)
         with self._context.ledger.spending(TimeClass.EXPOSED_COMMUNICATION):
             dist.all_reduce(vector)
-        means = (vector / self._context.ranks).tolist()
-        return {kind.value: mean for kind, mean in zip(TimeClass, means, strict=True) if mean > 0}
+        means = (vector[:classes] / ranks).tolist()
+        found = {kind.value: mean for kind, mean in zip(TimeClass, means, strict=True) if mean > 0}
+        by_rank = vector[classes:].tolist()
+        return found, by_rank[:ranks], [int(mask) for mask in by_rank[ranks:]]
 
     def _mfu(self, tokens_per_s: float) -> float:
         return mfu(self.flops_per_token, tokens_per_s, self.peak, self._context.ranks)

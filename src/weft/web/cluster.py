@@ -6,7 +6,6 @@ by the same specs as files; what is wrong is answered with one sentence and stat
 
 import asyncio
 import hmac
-import json
 import sqlite3
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -18,7 +17,8 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.types import ASGIApp
 
 from weft.core.errors import UsageError, WeftError
 from weft.core.spec import Spec
@@ -29,7 +29,8 @@ from weft.engines.local.home import Home
 from weft.engines.local.supervised_loop import EngineLoop, disk_trouble
 from weft.engines.local.views import array_view, job_detail, job_view, node_view, status_view, why_view
 from weft.specs.submission import SubmissionSpec
-from weft.web.openapi import Operation, Parameter, described
+from weft.web.http.bodies import document_of
+from weft.web.http.openapi import Operation, Parameter, described
 
 Handler = Callable[["ClusterInterface", Request], Awaitable[Any]]
 
@@ -124,9 +125,10 @@ class ClusterInterface:
         self._token, self._connections = home.token(), connections
         self._reading, self._uploads = 0, 0
 
-    def application(self) -> Starlette:
-        """Return the application."""
-        routes = [Route(one.path, self._guarded(one), methods=[one.method]) for one in OPERATIONS]
+    def application(self, rest: ASGIApp | None = None) -> Starlette:
+        """Return the application; `rest` answers what is no route of this interface."""
+        routes: list[BaseRoute] = [Route(one.path, self._guarded(one), methods=[one.method]) for one in OPERATIONS]
+        routes += [] if rest is None else [Mount("/", app=rest)]
         handlers: dict[Any, Any] = {HTTPException: _refused}
         return Starlette(routes=routes, exception_handlers=handlers)
 
@@ -309,21 +311,6 @@ async def _parts(request: Request, most: int) -> AsyncIterator[bytes]:
         if total > most:
             raise HTTPException(413, f"the body is larger than {most:,} bytes")
         yield part
-
-
-def document_of(text: bytes) -> dict[str, Any]:
-    """Return the JSON object in a request's body."""
-    try:
-        found = json.loads(text, parse_constant=_no_number)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"the body is no JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise UsageError("the body is no JSON object; write {...}")
-    return found
-
-
-def _no_number(text: str) -> Any:
-    raise ValueError(f"{text} is not a number in JSON")
 
 
 def _only(query: Mapping[str, str], known: set[str]) -> None:

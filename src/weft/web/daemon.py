@@ -27,6 +27,7 @@ from weft.engines.local.processes import Identity
 from weft.engines.local.supervised_loop import EngineLoop
 from weft.web.cluster import ClusterInterface
 from weft.web.connection_guard import MOST_HEADER_BYTES, Lobbies, raise_file_limit
+from weft.web.console.application import ConsoleApplication
 
 _log = logging.getLogger("weft.cluster")
 _BACKLOG = 1024
@@ -61,8 +62,10 @@ async def _serve(home: Home, host: str, port: int, lobbies: Lobbies) -> None:
     engine = LocalEngine(home)
     loop, news = EngineLoop(engine, home), asyncio.Event()
     interface = ClusterInterface(engine, loop, home, news.set, lobbies.health)
+    # Whoever may submit may look: one token opens both.
+    console = ConsoleApplication((home.folder / "jobs",), home).application(home.token(), (host, socket.gethostname()))
     config = uvicorn.Config(
-        interface.application(), log_config=None, log_level="warning", lifespan="off", access_log=False,
+        interface.application(console), log_config=None, log_level="warning", lifespan="off", access_log=False,
         server_header=False, timeout_graceful_shutdown=_GRACE_S, http=lobbies.protocol(), ws="none", backlog=_BACKLOG,
         h11_max_incomplete_event_size=MOST_HEADER_BYTES,
     )  # fmt: skip

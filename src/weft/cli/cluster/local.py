@@ -25,7 +25,7 @@ OnOption = Annotated[
 ]
 DEFAULT_NODES = 4
 LOOPBACK = "127.0.0.1"
-DAEMON = ("starlette", "uvicorn")
+DAEMON = ("starlette", "uvicorn", "prometheus_client")
 """Packages that the daemon needs; it is another process, and could say so in its log only."""
 _PATIENCE_S, _LOOK_S = 30.0, 0.05
 _NAMED = 5
@@ -74,7 +74,8 @@ def up(
     elif nodes is not None or gpus is not None or team:
         raise UsageError("the cluster is up; weft cluster down first, then give it other nodes or teams")
     where = place.where()
-    document: dict[str, Any] = {"url": f"http://{where[0]}:{where[1]}" if where else None, "home": str(place.folder),
+    url = f"http://{where[0]}:{where[1]}" if where else None
+    document: dict[str, Any] = {"url": url, "console": f"{url}/?token={place.token()}", "home": str(place.folder),
                 "started": running is None, **client.get("v1", "status")}  # fmt: skip
     if json:
         print_json(document)
@@ -83,6 +84,7 @@ def up(
     count, held = len(document["nodes"]), document["jobs"].get("running", 0)
     say(f"cluster {verb}: {count} nodes at {document['url']}, state in {place.folder}"
         f"{f', {held} jobs running' if held else ''}")  # fmt: skip
+    say(f"console: {document['console']}")
 
 
 def bring_up(

@@ -81,7 +81,7 @@ def plan(
     if top < 1:
         raise UsageError(f"--top {top}: ask for at least 1 plan")
     job, chosen_site = job_and_site(job, place, site)
-    fixed = _pairs(fix or [])
+    fixed = pairs_of(fix or [])
     found = api.plan(job, chosen_site, top=top, fixed=fixed, precision=precision)
     others = [
         (change, api.plan(job, chosen_site, top=top, fixed=fixed, precision=precision, what_if=change))
@@ -332,7 +332,8 @@ def _print_places(found: PlanReport) -> None:
         )
 
 
-def _pairs(texts: list[str]) -> dict[str, str]:
+def pairs_of(texts: list[str]) -> dict[str, str]:
+    """Return choices of a plan, written NAME=VALUE, by name."""
     found: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")

@@ -25,12 +25,19 @@ from weft.cli.planning.headline import headline
 from weft.cli.planning.job_and_site import job_and_site
 from weft.cli.planning.page.formats import shown
 from weft.cli.planning.page.html_page import page_of
+from weft.cli.planning.plan import Pairs, pairs_of
 from weft.core.errors import UsageError
 from weft.planning.rehearsal import RehearsalLine
 from weft.planning.report import PlanReport
 from weft.planning.summary.rehearsed import Rehearsal
+from weft.planning.what_if import changed_all
+from weft.specs import load_job, load_site
 
 _RUNS = Path("runs")
+AllChanges = Annotated[
+    list[str] | None,
+    Parameter(name="--what-if", negative="", help="Change site or job first, as planes=4; all that are given."),
+]
 
 
 def rehearse_job(
@@ -44,6 +51,8 @@ def rehearse_job(
         bool | None,
         Parameter(help="Simulate the step's communication packet by packet. By default where it takes under 20 s."),
     ] = None,
+    fix: Pairs = None,
+    what_if: AllChanges = None,
     page: Annotated[
         Path | None,
         Parameter(name="--html", help="Write the page with its plots to FILE."),
@@ -56,7 +65,10 @@ def rehearse_job(
     """Predict what JOB would do on SITE, named in either order: plan, step, goodput, failures, power, cost, days."""
     job, site = job_and_site(job, site)
     tell = logging.getLogger("weft.netsim").info
-    found = api.rehearse(site, job, folder=folder, start=_day(begin), simulate=simulate, say=tell)
+    there, task = changed_all(load_site(site), load_job(job), what_if or ())
+    found = api.rehearse(
+        there, task, folder=folder, start=_day(begin), simulate=simulate, say=tell, fixed=pairs_of(fix or [])
+    )
     document = found.as_json()
     if page is not None:
         with writing(page) as part:

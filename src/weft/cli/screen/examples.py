@@ -21,6 +21,9 @@ weft scale optimal examples/points.csv --flops 1e21
 weft scale ladder tiny-gpt
 weft doctor traces/ train.log
 weft train tiny-gpt --set steps=50
+weft ui runs
+weft top
+weft export tiny-gpt-1 --perfetto trace.json
 weft runs
 weft runs show tiny-gpt-1
 weft runs compare tiny-gpt-1 tiny-gpt-2

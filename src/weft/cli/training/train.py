@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from weft.cli.look.console import beside
 from weft.cli.output import BuiltInSite, JobArgument, JsonFlag, console, draw_own_screen, print_json, print_table, say
 from weft.core import quantity
 from weft.core.errors import UsageError
@@ -40,6 +41,7 @@ def train(
                     ] = None,
     faults: Annotated[str | None, Parameter(name="--faults", help="Inject the faults described in FILE.")] = None,
     model: Annotated[str | None, Parameter(help="Train your own model: package:build, or an installed name.")] = None,
+    ui: Annotated[bool, Parameter(negative="", help="Show the run in a browser while it lasts.")] = False,
     json: JsonFlag = False,
 ) -> None:  # fmt: skip
     """Train a job on this machine.
@@ -58,7 +60,8 @@ def train(
         supervisor = Supervisor(spec, folder, main=main, resume=resume, faults=broken, on_line=show)
         supervisor.start_over = start_over
         check_root(folder)
-        result = supervisor.run()
+        with beside(folder) if ui else contextlib.nullcontext():
+            result = supervisor.run()
     if json:
         print_json({**result, "provenance": find(folder, result["run"]).provenance()})
     else:

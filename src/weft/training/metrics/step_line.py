@@ -2,7 +2,7 @@
 
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,10 @@ class StepLine:
     """Digest by tensor after the step, where they were taken."""
     energy_j: float | None = None
     """Energy since the step before, in joules, measured or estimated."""
+    rank_seconds: Sequence[float] = ()
+    """Seconds that each rank computed; none where there are too many ranks to list."""
+    planes_out: Sequence[int] = ()
+    """For each rank the planes that carry nothing from it, as a bit mask; none where all carry."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the line as plain values: floats also as their bits, and none where JSON has no word for them."""
@@ -46,6 +50,10 @@ class StepLine:
             line["energy_j"] = self.energy_j
         if self.weights_digest is not None:
             line["weights_digest"] = self.weights_digest
+        if self.rank_seconds:
+            line["rank_seconds"] = list(self.rank_seconds)
+        if any(self.planes_out):
+            line["planes_out"] = list(self.planes_out)
         if self.tensors:
             line["tensors"] = dict(self.tensors)
         return line

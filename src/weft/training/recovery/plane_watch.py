@@ -42,7 +42,8 @@ class PlaneWatch:
     """Called with the message, and the seconds that it cost."""
     look: Callable[[], tuple[frozenset[int], int]] = planes_out
     """Returns the planes that are out, and how many there are."""
-    _out: frozenset[int] = frozenset()
+    out: frozenset[int] = frozenset()
+    """Planes that carried nothing at the last look."""
     _since_s: float | None = None
     _steps: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
 
@@ -53,10 +54,10 @@ class PlaneWatch:
         self._since_s = now
         out, count = self.look()
         cost = max(0.0, took - statistics.median(self._steps)) if self._steps else 0.0
-        for plane in sorted(out - self._out):
+        for plane in sorted(out - self.out):
             self.tell(f"plane {plane} carries nothing; goes on over {count - len(out)} of {count} planes", cost)
-        for plane in sorted(self._out - out):
+        for plane in sorted(self.out - out):
             self.tell(f"plane {plane} carries again; goes on over {count - len(out)} of {count} planes", 0.0)
-        self._out = out
+        self.out = out
         if took:
             self._steps.append(took)

@@ -54,6 +54,11 @@ class SupervisorLink:
                 # The supervisor is gone: nobody would ever end this process.
                 os._exit(1)
 
+    @property
+    def planes_out(self) -> frozenset[int]:
+        """Return the planes that carried nothing from this rank when it last looked."""
+        return self._planes.out
+
     def renew(self) -> None:
         """Go by the orders of the place that this rank has taken now."""
         assert self.place is not None, "only a rank with a place changes it"

@@ -45,10 +45,17 @@ class Operation:
     """Whether it answers without the token."""
     refusals: tuple[int, ...] = field(default=())
     """Statuses besides 200 and those that every such route has."""
+    always: tuple[int, ...] = (401, 503, 507)
+    """Statuses of every closed route."""
+    media: str = "application/json"
+    """What its answer is."""
 
 
-def described(operations: Sequence[Operation]) -> dict[str, Any]:
-    """Return the OpenAPI document of `operations`."""
+_CLUSTER = ("weft cluster", "Jobs and nodes of a local cluster.")
+
+
+def described(operations: Sequence[Operation], title: tuple[str, str] = _CLUSTER) -> dict[str, Any]:
+    """Return the OpenAPI document of `operations`; `title` is the name of the interface and what it is for."""
     schemas: dict[str, Any] = {
         "Refusal": {
             "type": "object", "required": ["error"],
@@ -62,7 +69,7 @@ def described(operations: Sequence[Operation]) -> dict[str, Any]:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _described(operation)
     return {
         "openapi": "3.1.0",
-        "info": {"title": "weft cluster", "version": VERSION, "description": "Jobs and nodes of a local cluster."},
+        "info": {"title": title[0], "version": VERSION, "description": title[1]},
         "paths": paths,
         "components": {"schemas": schemas, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
     }
@@ -73,7 +80,7 @@ def _described(operation: Operation) -> dict[str, Any]:
         "operationId": operation.name, "summary": operation.text,
         "security": [] if operation.open else [{"token": []}],
         "responses": {
-            "200": _answer("As asked.", operation.answer),
+            "200": _answer("As asked.", operation.answer, operation.media),
             **{str(status): _refusal(status) for status in _statuses(operation)},
         },
     }  # fmt: skip
@@ -93,7 +100,7 @@ def _described(operation: Operation) -> dict[str, Any]:
 
 
 def _statuses(operation: Operation) -> list[int]:
-    always = [] if operation.open else [401, 503, 507]
+    always = () if operation.open else operation.always
     asked = [400] if operation.parameters or operation.body or operation.archive else []
     sized = [413, 415] if operation.body or operation.archive else []
     return sorted({*always, *asked, *sized, *operation.refusals})
@@ -101,6 +108,7 @@ def _statuses(operation: Operation) -> list[int]:
 
 _WORDS = {
     400: "The request was wrong; nothing was done.", 401: "The token is missing or wrong.",
+    403: "The token is missing or wrong, or the request comes from a page of another site.",
     404: "There is no such job or node.", 409: "Not in this state.", 413: "Too large.", 415: "Another content type.",
     503: "Too busy, or the disk fails; nothing was done.", 507: "The disk is full; nothing was done.",
 }  # fmt: skip
@@ -110,8 +118,8 @@ def _refusal(status: int) -> dict[str, Any]:
     return _answer(_WORDS[status], {"$ref": _REF.format(model="Refusal")})
 
 
-def _answer(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
-    return {"description": text, "content": {"application/json": {"schema": dict(schema)}}}
+def _answer(text: str, schema: Mapping[str, Any], media: str = "application/json") -> dict[str, Any]:
+    return {"description": text, "content": {media: {"schema": dict(schema)}}}
 
 
 def _schemas(model: type[Spec]) -> dict[str, Any]:

@@ -1,0 +1,119 @@
+"""`weft top`: runs and the cluster at a glance on a terminal, for whoever comes by ssh."""
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from weft.cli.cluster.local import HomeOption, home_of
+from weft.cli.output import JsonFlag, print_json, say
+from weft.cli.training.runs import sparkline
+from weft.core.errors import UsageError
+from weft.core.extras import need
+from weft.core.quantity import significant
+
+_RUNS = Path("runs")
+_SPARKS = 24
+
+
+def top(
+    *folders: Annotated[Path, Parameter(help="Folders of runs; default: runs.")],
+    every: Annotated[float, Parameter(help="Seconds between two looks.")] = 1.0,
+    home: HomeOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Show runs and the cluster, again and again; q ends it.
+
+    Without a terminal it is printed once.
+    """
+    need("textual", "starlette", "prometheus_client")
+    from weft.web.console.cluster_window import ClusterWindow
+    from weft.web.console.run_files import RunLibrary
+
+    if not 0 < every < float("inf"):
+        raise UsageError(f"--every {every}: write seconds above 0")
+    for folder in folders:
+        if not folder.is_dir():
+            raise UsageError(f"{folder} is no folder; name a folder of runs")
+    runs, window = RunLibrary(folders or (_RUNS,)), ClusterWindow(home_of(home))
+    if json:
+        print_json({"runs": runs.listed(), "cluster": window.shown()})
+        return
+    if not os.isatty(1):
+        for line in [*map("  ".join, run_rows(runs.listed())), *map("  ".join, cluster_rows(window.shown()))]:
+            say(line)
+        return
+    _watch(lambda: (run_rows(runs.listed()), cluster_rows(window.shown())), every)
+
+
+RUN_HEAD = ("run", "state", "step", "loss", "over steps", "incidents")
+CLUSTER_HEAD = ("job", "state", "team", "GPUs", "where, or why not")
+
+
+def run_rows(runs: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """Return the table of runs."""
+    rows: list[tuple[str, ...]] = []
+    for run in runs:
+        if run["error"] is not None:
+            rows.append((run["run"], "unreadable", "-", "-", "", "-"))
+            continue
+        loss = "-" if run["loss"] is None else significant(run["loss"])
+        losses = [float("inf") if each is None else each for each in run["losses"]]
+        rows.append((run["run"], run["state"], f"{run['steps']:,}/{run['steps_asked']:,}", loss,
+                     sparkline(losses, _SPARKS), str(run["incidents"])))  # fmt: skip
+    return rows
+
+
+def cluster_rows(shown: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Return the table of the cluster's open jobs; one row that says so where it is down."""
+    if not shown["up"]:
+        return [("-", "down", "-", "-", shown["problem"])]
+    rows: list[tuple[str, ...]] = []
+    for job in shown["jobs"]:
+        if job["ended_ms"] is None:
+            where = ", ".join(job["on"]) or shown["why"].get(job["id"], {}).get("text") or job["text"]
+            rows.append((job["id"], job["state"], job["team"], str(job["nodes"] * job["gpus_per_node"]), where))
+    return rows or [("-", "idle", "-", "-", "nothing runs or waits")]
+
+
+def _watch(look: Any, every: float) -> None:
+    """Show two tables until somebody ends it."""
+    from rich.text import Text
+    from textual.app import App, ComposeResult
+    from textual.widgets import DataTable, Footer, Header
+    from typing_extensions import override
+
+    class Top(App[None]):
+        """Runs above, the cluster below."""
+
+        TITLE = "weft top"
+        BINDINGS = [("q", "quit", "Quit")]  # noqa: RUF012 - textual's own type
+        CSS = "DataTable { height: 1fr; }"
+
+        @override
+        def compose(self) -> ComposeResult:
+            yield Header(show_clock=True)
+            yield DataTable(id="runs", cursor_type="row")
+            yield DataTable(id="cluster", cursor_type="row")
+            yield Footer()
+
+        def on_mount(self) -> None:
+            """Begin to look."""
+            for name, head in (("runs", RUN_HEAD), ("cluster", CLUSTER_HEAD)):
+                self.query_one(f"#{name}", DataTable).add_columns(*head)
+            self.set_interval(every, self.look)
+            self.look()
+
+        def look(self) -> None:
+            """Fill both tables anew, and leave the cursor where it is."""
+            for name, rows in zip(("runs", "cluster"), look(), strict=True):
+                found = self.query_one(f"#{name}", DataTable)
+                row = found.cursor_row
+                found.clear()
+                for cells in rows:
+                    # A name is text, whatever markup it looks like.
+                    found.add_row(*(Text(cell) for cell in cells))
+                found.move_cursor(row=min(row, max(0, len(rows) - 1)))
+
+    Top().run()

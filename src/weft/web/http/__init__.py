@@ -1,0 +1,1 @@
+"""What both interfaces share: their documents in OpenAPI, and JSON in the bodies of requests."""
