@@ -82,6 +82,9 @@ pictures: $(STAMP)  ## Draw the screenshot in README.md again, from a real run
 
 docs: $(STAMP)  ## Build the documentation into build/docs
 	@$(PIP) install --group docs
+	@mkdir -p build
+	@rm -rf build/pages && cp -R docs build/pages
+	@$(BIN)/python scripts/generated_pages.py build/pages
 	@$(BIN)/zensical build --strict --clean
 	@echo "docs: build/docs/index.html"
 
