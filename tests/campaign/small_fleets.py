@@ -4,8 +4,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from weft.campaign.arrivals import Fault
-from weft.campaign.operation import Operation
+from weft.campaign.arrivals import FleetFault
+from weft.campaign.operation import FleetOperation
 from weft.campaign.seeds_in_parallel import Question, operated
 from weft.core.specfile import validate
 from weft.specs import load_site
@@ -43,14 +43,14 @@ def question(*tables: dict[str, Any], site: SiteSpec | str = "h100-400g-16k", sc
     return Question(load_site(site) if isinstance(site, str) else site, spec, script=script)
 
 
-def run(*tables: dict[str, Any], seed: int = 0, site: str = "h100-400g-16k", script: Any = None) -> Operation:
+def run(*tables: dict[str, Any], seed: int = 0, site: str = "h100-400g-16k", script: Any = None) -> FleetOperation:
     """Run one campaign."""
     return operated(question(*tables, site=site, script=script), seed)
 
 
-def faults(*given: tuple[float, str, int]) -> tuple[Fault, ...]:
+def faults(*given: tuple[float, str, int]) -> tuple[FleetFault, ...]:
     """Return scripted faults: hours, class, unit."""
-    return tuple(Fault(round(hours * 3_600_000), name, unit) for hours, name, unit in given)
+    return tuple(FleetFault(round(hours * 3_600_000), name, unit) for hours, name, unit in given)
 
 
 rates = st.sampled_from(["0 FIT", "20000 FIT", "200000 FIT"])

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from tests.campaign.small_fleets import QUIET, faults, question
 
-from weft.campaign.arrivals import Fault
+from weft.campaign.arrivals import FleetFault
 from weft.campaign.demand import demand_of
 from weft.campaign.diary import replayed_log
 from weft.campaign.fleet import Fleet
-from weft.campaign.operation import Operation
+from weft.campaign.operation import FleetOperation
 from weft.campaign.seeds_in_parallel import policy_in
 from weft.cli.main import main
 from weft.cluster.records.actions import Action
@@ -20,12 +20,14 @@ from weft.core.seeds import Seed
 SITE = "h100-400g-16k"
 
 
-def operation(whole_units: int, script: tuple[Fault, ...]) -> Operation:
+def operation(whole_units: int, script: tuple[FleetFault, ...]) -> FleetOperation:
     gang = {"name": "one", "gpus": 800 * 8, "fewest": 0.98}
     table = {"nodes": 830, "spares": 30, "duration": "20 d", "gangs": [gang], "repair": {"spread": 0}}
     asked = question(QUIET, table, script=script)
     fleet = Fleet(asked.site, asked.spec)
-    return Operation(fleet, demand_of(fleet), policy_in(asked.spec), Seed(0), whole_units=whole_units, script=script)
+    return FleetOperation(
+        fleet, demand_of(fleet), policy_in(asked.spec), Seed(0), whole_units=whole_units, script=script
+    )
 
 
 def test_a_folded_fleet_decides_as_the_whole_one():

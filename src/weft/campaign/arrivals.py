@@ -21,7 +21,7 @@ _MOST_RENEWALS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class FleetFault:
     """One thing that breaks."""
 
     at_ms: int
@@ -46,7 +46,7 @@ class Arrivals:
         spec, site = fleet.spec, fleet.site
         draw = seed.stream("lemons")
         self.lemon = draw.random(fleet.units) < spec.lemons.share
-        self._found: list[Fault] = []
+        self._found: list[FleetFault] = []
         for each in fleet.classes.values():
             self._of_parts(each)
         silent = site.failures.silent if spec.silent.rate is None else spec.silent.rate
@@ -114,7 +114,7 @@ class Arrivals:
         softs, elusives = draw.random(len(times)) < soft, draw.random(len(times)) < elusive
         columns = (times.tolist(), where.tolist(), softs.tolist(), elusives.tolist(), np.asarray(excess).tolist())
         self._found += [
-            Fault(at, name, group, soft=is_soft, elusive=hides, excess=more_often)
+            FleetFault(at, name, group, soft=is_soft, elusive=hides, excess=more_often)
             for at, group, is_soft, hides, more_often in zip(*columns, strict=True)
         ]
 
@@ -140,7 +140,7 @@ class Arrivals:
         chosen = np.flatnonzero(draw.random(len(first)) < share).tolist()
         delays = (draw.random(len(chosen)) * HOUR_MS).astype(np.int64).tolist()
         self._found += [
-            Fault(first[at].at_ms + delay, "host", first[at].group)
+            FleetFault(first[at].at_ms + delay, "host", first[at].group)
             for at, delay in zip(chosen, delays, strict=True)
             if first[at].at_ms + delay < self._end_ms
         ]

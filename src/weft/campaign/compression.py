@@ -27,7 +27,7 @@ class SeatsExhaustedError(WeftError):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class StandingGang:
     """A gang of the standing demand: who it is and how many units it wants and needs."""
 
     name: str
@@ -47,7 +47,7 @@ class FoldedCluster:
     """A cluster's state over seats, and which unit of the fleet sits on each; one owner."""
 
     def __init__(
-        self, records: Sequence[Node], gangs: Sequence[Standing], teams: Sequence[Team], policy: SchedulingPolicy,
+        self, records: Sequence[Node], gangs: Sequence[StandingGang], teams: Sequence[Team], policy: SchedulingPolicy,
         whole_units: int = WHOLE_UNITS,
     ) -> None:  # fmt: skip
         """Fold what can be folded and open the state without jobs."""

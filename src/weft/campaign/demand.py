@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from weft.campaign.compression import Standing
+from weft.campaign.compression import StandingGang
 from weft.campaign.fleet import DAY_MS, Fleet, ms
 from weft.campaign.trace import TraceJob, admit_all, read
 from weft.cluster.records.job import Team
@@ -22,7 +22,7 @@ _SPARE_SHARE = 0.02
 class Demand:
     """What is asked of a fleet."""
 
-    gangs: tuple[Standing, ...]
+    gangs: tuple[StandingGang, ...]
     teams: tuple[Team, ...]
     spares: int
     """Units that are kept free."""
@@ -55,14 +55,14 @@ def demand_of(fleet: Fleet, folder: Path | None = None) -> Demand:
             f"the scenario asks for {taken:,} units of {fleet.unit_gpus} GPUs (gangs, {spares:,} spare, {serving:,} "
             f"serving, {room:,} for experiments); the fleet has {fleet.units:,}"
         )
-    gangs: list[Standing] = []
+    gangs: list[StandingGang] = []
     for gang in spec.gangs:
         step = -(-(gang.replica or fleet.unit_gpus) // fleet.unit_gpus)
         units = rest // step * step if gang.gpus is None else _units(fleet, gang, gang.gpus)
         if not units:
             raise UsageError(f"no units are left for gang {gang.name!r}; the fleet has {fleet.units:,}")
         fewest = max(step, math.ceil(gang.fewest * units / step) * step)
-        gangs.append(Standing(gang.name, units, min(fewest, units), step, gang.team))
+        gangs.append(StandingGang(gang.name, units, min(fewest, units), step, gang.team))
     lines = _trace(fleet, folder) if spec.trace is not None else []
     wanted: dict[str, int] = {}
     for each in gangs:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from weft.campaign.arrivals import Fault
+from weft.campaign.arrivals import FleetFault
 from weft.campaign.fleet import HOUR_MS, Fleet, ms
 from weft.cluster.log import replayed
 from weft.core.errors import Mistake, SpecError, UsageError
@@ -23,14 +23,14 @@ _OPTIONAL = ("soft",)
 _MOST_SHOWN = 10
 
 
-def read_diary(path: Path, fleet: Fleet) -> tuple[Fault, ...]:
+def read_diary(path: Path, fleet: Fleet) -> tuple[FleetFault, ...]:
     """Return the faults of a diary; every mistake is named with its line."""
     rows = csv.reader(io.StringIO(_text(path)))
     header = [each.strip() for each in next(rows, [])]
     missing = [column for column in COLUMNS if column not in header]
     if missing:
         raise UsageError(f"{path} lacks {', '.join(missing)}; the columns are {','.join(COLUMNS)} and soft")
-    found: list[Fault] = []
+    found: list[FleetFault] = []
     mistakes: list[Mistake] = []
     for number, row in enumerate(rows, start=2):
         if not any(row):
@@ -60,7 +60,7 @@ class _DiaryLineError(Exception):
         self.column = column
 
 
-def _fault(values: dict[str, str], fleet: Fleet) -> Fault:
+def _fault(values: dict[str, str], fleet: Fleet) -> FleetFault:
     name, part = values["class"], values["part"]
     known = (*fleet.classes, "silent", "software", "alarm")
     if name not in known:
@@ -83,7 +83,7 @@ def _fault(values: dict[str, str], fleet: Fleet) -> Fault:
             "part", f"there is no {part!r}; {name} has {groups:,} parts: write {what} below {groups:,}"
         )
     soft = values.get("soft", "").lower() in ("1", "true", "yes")
-    return Fault(round(at_h * HOUR_MS), name, number, soft=soft)
+    return FleetFault(round(at_h * HOUR_MS), name, number, soft=soft)
 
 
 @dataclass(frozen=True, slots=True)

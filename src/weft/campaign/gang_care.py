@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from weft.campaign.agenda import Agenda
-from weft.campaign.compression import FoldedCluster, Standing
+from weft.campaign.compression import FoldedCluster, StandingGang
 from weft.campaign.fleet import HOUR_MS, Fleet, ms
 from weft.campaign.gpu_time import GpuTime
 from weft.campaign.rank_recovery import Loss, keeps_survivors
@@ -59,7 +59,7 @@ class GangCare:
     """Every gang and what is done with it; one owner."""
 
     def __init__(
-        self, fleet: Fleet, standing: Sequence[Standing], cluster: FoldedCluster, ledger: GpuTime, agenda: Agenda
+        self, fleet: Fleet, standing: Sequence[StandingGang], cluster: FoldedCluster, ledger: GpuTime, agenda: Agenda
     ) -> None:  # fmt: skip
         """Make the gangs; none has nodes yet."""
         self.fleet, self.cluster, self.agenda, self.ledger = fleet, cluster, agenda, ledger

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from weft.campaign.agenda import Agenda
-from weft.campaign.arrivals import Fault
+from weft.campaign.arrivals import FleetFault
 from weft.campaign.compression import FoldedCluster
 from weft.campaign.fleet import Fleet, ms
 from weft.campaign.gpu_time import GpuTime
@@ -49,7 +49,7 @@ class NodeCare:
         self.fleet, self.cluster, self.ledger, self.agenda = fleet, cluster, ledger, agenda
         self._draw: np.random.Generator = seed.stream("tests")
         self.shop = RepairShop(fleet.spec.repair, seed.stream("repairs"))
-        self.sick: dict[int, Fault] = {}
+        self.sick: dict[int, FleetFault] = {}
         """Faults that are still there, by unit."""
         self.bad_units: dict[int, bool] = {}
         """Units that compute wrongly, and whether tests cannot find it; shared with the gangs."""
@@ -108,7 +108,7 @@ class NodeCare:
                 self.taken_out(unit, OutOfService(fault.name if fault else "silent", now_ms, "diagnosis"))
         self.agenda.after(ms(self.fleet.spec.repair.answer), self.answer_alarm)
 
-    def tray_breaks(self, unit: int, fault: Fault) -> bool:
+    def tray_breaks(self, unit: int, fault: FleetFault) -> bool:
         """Let a tray of a domain break; returns whether the domain still has as many as a gang needs."""
         fleet = self.fleet
         if fleet.trays == fleet.needed or self.broken_trays[unit] >= fleet.trays - fleet.needed:

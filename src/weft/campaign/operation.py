@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 
 from weft.campaign.agenda import Agenda
-from weft.campaign.arrivals import YEAR_MS, Arrivals, Fault
+from weft.campaign.arrivals import YEAR_MS, Arrivals, FleetFault
 from weft.campaign.compression import WHOLE_UNITS, FoldedCluster
 from weft.campaign.demand import Demand
 from weft.campaign.fleet import COOLS, SLOWS, Fleet, ms
@@ -57,12 +57,12 @@ _WHOLE_UNIT = ("rack", "shelf", "switch")
 _SWAP_MIN = 20
 
 
-class Operation:
+class FleetOperation:
     """A fleet, its work, its faults and its operators; run once."""
 
     def __init__(
         self, fleet: Fleet, demand: Demand, policy: SchedulingPolicy, seed: Seed, *, whole_units: int = WHOLE_UNITS,
-        script: Sequence[Fault] | None = None,
+        script: Sequence[FleetFault] | None = None,
     ) -> None:  # fmt: skip
         """Lay everything out; a `script` takes the place of what is drawn."""
         self.fleet, self.demand, self.seed = fleet, demand, seed
@@ -171,7 +171,7 @@ class Operation:
             self.agenda.done += 1
             self._strike(fault)
 
-    def _strike(self, fault: Fault) -> None:
+    def _strike(self, fault: FleetFault) -> None:
         known = self.fleet.classes.get(fault.name)
         if fault.name == "software":
             self._software(fault)
@@ -194,7 +194,7 @@ class Operation:
         elif not (fault.excess and fault.group in self.nodes.cured):
             self._hit(fault.group, fault)
 
-    def _hit(self, unit: int, fault: Fault, *, counted: bool = False) -> None:
+    def _hit(self, unit: int, fault: FleetFault, *, counted: bool = False) -> None:
         """Break something in a unit that is in service."""
         if not self.nodes.in_service(unit):
             return
@@ -224,7 +224,7 @@ class Operation:
         mean_ms = ms(site.failures.detection if own is None else own)
         return round(log_normal(self._known_draw, mean_ms, self.fleet.spec.detection.spread))
 
-    def _known(self, unit: int, fault: Fault) -> None:
+    def _known(self, unit: int, fault: FleetFault) -> None:
         if self.nodes.sick.get(unit) is not None:
             known = self.fleet.classes.get(fault.name)
             gpu = 0 if self.fleet.spec.ladder.unit == "gpu" and fault.name in ("gpu", "hbm") else None
@@ -235,7 +235,7 @@ class Operation:
         if fault is not None:
             self._hit(unit, fault)
 
-    def _software(self, fault: Fault) -> None:
+    def _software(self, fault: FleetFault) -> None:
         name = list(self.gangs.runs)[fault.group]
         run = self.gangs.runs[name]
         if run.phase is GangPhase.WAITING:
@@ -267,7 +267,7 @@ class Operation:
         self.gangs.found_wrong(holder, unit)
         self.nodes.accuse(unit, "silent", "trainer")
 
-    def _slow(self, fault: Fault) -> None:
+    def _slow(self, fault: FleetFault) -> None:
         """Let a plane of some NICs be down until it is repaired: work goes on with less bandwidth."""
         self.struck[fault.name] += 1
         units = (self.fleet.groups_of(fault.name) == fault.group).nonzero()[0].tolist()
@@ -281,7 +281,7 @@ class Operation:
         self.gangs.plane_down(names, 1)
         self.agenda.at(done_ms, self.gangs.plane_down, names, -1)
 
-    def _throttle(self, fault: Fault) -> None:
+    def _throttle(self, fault: FleetFault) -> None:
         self.struck[fault.name] += 1
         units = (self.fleet.groups_of(fault.name) == fault.group).nonzero()[0].tolist()
         for name in sorted({self.cluster.holder_of(unit) for unit in units} & self.gangs.runs.keys()):

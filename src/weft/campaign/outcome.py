@@ -11,13 +11,13 @@ import numpy as np
 from weft.campaign.fleet import DAY_MS, HOUR_MS
 from weft.campaign.gang_care import restart_ms
 from weft.campaign.gpu_time import USEFUL
-from weft.campaign.operation import Operation
+from weft.campaign.operation import FleetOperation
 from weft.campaign.training_run import TrainingRun
 
 Document = dict[str, Any]
 
 
-def outcome_of(done: Operation) -> Document:
+def outcome_of(done: FleetOperation) -> Document:
     """Return everything that a finished campaign answers."""
     all_ms = done.fleet.gpus * done.end_ms
     total = done.ledger.total
@@ -43,7 +43,7 @@ def outcome_of(done: Operation) -> Document:
     }
 
 
-def _timeline(done: Operation) -> Document:
+def _timeline(done: FleetOperation) -> Document:
     """Return how many GPUs were where over time, as columns."""
     names = [name for name in dict.fromkeys(key for _, shown in done.timeline for key in shown) if name != "watts"]
     return {
@@ -53,7 +53,7 @@ def _timeline(done: Operation) -> Document:
     }
 
 
-def _gang(done: Operation, run: TrainingRun) -> Document:
+def _gang(done: FleetOperation, run: TrainingRun) -> Document:
     stops = sum(run.stops.values())
     spec = done.gangs.specs[run.name]
     wanted_ms = run.wanted_gpus * done.end_ms
@@ -70,7 +70,7 @@ def _gang(done: Operation, run: TrainingRun) -> Document:
     }
 
 
-def _availability(done: Operation) -> dict[str, float]:
+def _availability(done: FleetOperation) -> dict[str, float]:
     ran: dict[str, float] = {}
     asked: dict[str, float] = {}
     for name, run in done.gangs.runs.items():
@@ -92,7 +92,7 @@ def _waits(waits_s: Sequence[float]) -> Document:
     }  # fmt: skip
 
 
-def _faults(done: Operation) -> list[Document]:
+def _faults(done: FleetOperation) -> list[Document]:
     lost: dict[str, int] = {}
     stops: dict[str, int] = {}
     for run in done.gangs.runs.values():
@@ -121,7 +121,7 @@ def _faults(done: Operation) -> list[Document]:
     return found
 
 
-def _repair(done: Operation) -> Document:
+def _repair(done: FleetOperation) -> Document:
     shop, events = done.nodes.shop, done.nodes.events
     idle = sum(done.nodes.out_gpu_ms.values())
     spread = sorted(done.nodes.out_ms.items())
@@ -146,7 +146,7 @@ def _repair(done: Operation) -> Document:
     }
 
 
-def _silent(done: Operation) -> Document:
+def _silent(done: FleetOperation) -> Document:
     steps = 0
     for name, run in done.gangs.runs.items():
         step_ms = done.gangs.specs[name].step / 1e9
@@ -159,7 +159,7 @@ def _silent(done: Operation) -> Document:
     }
 
 
-def _money(done: Operation) -> Document:
+def _money(done: FleetOperation) -> Document:
     spec, shop = done.fleet.spec.money, done.nodes.shop
     hours = done.fleet.gpus * done.end_ms / HOUR_MS
     useful = sum(done.ledger.total[name] for name in USEFUL) / HOUR_MS

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from multiprocessing import active_children, get_context
 from pathlib import Path
 
-from weft.campaign.arrivals import Fault
+from weft.campaign.arrivals import FleetFault
 from weft.campaign.compression import WHOLE_UNITS, SeatsExhaustedError
 from weft.campaign.demand import demand_of
 from weft.campaign.fleet import Fleet
-from weft.campaign.operation import Operation, Watch
+from weft.campaign.operation import FleetOperation, Watch
 from weft.campaign.outcome import Document, outcome_of
 from weft.campaign.policies import policy_of
 from weft.cluster.records.snapshot import SchedulingPolicy
@@ -31,7 +31,7 @@ class Question:
     spec: CampaignSpec
     folder: Path | None = None
     """Where the scenario's file lies, and its trace."""
-    script: tuple[Fault, ...] | None = None
+    script: tuple[FleetFault, ...] | None = None
     """Faults that take the place of drawn ones."""
 
 
@@ -45,12 +45,12 @@ def policy_in(spec: CampaignSpec) -> SchedulingPolicy:
     )
 
 
-def operated(question: Question, seed: int, watch: Watch | None = None) -> Operation:
+def operated(question: Question, seed: int, watch: Watch | None = None) -> FleetOperation:
     """Run one campaign and return it."""
     fleet = Fleet(question.site, question.spec)
     demand, policy = demand_of(fleet, question.folder), policy_in(question.spec)
     for whole in (WHOLE_UNITS, _NEVER_FOLDED):
-        world = Operation(fleet, demand, policy, Seed(seed), whole_units=whole, script=question.script)
+        world = FleetOperation(fleet, demand, policy, Seed(seed), whole_units=whole, script=question.script)
         try:
             world.run(watch)
         except SeatsExhaustedError:

@@ -104,7 +104,7 @@ class ScreeningSpec(Spec):
     checks: ClassVar[tuple[Check, ...]] = _at_least_a_second("every", "takes")
 
 
-class SoftwareSpec(Spec):
+class SoftwareStopsSpec(Spec):
     """Stops of a job by its own software."""
 
     rate: FailureRate | None = None
@@ -197,7 +197,7 @@ class MaintenanceSpec(Spec):
     checks: ClassVar[tuple[Check, ...]] = _at_least_a_second("every", "pause", "takes")
 
 
-class NetworkSpec(Spec):
+class FeltNetworkSpec(Spec):
     """What the training feels of the network."""
 
     recovery: Duration = _s(0.0001)
@@ -225,7 +225,7 @@ class LadderSpec(Spec):
     """How long the repair of what nobody misses is put off, to be done together; 0 for at once."""
 
 
-class CheckpointSpec(Spec):
+class GangCheckpointSpec(Spec):
     """Checkpoints of a gang."""
 
     interval: Duration | None = None
@@ -259,7 +259,7 @@ class GangSpec(Spec):
     """How long it stands when a rank is replaced inside the step."""
     step: Duration = _s(10)
     """One step."""
-    checkpoint: CheckpointSpec = CheckpointSpec()
+    checkpoint: GangCheckpointSpec = GangCheckpointSpec()
     draw: Share = 1.0
     """Draw of its GPUs while it trains, of the range from idle to full."""
 
@@ -363,12 +363,12 @@ class CampaignSpec(Spec):
     trace: str | None = None
     """A job trace (CSV of `weft cluster generate`) that is submitted besides the gangs."""
     gangs: Annotated[tuple[GangSpec, ...], Field(strict=False)] = (GangSpec(name="pretraining"),)
-    """Standing demand for training."""
+    """StandingGang demand for training."""
     experiments: ExperimentsSpec = ExperimentsSpec()
     serving: ServingSpec = ServingSpec()
     components: ComponentsSpec = ComponentsSpec()
     silent: SilentSpec = SilentSpec()
-    software: SoftwareSpec = SoftwareSpec()
+    software: SoftwareStopsSpec = SoftwareStopsSpec()
     alarms: AlarmsSpec = AlarmsSpec()
     lemons: LemonsSpec = LemonsSpec()
     bursts: Annotated[tuple[BurstSpec, ...], Field(strict=False)] = ()
@@ -378,7 +378,7 @@ class CampaignSpec(Spec):
     repair: RepairSpec = RepairSpec()
     maintenance: MaintenanceSpec = MaintenanceSpec()
     screening: ScreeningSpec = ScreeningSpec()
-    network: NetworkSpec = NetworkSpec()
+    network: FeltNetworkSpec = FeltNetworkSpec()
     ladder: LadderSpec = LadderSpec()
     power: CampaignPowerSpec = CampaignPowerSpec()
     money: MoneySpec = MoneySpec()
