@@ -160,7 +160,8 @@ def test_the_url_of_a_cluster_opens_it(tmp_path: Path):
     home, program = tmp_path / "home", [sys.executable, "-m", "weft"]
 
     def weft(*words: str) -> str:
-        done = subprocess.run([*program, *words, "--home", str(home)], capture_output=True, text=True, check=True)
+        place = {**os.environ, "WEFT_CLUSTER": str(home)}
+        done = subprocess.run([*program, *words], capture_output=True, text=True, check=True, env=place)
         return done.stdout
 
     url = weft("cluster", "up", "--nodes", "2").split("console: ")[1].strip()
