@@ -117,7 +117,7 @@ def disturb(stage: Stage) -> str:
     kinds = [one["kind"] for one in result["incidents"]]
     if len(result["recoveries"]) < 2:  # noqa: PLR2004 - the killed rank and the flipped bit
         raise ActFailedError(f"a killed rank and a flipped bit want two recoveries; the incidents are {kinds}")
-    lost = sum(one["seconds_lost"] for one in result["recoveries"])
+    lost = sum(one["seconds_lost"] for one in result["incidents"])
     stage.numbers["a kill, a flip and a cut cost"] = f"{lost:.1f} s in all, {len(result['recoveries'])} recoveries"
     return f"a plane cut, a rank killed, a bit flipped ({', '.join(kinds)}): found and mended in {lost:.1f} s"
 

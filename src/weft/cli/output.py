@@ -99,7 +99,7 @@ def console() -> "Console":
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError
 
-    return PipeConsole(highlight=False, width=None if sys.stdout.isatty() else PAGE_WIDTH)
+    return PipeConsole(highlight=False, emoji=False, width=None if sys.stdout.isatty() else PAGE_WIDTH)
 
 
 def print_json(document: Mapping[str, Any] | Sequence[Any]) -> None:

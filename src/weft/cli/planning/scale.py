@@ -1,6 +1,7 @@
 """`weft scale`: fit a scaling law to finished runs, predict larger ones, find the best use of a budget."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -110,7 +111,7 @@ def fitted(
     if seed < 0:
         raise UsageError(f"--seed {seed}: write a number from 0 on")
     points = read_points(path)
-    return scaling.fit(points, Seed(seed), form=law, delta=delta, keep=_kept(keep or (), points))
+    return scaling.fit(replace(points, keep=_kept(keep or (), points)), Seed(seed), form=law, delta=delta)
 
 
 def _kept(keep: Sequence[str], points: Points) -> frozenset[int]:

@@ -66,6 +66,8 @@ class Points:
     """Tokens that each has seen."""
     loss: Floats
     """The loss that each has reached."""
+    keep: frozenset[int] = frozenset()
+    """Rows that count, however far from the law they are."""
 
     def __len__(self) -> int:
         return len(self.loss)
@@ -222,12 +224,9 @@ NO_PRIOR = ExponentPrior()
 
 def fit(
     points: Points, seed: Seed, *, form: Form = "hoffmann", delta: float = DELTA, replicates: int = REPLICATES,
-    prior: ExponentPrior = NO_PRIOR, keep: frozenset[int] = frozenset(),
+    prior: ExponentPrior = NO_PRIOR,
 ) -> Fit:  # fmt: skip
-    """Return the constants that fit `points` best, without its outliers, and their 95 % intervals.
-
-    Rows in `keep` count, however far from the law they are.
-    """
+    """Return the constants that fit `points` best, without its outliers, and their 95 % intervals."""
     _refuse(points)
     surface = replace(_surface(points, delta, form), noise=prior.noise, prior=prior.middle)
     starts = _starts(points)
@@ -239,7 +238,9 @@ def fit(
         residuals = surface.residuals(best)
         scale = _scale(residuals, outliers)
         far = tuple(
-            int(row) for row in np.flatnonzero(np.abs(residuals) > OUTLIER_SCALES * scale) if int(row) not in keep
+            int(row)
+            for row in np.flatnonzero(np.abs(residuals) > OUTLIER_SCALES * scale)
+            if int(row) not in points.keep
         )
         if len(points) < RULED_POINTS:
             far = ()

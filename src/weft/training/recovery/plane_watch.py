@@ -14,24 +14,38 @@ from dataclasses import dataclass, field
 _REMEMBERED = 16
 
 
-def planes_out() -> tuple[frozenset[int], int]:
-    """Return the planes on which every path to every peer is out, and how many planes there are."""
-    if "weft.transport.torch_backend" not in sys.modules:
-        return frozenset(), 0
-    from weft.mrc.columns import ASSUMED_BAD
-    from weft.transport.torch_backend import links_of
+class EndpointPlanes:
+    """The planes of this process's endpoint: which of them carry nothing."""
 
-    links = links_of()
-    if links is None or not links.pairs:
-        return frozenset(), 0
-    known: set[int] = set()
-    good: set[int] = set()
-    for pair in links.pairs.values():
-        evs = links.endpoint.state.sender.evs[pair.index]
-        used = evs[evs["value"] >= 0]
-        known.update(used["plane"].tolist())
-        good.update(used["plane"][used["state"] < ASSUMED_BAD].tolist())
-    return frozenset(known - good), links.endpoint.underlay.planes
+    def __init__(self) -> None:
+        """Nothing was heard yet."""
+        self._heard: dict[int, int] = {}
+
+    def __call__(self) -> tuple[frozenset[int], int]:
+        """Return the planes that are out, and how many there are.
+
+        A plane is out where some peer cannot be reached on it and nobody was heard on it since the last look. Peers to
+        whom nothing was sent meanwhile know nothing against it, and one peer's dead port is not a dead plane of ours.
+        """
+        if "weft.transport.torch_backend" not in sys.modules:
+            return frozenset(), 0
+        from weft.mrc.columns import ASSUMED_BAD
+        from weft.transport.torch_backend import links_of
+
+        links = links_of()
+        if links is None or not links.pairs:
+            return frozenset(), 0
+        state, planes = links.endpoint.state, links.endpoint.underlay.planes
+        lost: set[int] = set()
+        for pair in links.pairs.values():
+            evs = state.sender.evs[pair.index]
+            used = evs[evs["value"] >= 0]
+            good = set(used["plane"][used["state"] < ASSUMED_BAD].tolist())
+            lost |= set(used["plane"].tolist()) - good
+        newest = state.heard_on[[pair.index for pair in links.pairs.values()]].max(axis=0).tolist()
+        heard = {plane for plane in range(planes) if self._heard.get(plane) != newest[plane]}
+        self._heard = dict(enumerate(newest))
+        return frozenset(lost - heard), planes
 
 
 @dataclass
@@ -40,7 +54,7 @@ class PlaneWatch:
 
     tell: Callable[[str, float], object]
     """Called with the message, and the seconds that it cost."""
-    look: Callable[[], tuple[frozenset[int], int]] = planes_out
+    look: Callable[[], tuple[frozenset[int], int]] = field(default_factory=EndpointPlanes)
     """Returns the planes that are out, and how many there are."""
     out: frozenset[int] = frozenset()
     """Planes that carried nothing at the last look."""
