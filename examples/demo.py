@@ -162,7 +162,7 @@ def rehearse(stage: Stage) -> str:
     days = f"{figures['run_s'] / 86_400:.2f} days"
     interval = f"{figures['run_low_s'] / 86_400:.2f} to {figures['run_high_s'] / 86_400:.2f}"
     stage.numbers[f"{JOB} on {int(figures['gpus']):,} GPUs"] = (
-        f"{days} ({interval}), MFU {figures['mfu']:.0f}%, {figures['gpu_usd'] / 1e6:.1f} M USD"
+        f"{days} ({interval}), MFU {figures['mfu']:.0f}%, {figures['gpu_cost'] / 1e6:.1f} M USD"
     )
     return f"{JOB} on {int(figures['used_gpus']):,} GPUs: {days}, goodput {figures['goodput']:.0f}%"
 

@@ -42,7 +42,8 @@ def test_recovery_in_the_step_loses_less_than_a_restart():
 
 
 def test_eight_planes_outlive_what_stops_a_gang_on_one():
-    parts = {"components": {"gpu": {"rate": "0 FIT"}, "optic": {"rate": "100000 FIT"}}}
+    # Often enough that three seeds differ by more than their scatter.
+    parts = {"components": {"gpu": {"rate": "0 FIT"}, "optic": {"rate": "400000 FIT"}}}
     better, worse = ({**parts, "network": {**BASE["network"], "planes": planes}} for planes in (8, 1))
     assert differs(better, worse, "ETTR of the gangs") > 0
 

@@ -18,14 +18,16 @@ COMMANDS: dict[str, list[list[str]]] = {
         ["fabric", "table", SITE, "--switch", "t1-p3-i0"],
         ["fabric", "export", SITE, "--force"],
     ],
+    "campaign": [["campaign", SITE, "--seeds", "1", "--processes", "1", "--set", "duration=2 d", "--json"]],
     "plan": [["plan", JOB, "--site", SITE], ["plan", JOB, "--site", SITE, "--json"]],
     "rehearse": [["rehearse", SITE, JOB], ["rehearse", SITE, JOB, "--json"]],
+    "serve-plan": [["serve-plan", JOB, "--site", SITE]],
     "site": [["site", "show", SITE]],
 }
 WITHOUT_FILES = {
-    "calibrate", "cancel", "cluster", "completion", "doctor", "drain", "jobs",
+    "calibrate", "cancel", "capacity", "cluster", "completion", "doctor", "drain", "export", "health", "jobs",
     "lab", "logs", "nodes", "pod", "runs", "scale", "schema",
-    "simulate", "submit", "train", "undrain", "why",
+    "simulate", "submit", "top", "train", "ui", "undrain", "why",
 }  # fmt: skip
 """Commands that take neither (a scenario names its site) or a log besides, and training, with a test of its own."""
 

@@ -11,6 +11,7 @@ _A = ("side_a_device", "Device A", "device_a", "A-side device", "Termination A D
 _B = ("side_b_device", "Device B", "device_b", "B-side device", "Termination B Device", "b_device")
 _LENGTH = ("length", "Length")
 _UNIT = ("length_unit", "Length unit", "Length Unit")
+_LONGEST_HEADING = 10_000
 _UNITS_M = {"m": 1.0, "cm": 0.01, "mm": 0.001, "km": 1000.0, "ft": 0.3048, "in": 0.0254, "mi": 1609.344}
 
 
@@ -32,13 +33,16 @@ def edges_of_netbox_json(document: Any, file: str) -> str:
 
 
 def _device(terminations: Iterable[Mapping[str, Any]]) -> str:
-    first = next(iter(terminations))
+    first = list(terminations)[0]
     device = first.get("object", first).get("device") or first["device"]
     return str(device["name"] if isinstance(device, Mapping) else device)
 
 
 def is_netbox_csv(heading: str) -> bool:
     """Return whether a first line has the columns of NetBox's cables."""
+    # A line longer than any heading is none, and the reader of CSV refuses its cells.
+    if len(heading) > _LONGEST_HEADING:
+        return False
     names = {name for row in csv.reader([heading]) for name in row}
     return any(one in names for one in _A) and any(one in names for one in _B)
 

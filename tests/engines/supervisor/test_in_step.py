@@ -76,7 +76,9 @@ def _same_run(folder: Path, other: Path) -> None:
     """Hold two runs against each other, line by line and bit by bit."""
     mine, theirs = _record(folder), _record(other)
     for lines in ((mine.steps(), theirs.steps()), (mine.evaluations(), theirs.evaluations())):
-        found, expected = ([{**line, "seconds": 0, "energy_j": 0} for line in part] for part in lines)
+        found, expected = (
+            [{**line, "seconds": 0, "energy_j": 0, "rank_seconds": []} for line in part] for part in lines
+        )
         assert found == expected
     assert mine.checkpoints()[0][1].step == STEPS
     tensors = [record.checkpoints()[0][1].tensors for record in (mine, theirs)]

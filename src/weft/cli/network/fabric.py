@@ -95,13 +95,14 @@ def import_network(
     json: JsonFlag = False,
 ) -> None:
     """Read any network from its links and report its hosts, switches by tier, links, planes and oddities."""
+    asked = None if hosts is None else HostRule.parse(hosts)
     try:
         text = read_text(file)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise UsageError(f"{file} cannot be read: {reason}") from None
     text, own = _edge_list(text, str(file))
-    rule = HostRule.parse(hosts) if hosts is not None else own or HostRule.parse("degree:1")
+    rule = asked or own or HostRule.parse("degree:1")
     topology = import_edges(text, rule, file=str(file))
     tiers = [int(count) for count in np.bincount(topology.switches.tier)]
     document = {

@@ -8,6 +8,7 @@ weft fabric path gb200-8x100g-131k --src 0 --dst 131071 --ev 5
 weft fabric table laptop --switch t0-p0-i0
 weft fabric import links.csv --hosts name:gpu*
 weft fabric export laptop --format cabling
+weft fabric dissector --out mrc.lua
 weft site list
 weft site show laptop
 weft site measure here.toml --ranks 4
@@ -15,6 +16,12 @@ weft calibrate train.log --job gpt-1t --site gb200-8x100g-131k --out mine.toml
 weft plan gpt-1t gb200-8x100g-131k --what-if planes=4
 weft plan compare gpt3-175b llama3-405b --site gb200-4x200g-32k
 weft rehearse gpt-1t gb200-8x100g-131k --html page.html
+weft campaign gb200-8x100g-131k --seeds 4
+weft campaign compare spares no-spares --site gb200-8x100g-131k
+weft campaign fit parts.csv --component gpu
+weft campaign replay-diary diary.csv --site gb200-8x100g-131k
+weft capacity --plot capacity.svg
+weft serve-plan llama3-405b --site gb200-4x200g-32k
 weft scale fit examples/points.csv
 weft scale predict examples/points.csv --params 3e6 --tokens 60e6
 weft scale optimal examples/points.csv --flops 1e21
@@ -45,6 +52,8 @@ weft why train-1
 weft nodes --watch
 weft nodes test preflight
 weft nodes programs
+weft health agent --once
+weft health catalogue
 weft drain n2 --reason fan
 weft undrain n2
 weft schema site
@@ -60,6 +69,7 @@ weft lab loss link0-p0-i0 1%
 weft lab slow link0-p0-i0 100Mb/s
 weft lab flap link0-p0-i0 --times 3
 weft lab map
+weft lab capture link0-p0-i0 --out link.pcapng
 weft lab ping --from 0 --to 3
 weft lab bench --rival tcp --fault "cut link0-p0-i0"
 weft lab down
