@@ -33,7 +33,7 @@ def edges_of_netbox_json(document: Any, file: str) -> str:
 
 
 def _device(terminations: Iterable[Mapping[str, Any]]) -> str:
-    first = list(terminations)[0]
+    first, *_ = terminations
     device = first.get("object", first).get("device") or first["device"]
     return str(device["name"] if isinstance(device, Mapping) else device)
 
