@@ -70,6 +70,20 @@ def test_an_urgent_gang_starts_within_a_quarter_of_an_hour_on_unequal_nodes(
     assert wait_ms <= 15 * MINUTE
 
 
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.1])
+@pytest.mark.parametrize("gpus", [2, 8, 16])
+def test_those_that_left_do_not_take_back_what_an_urgent_experiment_of_a_whole_node_waits_for(share: float, gpus: int):
+    # It is short and has one node, so it belongs to the fast lane where there is one; the lane never holds all of it.
+    held = [TraceJob(0, 10 * HOUR, None, 1, gpus // 2, "green", 0, "training"),
+            TraceJob(1000, 10 * HOUR, None, 1, gpus, "green", 0, "service")]  # fmt: skip
+    urgent = TraceJob(20 * MINUTE, HOUR, HOUR, 1, gpus, "blue", 1000, "experiment")
+    stream = [TraceJob(at * MINUTE, 10 * MINUTE, None, 1, 1, "red", 0, "experiment") for at in range(20, 28)]
+    teams = tuple(Team(name, gpus // 3) for name in TEAMS)
+    snapshot = Snapshot(pool([gpus]), teams=teams, policy=SchedulingPolicy(lane_share=share))
+    measures = TraceReplay(snapshot, [*held, urgent, *stream]).run()
+    assert (measures.records["job-000002"].wait_ms or 0) <= 15 * MINUTE
+
+
 @st.composite
 def limited_worlds(draw: st.DrawFn) -> tuple[list[TraceJob], list[int], tuple[Team, ...], SchedulingPolicy]:
     """Jobs that run as long as they declare, or shorter, on unequal nodes, of teams with a most."""

@@ -3,8 +3,9 @@
 Jobs are considered in order. Until one does not fit, each starts. The first that does not fit is the head: it is
 promised the time at which enough nodes have its GPUs free by what running jobs have declared. Later jobs start before
 it only where that cannot delay it: they end before the promise, or use GPUs that it will not need (Lifka's EASY
-backfill, by GPUs of each node). Where no such time is known, nodes are drained for it (`reservation`). Jobs of the fast
-lane are never the head unless they are aged: a stream of them must not hold gangs up.
+backfill, by GPUs of each node). Where no such time is known, nodes are drained for it (`reservation`). A job of the
+fast lane is the head only where it is aged or may make those behind it leave: a stream of them must not hold gangs up,
+but what is cleared for one must not go back to those that left.
 """
 
 import numpy as np
@@ -123,11 +124,12 @@ class SchedulingCycle:
             blocked = self.allowed & ~self.fits
             heads = blocked & ~self.fast
             heads[: self.aged] = blocked[: self.aged]
-            barrier = _first(heads)
+            other = _first(heads)
+            barrier = self._urgent_small(blocked, other)
             at = _first(self.fits)
             if at is not None and (barrier is None or at < barrier):
                 return at
-            if self._make_room_for_lane(blocked, barrier):
+            if self._make_room_for_lane(blocked, other):
                 continue
             if barrier is None:
                 return None
@@ -295,6 +297,19 @@ class SchedulingCycle:
         alike = small[(self.team[small] == self.team[at]) & (self.gpus[small] == self.gpus[at])]
         wanted = self._with_kept(at, int(self.need[alike].sum()), self.policy.spare_nodes)
         return self._ask(at, wanted, self.now_ms + horizon_ms(self.cluster))
+
+    def _urgent_small(self, blocked: Flags, barrier: int | None) -> int | None:
+        """Return who is to be the head: the barrier, or a blocked small job whose priority stands above it by the gap.
+
+        Where nobody else is blocked, those count that would start: they could refill what others leave for it.
+        """
+        at = _first((blocked & self.fast)[:barrier])
+        if at is None or not self.policy.preempt:
+            return barrier
+        below = self.priority <= self.priority[at] - self.policy.preempt_gap
+        if barrier is not None:
+            return at if below[barrier] else barrier
+        return at if (self.fits & below).any() else None
 
     def _harmless(self, head: Head) -> Flags:
         """Return who can start without delaying the head; those before it need not mind a promise."""
