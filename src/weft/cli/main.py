@@ -101,7 +101,7 @@ schema            weft.cli.files:schema                   Print the JSON schema 
 check             weft.cli.files:check                    Check files and report every mistake in them.
 completion        weft.cli.files:completion               Print the completion script of a shell.
 """
-_NESTED = ("plan", "scale", "runs", "nodes", "lab")
+_NESTED = (*re.findall(r"^([\w-]+) +\S+:\w*app ", _COMMANDS, re.MULTILINE), "lab")
 """Commands with commands below them that are defined where they are implemented."""
 _CARRIERS = ("submit", "lab", "pod")
 """Commands that run words of their command line as a command."""
