@@ -26,8 +26,11 @@ _KNOWN: dict[Words, tuple[Words, ...]] = {
     ("train",): (("tiny-gpt", "--set", "steps=2"),),
     ("scale", "compute-optimal"): (("1e20",),),
     ("nodes", "test"): (("kernel", "gpus"),),
+    ("health", "agent"): (("--once", "--log", "kernel.log", "--state", "state"),),
 }
 """Words that show most of a command; a command that is not here is tried with what its parameters are called."""
+_ENDLESS = (("health", "agent"),)
+"""Commands that go on until they are stopped: they are tried with words that end them, never bare."""
 _FILLED = {"site": "laptop", "job": "tiny-gpt", "scenario": "pair", "topic": "planes", "shell": "bash", "kind": "site"}
 
 
@@ -49,7 +52,8 @@ def command(words: Words) -> App:
 
 def attempts(words: Words) -> Iterator[Words]:
     """Yield whole command lines that try the command called `words`: bare, and with something of what it takes."""
-    yield words
+    if words not in _ENDLESS:
+        yield words
     known = _KNOWN.get(words)
     if known is not None:
         yield from ((*words, *more) for more in known)

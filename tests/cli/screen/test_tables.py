@@ -140,8 +140,7 @@ COMMANDS = [
 ]  # fmt: skip
 SLOW = [
     ["simulate", "pair", "--details"], ["simulate", "htsim-permutation", "--transport", "mrc,roce"],
-    ["simulate", "--collective", "ring", "--site", "laptop", "--size", "64KiB"],
-    ["nodes", "test", "kernel", "gpus"], ["doctor", "tests/doctor"],
+    ["simulate", "--collective", "ring", "--ranks", "8", "--size", "64KiB"], ["nodes", "test", "kernel", "gpus"],
 ]  # fmt: skip
 
 
@@ -168,7 +167,8 @@ def checked(
         for width in WIDTHS:
             recorded.clear()
             monkeypatch.setattr(output, "screen_width", lambda width=width: width)
-            assert main(words) == 0
+            # A machine that its tests find faulty is reported with status 1, in a table like any other.
+            assert main(words) in {0, int(words[:2] == ["nodes", "test"])}
             lines = capsys.readouterr().out.splitlines()
             assert not any("\x1b" in line for line in lines), "no colour in a pipe"
             for columns, rows in recorded:

@@ -163,7 +163,7 @@ class ConsoleApplication:
     async def _change(self, *path: str, body: Mapping[str, Any] | None = None) -> Any:
         window = self._cluster_window
         if window is None:
-            raise FailedError("this console shows no cluster")
+            raise UsageError("this console shows no cluster; start one with weft cluster up, then weft ui")
         return await run_in_threadpool(lambda: window.post(*path, body=body))
 
     async def _metrics(self, request: Request) -> Any:
