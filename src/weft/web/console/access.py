@@ -127,6 +127,7 @@ class ConsoleGuard:
 
 
 def _no(scope: MutableMapping[str, Any], text: str) -> Response:
-    if scope["path"].startswith("/api/"):
+    # Programs ask there; everywhere else a person reads the answer.
+    if scope["path"].startswith(("/api/", "/metrics")):
         return Response(json.dumps({"error": text}), 403, media_type="application/json")
     return PlainTextResponse(f"{text}\n", 403)
