@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from weft.core.errors import UsageError
 from weft.planning.candidates import LEVELS, MOST_PLANS, candidates, divisors, spaced
+from weft.planning.cost_model.confidence import confidence_of
 from weft.planning.cost_model.machine import machine_of, usual_machine
 from weft.planning.cost_model.memory import memory_of
 from weft.planning.cost_model.plans import Dimensions, Workload
@@ -40,6 +41,28 @@ def test_the_first_plan_is_the_fastest_that_fits():
     assert found.best.step_s[0] == pytest.approx(float(step.min()))
     assert (np.diff(found.best.step_s) >= 0).all()
     assert found.feasible == int(fits.sum())
+
+
+@given(
+    st.sampled_from(["h100-400g-16k", "gb200-4x200g-32k", "gb200-8x100g-131k"]),
+    st.sampled_from([512, 1024, 4096]),
+    st.sampled_from(["bf16", "fp8"]),
+    st.sampled_from([1, 64]),
+)
+@settings(max_examples=8, deadline=None)
+def test_no_unconfirmed_plan_is_recommended_where_a_confirmed_one_is_as_fast_for_certain(
+    name: str, gpus: int, precision: str, experts: int
+):
+    model = Dimensions(48, 8192, 64, 8, 128, 28672, 128256, experts=experts, top_k=min(4, experts))
+    work, machine = Workload(model, 2048, 8192), replace(machine_of(load_site(name)), gpus=gpus)
+    software = SoftwareSpec.model_validate({"precision": precision})
+    found = search(work, machine, software, top=200).best
+    doubts = [confidence_of(work, found.plans, row, machine, software) for row in range(len(found))]
+    late = [doubt.interval(float(step))[1] for doubt, step in zip(doubts, found.step_s, strict=True)]
+    assert late == sorted(late)
+    confirmed = [step for doubt, step in zip(doubts, found.step_s, strict=True) if doubt.unmatched is None]
+    if confirmed and doubts[0].unmatched is not None:
+        assert found.step_s[0] < 0.97 * min(confirmed)
 
 
 @given(st.sampled_from(["tp", "pp", "dp", "cp", "zero", "micro"]), st.sampled_from(["1", "2"]))

@@ -1,10 +1,14 @@
 """Intervals: narrow where runs were seen, wide where nothing was, and a mark on classes that no run confirms."""
 
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from weft.planning.cost_model.confidence import Confidence, confidence_of
+from weft.planning.cost_model.confidence import Confidence, confidence_of, latest_s
 from weft.planning.cost_model.machine import usual_machine, with_efficiency
 from weft.planning.cost_model.plans import Dimensions, Plans, Workload, one_plan
 from weft.specs.software import SoftwareSpec
@@ -46,3 +50,27 @@ def test_weights_that_are_sharded_over_domains_are_marked(zero: int, shard: int,
 def test_schedules_that_no_run_used_are_marked(schedule: str, marked: bool):
     found = doubt("H100", "bf16", one_plan(dp=8, pp=8, schedule=schedule))
     assert (found.unmatched is not None) == marked
+
+
+@given(
+    model=st.sampled_from([DENSE, MIXTURE, replace(MIXTURE, window=128)]),
+    kind=st.sampled_from(["A100", "H100", "GB300", "MI300X"]),
+    precision=st.sampled_from(["bf16", "fp8", "nvfp4"]),
+    plan=st.fixed_dictionaries(
+        {
+            "dp": st.sampled_from([8, 64]),
+            "pp": st.sampled_from([1, 8]),
+            "ep": st.sampled_from([1, 4, 64]),
+            "zero": st.sampled_from([1, 3]),
+            "shard": st.sampled_from([8, 64]),
+            "schedule": st.sampled_from(["1f1b", "zero-bubble"]),
+        }
+    ),
+)
+def test_plans_are_ranked_by_the_upper_end_of_their_interval(
+    model: Dimensions, kind: str, precision: str, plan: dict[str, Any]
+):
+    work, plans = Workload(model, 64, 4096), one_plan(**plan)
+    machine, software = usual_machine(kind, 64, 400 * 10**9), SoftwareSpec.model_validate({"precision": precision})
+    upper = confidence_of(work, plans, 0, machine, software).interval(3.0)[1]
+    assert latest_s(np.array([3.0]), work, plans, machine, software)[0] == pytest.approx(upper)

@@ -2,11 +2,16 @@
 
 Widths hold at least 90 % of the rows of `verification/published_runs.py`, with the row's own model left out, and of
 `verification/held_out_runs.py`, which nothing was fitted to; they are wider where a type, a precision or a class has no
-run of its own. Plans of a class that the verification calls unmatched are named. Nothing here changes a prediction.
+run of its own. Plans of a class that the verification calls unmatched are named. Nothing here changes a prediction; the
+search ranks plans by the upper ends of their intervals.
 """
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.collectives.costs import Column
 from weft.planning.cost_model.machine import Machine
 from weft.planning.cost_model.plans import SCHEDULES, SHARD_WEIGHTS, Plans, Workload
 from weft.specs.gpus import gpu_type, is_known
@@ -51,27 +56,75 @@ class Confidence:
 
 def confidence_of(work: Workload, plans: Plans, row: int, machine: Machine, software: SoftwareSpec) -> Confidence:
     """Return how far off the predicted step of one plan may be."""
+    share, basis = _of_machine(machine, software)
+    unmatched = None
+    for each in _classes(work, plans, machine, software):
+        if each.holds[row]:
+            unmatched = each.unmatched or unmatched
+            basis = (each.basis or basis) if each.width > share else basis
+            share = float(each.widened(np.array(share)))
+    return Confidence(share, basis, unmatched)
+
+
+def latest_s(step_s: Column, work: Workload, plans: Plans, machine: Machine, software: SoftwareSpec) -> Column:
+    """Return the upper ends of the 90 % intervals of steps: what plans are ranked by.
+
+    A plan of a class that no published run confirms is so recommended where it is faster than its class is uncertain.
+    """
+    shares = np.full(len(plans), _of_machine(machine, software)[0])
+    for each in _classes(work, plans, machine, software):
+        shares = np.where(each.holds, each.widened(shares), shares)
+    return step_s * (1 + shares)
+
+
+@dataclass(frozen=True)
+class _PlanClass:
+    """Plans whose published runs, or the lack of them, widen the interval."""
+
+    holds: NDArray[np.bool]
+    """Which plans belong to it."""
+    width: float
+    """Half-width of their intervals."""
+    basis: str | None
+    """What the width comes from; none where that of the machine stays."""
+    unmatched: str | None
+    """Why no published run confirms them; none where one does."""
+    adds: bool = False
+    """Whether it comes on top of the doubt about machine and model, as independent errors do."""
+
+    def widened(self, shares: Column) -> Column:
+        """Return half-widths of before with this one."""
+        return np.hypot(shares, self.width) if self.adds else np.maximum(shares, self.width)
+
+
+def _classes(work: Workload, plans: Plans, machine: Machine, software: SoftwareSpec) -> list[_PlanClass]:
+    """Return the classes that plans may belong to; later ones decide what is said of a plan."""
+    found = []
+    if work.model.experts > 1:
+        far = plans.ep * (1.0 if software.fold else plans.tp) > machine.domain_gpus
+        seen = "published runs of mixtures, experts"
+        found.append(_PlanClass(~far, _MIXTURE, f"{seen} inside a domain", None))
+        doubt = "experts over several scale-up domains: published runs took up to half as long again"
+        found.append(_PlanClass(far, _MIXTURE_FAR, f"{seen} over several domains", doubt))
+        if work.model.window:
+            doubt = "mixtures with sliding windows: published runs of gpt-oss were up to 1.8 times slower"
+            everything = np.ones(len(plans), dtype=np.bool)
+            found.append(_PlanClass(everything, _MIXTURE_WINDOW, "published runs of mixtures, gpt-oss", doubt))
+    bubbleless = (plans.schedule >= SCHEDULES.index("zero-bubble")) & (plans.pp > 1)
+    doubt = "zero-bubble schedules: no published run was held against them"
+    found.append(_PlanClass(bubbleless, _MEASURED, None, doubt, adds=True))
+    spread = (plans.zero == SHARD_WEIGHTS) & (plans.shard * plans.tp > machine.domain_gpus)
+    doubt = "ZeRO 3 over several scale-up domains: published runs were up to four times slower (verification)"
+    found.append(_PlanClass(spread, _SHARDED, "weights sharded over several scale-up domains", doubt, adds=True))
+    return found
+
+
+def _of_machine(machine: Machine, software: SoftwareSpec) -> tuple[float, str]:
+    """Return the half-width for dense models on a machine, and what it comes from."""
     share, basis = _of_type(machine, software.precision or "bf16")
     if is_known(machine.kind) and machine.power_w < gpu_type(machine.kind).gpu.power / 1000:
-        share, basis = share + _CAPPED, f"{basis}; at a lower power limit"
-    unmatched = None
-    if work.model.experts > 1:
-        far = float(plans.ep[row] * (1 if software.fold else plans.tp[row])) > machine.domain_gpus
-        wider, seen = (_MIXTURE_FAR, "experts over several domains") if far else (_MIXTURE, "experts inside a domain")
-        if far:
-            unmatched = "experts over several scale-up domains: published runs took up to half as long again"
-        if work.model.window:
-            wider, seen = _MIXTURE_WINDOW, "gpt-oss"
-            unmatched = "mixtures with sliding windows: published runs of gpt-oss were up to 1.8 times slower"
-        if wider > share:
-            share, basis = wider, f"published runs of mixtures, {seen}"
-    if plans.schedule[row] >= SCHEDULES.index("zero-bubble") and plans.pp[row] > 1:
-        share, unmatched = max(share, _MEASURED), "zero-bubble schedules: no published run was held against them"
-    over = float(plans.shard[row] * plans.tp[row])
-    if plans.zero[row] == SHARD_WEIGHTS and over > machine.domain_gpus:
-        share, basis = max(share, _SHARDED), "weights sharded over several scale-up domains"
-        unmatched = "ZeRO 3 over several scale-up domains: published runs were up to four times slower (verification)"
-    return Confidence(share, basis, unmatched)
+        return share + _CAPPED, f"{basis}; at a lower power limit"
+    return share, basis
 
 
 def _of_type(machine: Machine, precision: str) -> tuple[float, str]:
