@@ -21,7 +21,7 @@ help:  ## Say what can be made
 setup: $(STAMP)  ## Build .venv with weft and everything the tests need
 
 $(STAMP): pyproject.toml packages/weft-lab/pyproject.toml
-	@echo "setup: building $(VENV) with $(PYTHON) (once; a minute or two)"
+	@echo "setup: building $(VENV) with $(PYTHON) (once; a minute)"
 	@test -n "$(PYTHON)" || { echo "setup: Python 3.11 or newer is needed" >&2; exit 2; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	    || { echo "setup: $(PYTHON) is older than 3.11; run make PYTHON=/path/to/python3.11" >&2; exit 2; }
@@ -29,6 +29,8 @@ $(STAMP): pyproject.toml packages/weft-lab/pyproject.toml
 	@$(PYTHON) -m pip --disable-pip-version-check -qq --python $(BIN)/python install 'pip>=25.1'
 	@$(PIP) install --group test --group check --editable '.[train,sim,cluster,kubernetes,doctor,ui]' \
 	    --editable packages/weft-lab
+	@echo "setup: compiling the simulator and the transport (once; two minutes on two cores)"
+	@PYTHONPATH= $(BIN)/weft compile --into src/weft/compiled_code
 	@touch $@
 
 demo: $(STAMP)  ## Six acts in four minutes: design, simulate, train, break and mend, equal bits, 131,072 GPUs

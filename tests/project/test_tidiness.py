@@ -58,6 +58,6 @@ def test_nothing_is_left_half_done_or_speaks_of_the_workshop(path: Path):
 
 
 def test_the_tests_mirror_the_tree():
-    packages = {path.name for path in (ROOT / "src" / "weft").iterdir() if path.is_dir() and path.name != "__pycache__"}
+    packages = {path.name for path in (ROOT / "src" / "weft").iterdir() if (path / "__init__.py").exists()}
     rooms = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir()}
     assert packages <= rooms

@@ -100,6 +100,7 @@ runs              weft.cli.training.runs:app              List, show and compare
 schema            weft.cli.files:schema                   Print the JSON schema of a kind of file.
 check             weft.cli.files:check                    Check files and report every mistake in them.
 completion        weft.cli.files:completion               Print the completion script of a shell.
+compile           weft.cli.look.compiling:compile_ahead   Compile simulator and transport now, so that no run waits.
 """
 _NESTED = (*re.findall(r"^([\w-]+) +\S+:\w*app ", _COMMANDS, re.MULTILINE), "lab")
 """Commands with commands below them that are defined where they are implemented."""

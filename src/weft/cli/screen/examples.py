@@ -59,6 +59,7 @@ weft undrain n2
 weft schema site
 weft check site.toml job.toml
 weft completion zsh
+weft compile
 weft lab up --hosts 4 --planes 4
 weft lab status
 weft lab exec 0 -- ip -6 route

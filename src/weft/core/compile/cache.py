@@ -20,6 +20,8 @@ from weft.core.compile.rules import rules, use_cache
 
 _DIGITS = 16
 _OWN = "weft."
+SHIPPED = Path(__file__).parents[2] / "compiled_code"
+"""Code that came with the installation: made by `weft compile --into`, used where version and processor match."""
 _PRIVATE = 0o700
 
 
@@ -121,8 +123,8 @@ def homes(name: str, folder: Path | None = None, *, make: bool = False) -> Itera
 
 
 def is_cached(name: str, folder: Path | None = None) -> bool:
-    """Return whether anything compiled is stored under a name already."""
-    return any(any(home.rglob("*.nbc")) for home in homes(name, folder))
+    """Return whether anything compiled is stored under a name already, or comes with weft."""
+    return any(any(home.rglob("*.nbc")) for home in (*homes(name, folder), SHIPPED / name))
 
 
 def home_of(name: str, folder: Path | None = None) -> Path | None:
@@ -139,5 +141,21 @@ def cache_under(name: str, folder: Path | None = None) -> bool:
     """Store what is compiled from now on under a name; return whether there is a place for it."""
     home = home_of(name, folder)
     if home is not None:
+        _unpack(name, home)
         use_cache(str(home))
     return home is not None
+
+
+def _unpack(name: str, home: Path) -> None:
+    """Copy what came with weft under a name to where the user's own is stored, once: numba writes beside what it reads.
+
+    Files are put in place whole, the index of a rule after its code, so that another process finds nothing half-done.
+    """
+    came = sorted((SHIPPED / name).glob("*.nb[ci]"), key=lambda file: file.suffix)
+    for file in came:
+        place = home / file.name
+        if not place.exists():
+            part = place.with_name(f".{file.name}.{os.getpid()}")
+            with suppress(OSError):
+                part.write_bytes(file.read_bytes())
+                part.replace(place)

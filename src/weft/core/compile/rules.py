@@ -30,6 +30,10 @@ _VARIANTS: dict[Callable[..., Any], FunctionType] = {}
 _REPLACEABLE: dict[Callable[..., Any], str] = {}
 _CACHES: list[str] = []
 _ANNOUNCED: list[Any] = []
+_LOCATORS = "weft.core.compile.locator.DigestLocator,UserProvidedCacheLocator"
+_BASELINE = "x86-64-v3"
+_NEEDED = ("avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
+"""What the baseline has beyond the first x86-64, by the psABI's levels; other processors lack them all."""
 _log = logging.getLogger("weft.compile")
 
 
@@ -75,7 +79,21 @@ def use_cache(folder: str) -> None:
 
     # The module makes its variables when it is loaded, so that nothing can be known of them before.
     config.__dict__["CACHE_DIR"] = folder
+    if config.__dict__["CPU_NAME"] is None and _has_baseline():
+        config.__dict__.update(CPU_NAME=_BASELINE, CPU_FEATURES="")
     _CACHES.append(folder)
+
+
+def _has_baseline() -> bool:
+    """Return whether code for the common baseline runs here: stored code is then good for other machines, too.
+
+    Homes are shared between machines, and wheels are installed on any. The rules count in whole numbers and wait for
+    memory: they gain nothing from what newer processors can do beyond it.
+    """
+    from llvmlite import binding
+
+    here: Any = binding.get_host_cpu_features()
+    return all(here.get(feature) for feature in _NEEDED)
 
 
 class Specialisation(NamedTuple):
@@ -127,7 +145,8 @@ def _compiled(function: Callable[..., Any], specialisation: Specialisation | Non
     else:
         options |= {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "forceinline": True}
     _announce_compilations()
-    made: Any = numba.njit(copy, **options)
+    with _stored_by_digest():
+        made: Any = numba.njit(copy, **options)
     _widen_arguments(made)
     _skip_negative_indices(made)
     # Noted before the rules that it calls are compiled, so that one that calls itself finds itself.
@@ -137,6 +156,19 @@ def _compiled(function: Callable[..., Any], specialisation: Specialisation | Non
         if isinstance(called, FunctionType):
             names[name] = _inner(called, specialisation)
     return made
+
+
+@contextmanager
+def _stored_by_digest() -> Iterator[None]:
+    """Let numba store what is decorated here by `locator.DigestLocator`; nobody else's functions."""
+    from numba import config
+
+    others = config.__dict__.get("CACHE_LOCATOR_CLASSES", "")
+    config.__dict__["CACHE_LOCATOR_CLASSES"] = _LOCATORS
+    try:
+        yield
+    finally:
+        config.__dict__["CACHE_LOCATOR_CLASSES"] = others
 
 
 def _announce_compilations() -> None:
