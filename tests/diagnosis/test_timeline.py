@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.diagnosis.timeline import KernelClass, Kernels, TimelineShares, examine_timelines, kernel_class, shares, union
+from weft.diagnosis.timeline import BusyTime, KernelClass, TimelineShares, examine_timelines, kernel_class, union
 
 KINDS: tuple[KernelClass, ...] = ("compute", "communication", "copy")
 INTERVALS = st.lists(
@@ -13,11 +13,20 @@ INTERVALS = st.lists(
 )
 
 
-@given(INTERVALS)
-def test_shares_agree_with_a_count_of_every_moment(rows: list[tuple[int, int, KernelClass]]) -> None:
+def shares(rows: list[tuple[int, int, KernelClass]]) -> TimelineShares:
+    busy = BusyTime()
+    for begin, length, kind in rows:
+        busy.add(kind, float(begin), float(begin + length))
+    return busy.shares(0)
+
+
+@given(INTERVALS, st.integers(1, 50))
+def test_shares_agree_with_a_count_of_every_moment(rows: list[tuple[int, int, KernelClass]], held: int) -> None:
     begin = np.array([row[0] for row in rows], dtype=float)
     end = begin + np.array([row[1] for row in rows])
-    found = shares(Kernels(0, begin, end, [row[2] for row in rows]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("weft.diagnosis.timeline._MOST_HELD", held)
+        found = shares(rows)
     first, last = int(begin.min()), int(end.max())
     kinds = [{row[2] for row in rows if row[0] <= moment < row[0] + row[1]} for moment in range(first, last)]
     span = last - first
@@ -30,6 +39,23 @@ def test_shares_agree_with_a_count_of_every_moment(rows: list[tuple[int, int, Ke
     )
     assert found.copy == pytest.approx(sum(one == {"copy"} for one in kinds) / span, abs=1e-9)
     assert found.idle == pytest.approx(sum(not one for one in kinds) / span, abs=1e-9)
+
+
+def test_many_intervals_are_held_as_few_and_their_sum_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.diagnosis.timeline._MOST_HELD", 100)
+    monkeypatch.setattr("weft.diagnosis.timeline._MOST_INTERVALS", 64)
+    chance = np.random.default_rng(0)
+    rows: list[tuple[int, int, KernelClass]] = []
+    at = 0
+    for _ in range(5_000):
+        length = int(chance.integers(1, 9))
+        rows.append((at, length, "communication" if chance.random() < 0.3 else "compute"))
+        at += length + int(chance.integers(1, 3) if chance.random() < 0.99 else 50)
+    few = shares(rows)
+    monkeypatch.setattr("weft.diagnosis.timeline._MOST_INTERVALS", 10**9)
+    every = shares(rows)
+    for key in ("compute", "exposed_communication", "idle"):
+        assert getattr(few, key) == pytest.approx(getattr(every, key), abs=1e-9)
 
 
 @given(INTERVALS)

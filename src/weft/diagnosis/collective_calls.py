@@ -31,6 +31,7 @@ class EnteredCollective:
     sequence: int
     """Which collective of the group, counted by each of its ranks alike."""
     operation: str
+    """What was called; empty where it is only known how many were."""
     sizes: tuple[tuple[int, ...], ...] = ()
     dtypes: tuple[str, ...] = ()
     done: bool = False
@@ -63,7 +64,9 @@ def find_hangs(
     order: dict[int, list[EnteredCollective]] = defaultdict(list)
     for call in calls:
         by_group[call.group][call.rank][call.sequence] = call
-        order[call.rank].append(call)
+        # Of one that is only counted it is not known when it was called; ranks send and receive each in its own order.
+        if call.operation and not call.operation.startswith("send "):
+            order[call.rank].append(call)
     forms = Counter((call.operation, call.sizes, call.dtypes) for own in order.values() for call in own)
     found = Diagnosis(figures={"groups": len(by_group), "ranks_heard": len(heard)})
     stands: list[_Stand] = []
@@ -108,7 +111,15 @@ def _stand(group: str, members: tuple[int, ...], ranks: Mapping[int, Mapping[int
     waiting = tuple(rank for rank in entered if not (found := ranks[rank].get(sequence)) or not found.done)
     if not waiting:
         return None  # They have left it without the others: a group that does not wait, or a count of its own.
-    return _Stand(group, members, last, waiting, behind, sequence, "a collective" if call is None else call.operation)
+    return _Stand(
+        group,
+        members,
+        last,
+        waiting,
+        behind,
+        sequence,
+        call.operation if call is not None and call.operation else "a collective",
+    )
 
 
 def _roots(stands: Sequence[_Stand], mismatched: set[int]) -> list[tuple[tuple[int, ...], _Stand]]:
@@ -164,7 +175,7 @@ def _mismatches(
         forms: dict[tuple[object, ...], list[int]] = defaultdict(list)
         seen: dict[tuple[object, ...], int] = {}
         for rank, calls in sorted(ranks.items()):
-            if number in calls:
+            if number in calls and calls[number].operation:
                 call = calls[number]
                 form = call.operation, () if _may_differ(call.operation) else (call.sizes, call.dtypes)
                 forms[form].append(rank)

@@ -127,12 +127,13 @@ def unwritten_transfers(
     if any(operation_class(names[index]) == "send-receive" for index in np.unique(places.name)):
         return
     by_pass = _passes(places, names)
-    stages = int(places.stage.max(initial=0)) + 1
+    first = int(places.stage.min(initial=np.iinfo(np.int64).max))
+    stages = int(places.stage.max(initial=0)) + 1 - first
     chunks = max((len(own) for own in by_pass.values()), default=1)
     for (kind, replica, stage, batch), own in by_pass.items():
-        source = stage + (-1 if kind == "forward" else 1)
+        source = stage - first + (-1 if kind == "forward" else 1)
         wraps = not 0 <= source < stages
-        others = by_pass.get((kind, replica, source % stages, batch), [])
+        others = by_pass.get((kind, replica, first + source % stages, batch), [])
         for chunk, place in enumerate(own):
             at = chunk - 1 if wraps else chunk
             if 0 <= at < len(others):

@@ -240,14 +240,19 @@ class _GroupFinder:
         if both is not None:
             # It sends to one neighbour and receives from the same: forward to the next stage, backward to the last.
             forward = both.group(1).startswith(("forward", "fwd"))
-            sender = (int(own.stage[place]) - (not forward)) % (int(own.stage.max()) + 1)
+            sender = self._stage_before(place, not forward)
             return "both", int(own.replica[place]), sender, int(own.occurrence[place])
         towards = -1 if re.search(r"backward|bwd|grad", lowered) else 1
         receives = "recv" in lowered or "receive" in lowered
         if not receives and "send" not in lowered:
             return "alone", place
-        sender = (int(own.stage[place]) - towards * receives) % (int(own.stage.max()) + 1)
+        sender = self._stage_before(place, towards * receives)
         return "pair", towards, int(own.replica[place]), sender, int(own.occurrence[place])
+
+    def _stage_before(self, place: int, count: int) -> int:
+        """Return the stage so many before a place's; stages may be counted from any number."""
+        first, last = int(self.places.stage.min()), int(self.places.stage.max())
+        return first + (int(self.places.stage[place]) - first - count) % (last - first + 1)
 
     def _partition(self, members: list[int]) -> str:
         """Return the coarsest way to group the ranks of a collective in which they leave it together."""
@@ -265,7 +270,11 @@ class _GroupFinder:
         if way == "cell":
             return occurrence, replica, stage
         # The first and the last stage of a replica share the embedding.
-        return (occurrence, replica, stage in {0, int(own.stage.max())}) if way == "ends" else (occurrence, place)
+        return (
+            (occurrence, replica, stage in {int(own.stage.min()), int(own.stage.max())})
+            if way == "ends"
+            else (occurrence, place)
+        )
 
     def _leave_together(self, members: list[int], way: str) -> bool:
         groups: dict[_Key, list[int]] = defaultdict(list)

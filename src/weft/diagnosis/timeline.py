@@ -1,9 +1,11 @@
 """Where a GPU's time goes: computing, communication that is hidden behind it or exposed, copies, and idling. Pure."""
 
 import re
+from array import array
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -31,17 +33,60 @@ def kernel_class(name: str, category: str = "kernel") -> KernelClass:
     return "compute"
 
 
-@dataclass(frozen=True)
-class Kernels:
-    """What ran on one rank's device: intervals in seconds, in any order."""
+_MOST_HELD = 2**18
+"""Kernels that are held until they are joined to intervals."""
+_MOST_INTERVALS = 2**20
 
-    rank: int
-    begin_s: Floats
-    end_s: Floats
-    kind: Sequence[KernelClass]
-    device: str = ""
-    world: int | None = None
-    """Ranks of the whole job, where the trace says so."""
+
+class BusyTime:
+    """When a rank's device computed, communicated and copied: kernels go in, in any order; memory does not grow.
+
+    Kernels that touch each other become one interval. Where there are still too many intervals, the shortest gaps are
+    closed, and their length is kept so that sums stay right.
+    """
+
+    def __init__(self) -> None:
+        self._fresh: dict[KernelClass, array[float]] = {kind: array("d") for kind in get_args(KernelClass)}
+        self._intervals: dict[str, Floats] = {}
+        self._closed: dict[str, float] = {}
+        self._held = 0
+
+    def add(self, kind: KernelClass, begin_s: float, end_s: float) -> None:
+        """Take one kernel."""
+        self._fresh[kind].extend((begin_s, end_s))
+        self._held += 1
+        if self._held >= _MOST_HELD:
+            self._join()
+
+    def _join(self) -> None:
+        fresh = {kind: np.array(flat, dtype=np.float64).reshape(-1, 2) for kind, flat in self._fresh.items()}
+        both = np.concatenate([fresh["compute"], fresh["communication"]])
+        for name, more in (*fresh.items(), ("either", both), ("busy", np.concatenate([both, fresh["copy"]]))):
+            known = np.concatenate([self._intervals.get(name, np.zeros((0, 2))), more])
+            joined = union(known[:, 0], known[:, 1])
+            if len(joined) > _MOST_INTERVALS:
+                gaps = joined[1:, 0] - joined[:-1, 1]
+                kept = gaps > np.partition(gaps, len(gaps) - _MOST_INTERVALS // 2)[len(gaps) - _MOST_INTERVALS // 2]
+                self._closed[name] = self._closed.get(name, 0.0) + float(gaps[~kept].sum())
+                joined = np.stack([joined[np.r_[True, kept], 0], joined[np.r_[kept, True], 1]], axis=1)
+            self._intervals[name] = joined
+        for flat in self._fresh.values():
+            del flat[:]
+        self._held = 0
+
+    def shares(self, rank: int, name: str = "") -> "TimelineShares":
+        """Return where the time went, from the first kernel to the last."""
+        self._join()
+        busy = self._intervals["busy"]
+        span = float(busy[-1, 1] - busy[0, 0]) if len(busy) else 0.0
+        if span <= 0:
+            return TimelineShares(rank, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, name)
+        length = {key: _length(found) - self._closed.get(key, 0.0) for key, found in self._intervals.items()}
+        exposed = max(0.0, length["either"] - length["compute"])
+        return TimelineShares(
+            rank, span, length["compute"] / span, (length["communication"] - exposed) / span, exposed / span,
+            max(0.0, length["busy"] - length["either"]) / span, max(0.0, 1 - length["busy"] / span), name,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -49,6 +94,7 @@ class TimelineShares:
     """Shares of the time from the first kernel to the last; they add up to one."""
 
     rank: int
+    """-1 where it is not known."""
     span_s: float
     compute: float
     overlapped_communication: float
@@ -56,23 +102,8 @@ class TimelineShares:
     exposed_communication: float
     copy: float
     idle: float
-
-
-def shares(kernels: Kernels) -> TimelineShares:
-    """Return where the time of one rank went."""
-    if not len(kernels.begin_s):
-        return TimelineShares(kernels.rank, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-    kinds = np.array(kernels.kind)
-    compute = union(kernels.begin_s[kinds == "compute"], kernels.end_s[kinds == "compute"])
-    communication = union(kernels.begin_s[kinds == "communication"], kernels.end_s[kinds == "communication"])
-    busy = union(kernels.begin_s, kernels.end_s)
-    either = _length(union(np.r_[compute[:, 0], communication[:, 0]], np.r_[compute[:, 1], communication[:, 1]]))
-    span = float(kernels.end_s.max() - kernels.begin_s.min())
-    exposed = either - _length(compute)
-    return TimelineShares(
-        kernels.rank, span, _length(compute) / span, (_length(communication) - exposed) / span, exposed / span,
-        (_length(busy) - either) / span, 1 - _length(busy) / span,
-    )  # fmt: skip
+    name: str = ""
+    """What it was read from, to name it where the rank is not known."""
 
 
 def union(begin: Floats, end: Floats) -> Floats:
@@ -127,19 +158,26 @@ def _slowdown(share: float) -> float | None:
 
 def _odd_ranks(spanned: Sequence[TimelineShares]) -> list[DiagnosisFinding]:
     """Return the rank that computes longest while the others wait for it in communication."""
-    if len(spanned) < 3:  # noqa: PLR2004 - of two it cannot be said which is odd
+    by_rank: dict[int | str, list[TimelineShares]] = defaultdict(list)
+    for one in spanned:  # of one rank, several parts of a run may have been traced
+        by_rank[one.rank if one.rank >= 0 else one.name].append(one)
+    if len(by_rank) < 3:  # noqa: PLR2004 - of two it cannot be said which is odd
         return []
-    busy = np.array([one.compute * one.span_s for one in spanned])
+    names = list(by_rank)
+    busy = np.array([float(np.mean([one.compute * one.span_s for one in own])) for own in by_rank.values()])
     worst = int(busy.argmax())
     others = np.delete(busy, worst)
     spread = float(np.percentile(others, 90) - np.percentile(others, 10)) + 0.01 * float(np.median(others))
     ratio = float(busy[worst] / max(float(np.median(others)), 1e-12))
     if ratio < 1.05 or busy[worst] - others.max() < spread:  # noqa: PLR2004 - what is less is noise
         return []
-    rank = spanned[worst].rank
+    rank = names[worst]
+    exposed = float(np.mean([one.exposed_communication for one in by_rank[rank]]))
+    subject, ranks = (f"rank {rank}", (rank,)) if isinstance(rank, int) else (f"the rank of {rank}", ())
     return [DiagnosisFinding(
-        "slow", "slow-rank", f"rank {rank}",
-        f"Rank {rank} computes {ratio:.2f} x as long as the others, which wait for it in their collectives.",
-        (f"its exposed communication is {spanned[worst].exposed_communication:.1%} of its time",),
-        0.8, ratio, 1 - 1 / ratio, "persistent", None, (rank,),
+        "slow", "slow-rank", subject,
+        f"{subject[:1].upper()}{subject[1:]} computes {ratio:.2f} x as long as the others, which wait for it in their"
+        " collectives.",
+        (f"its exposed communication is {exposed:.1%} of its time",),
+        0.8, ratio, 1 - 1 / ratio, "persistent", None, ranks,
     )]  # fmt: skip

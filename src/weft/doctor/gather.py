@@ -65,7 +65,7 @@ def read_file(path: Path, known: Iterable[Reader], evidence: Evidence) -> Source
         reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
         return SourceFile(str(path), "", f"is damaged: {reason}")
     evidence.add(read)  # nothing of a file that broke in the middle
-    return SourceFile(str(path), reader.name, found)
+    return SourceFile(str(path), reader.name, "; ".join([found, *file.trouble]))
 
 
 def find_files(paths: Sequence[str | Path]) -> Iterator[Path]:

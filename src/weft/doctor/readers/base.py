@@ -4,12 +4,13 @@ import gzip
 import io
 import re
 import stat
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO, Protocol, cast
+from typing import Any, BinaryIO, Protocol, cast
 
 from weft.core.errors import UsageError
 from weft.doctor.readers.evidence import Evidence
@@ -17,6 +18,13 @@ from weft.doctor.readers.evidence import Evidence
 _HEAD_BYTES = 64 * 2**10
 _LONGEST_LINE = 2**20
 _GZIP = b"\x1f\x8b"
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_LAUNCHER = re.compile(
+    r"^(?:\s*(?:\d{1,7}: (?!\d)|\[rank\s?\d+\]: ?|\[default\d+\]: ?|\[\d+,\d+\]<std(?:out|err)>: ?|"
+    r"\(\w[\w. ]*pid=\d+[^)]*\) ?|"
+    r"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d) (?:stdout|stderr) [FP] ?))+"
+)
+"""What srun, torchrun, mpirun, Ray and container runtimes write before each line of a program."""
 _MOST_UNPACKED = 64 * 2**30
 
 
@@ -29,6 +37,8 @@ class FileToRead:
     """One file. Nothing of it is held but its beginning."""
 
     path: Path
+    trouble: list[str] = field(default_factory=list, compare=False)
+    """Why not all of it could be read, as was found while reading."""
 
     @cached_property
     def head(self) -> bytes:
@@ -46,8 +56,14 @@ class FileToRead:
         """Return the rank that its name speaks of, as in `rank3.json`, `trace_rank_3` or `dump.3`."""
         found = re.search(r"(?:rank|node|host|gpu|^|[._-])[._-]?(\d{1,7})(?=\.|_|-|$)", self.name, re.IGNORECASE)
         explicit = re.search(r"rank[._-]?(\d{1,7})", self.name, re.IGNORECASE)
-        chosen = explicit or found
+        # torch's handler for tensorboard names host, process and time, of which none is a rank.
+        chosen = explicit or (None if self.name.endswith(".pt.trace.json") else found)
         return int(chosen.group(1)) if chosen else None
+
+    def note(self, trouble: str) -> None:
+        """Take down, once, why not all of the file can be read."""
+        if trouble not in self.trouble:
+            self.trouble.append(trouble)
 
     @contextmanager
     def open(self) -> Iterator[BinaryIO]:
@@ -62,7 +78,7 @@ class FileToRead:
                     yield raw
                     return
                 with gzip.GzipFile(fileobj=raw) as unpacked:
-                    yield cast("BinaryIO", io.BufferedReader(cast("io.RawIOBase", unpacked), 2**20))
+                    yield cast("BinaryIO", io.BufferedReader(_UntilDamage(unpacked, self.note), 2**20))
         except (gzip.BadGzipFile, EOFError) as error:
             raise UnreadableError(f"{self.path} is damaged: {error}") from None
         except OSError as error:
@@ -74,15 +90,52 @@ class FileToRead:
             while line := stream.readline(_LONGEST_LINE):
                 yield line.decode("utf-8", "replace").rstrip("\r\n")
 
+    def log_lines(self) -> Iterator[str]:
+        """Yield its lines as a program wrote them: without colours, launchers' marks, or bars in one line."""
+        for line in self.lines():
+            for part in line.split("\r") if "\r" in line else (line,):
+                yield _LAUNCHER.sub("", _COLOURS.sub("", part))
+
     @cached_property
     def text_head(self) -> str:
         """Return its beginning as text."""
         return self.head.decode("utf-8", "replace")
 
+    @cached_property
+    def log_head(self) -> str:
+        """Return the lines of its beginning as a program wrote them."""
+        lines = re.split(r"[\r\n]+", _COLOURS.sub("", self.text_head))
+        return "\n".join(_LAUNCHER.sub("", line) for line in lines)
+
     @property
     def is_text(self) -> bool:
         """Return whether it begins like text."""
         return b"\0" not in self.head
+
+
+class _UntilDamage(io.RawIOBase):
+    """Unpacks a file as far as it goes: what stands before the place where it was cut off is whole."""
+
+    def __init__(self, unpacked: gzip.GzipFile, note: Callable[[str], None]) -> None:
+        super().__init__()
+        self.unpacked, self.note, self.got = unpacked, note, False
+
+    def readable(self) -> bool:  # type: ignore[missing-override-decorator]
+        """Say that it can be read."""
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:  # type: ignore[missing-override-decorator]
+        """Fill a buffer; nothing where the file is damaged from here on."""
+        try:
+            data = self.unpacked.read1(len(buffer))
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            if not self.got:
+                raise EOFError(str(error)) from None
+            self.note("its packed form is cut off or damaged; what stands before that was read")
+            return 0
+        self.got = True
+        buffer[: len(data)] = data
+        return len(data)
 
 
 class Reader(Protocol):

@@ -1,4 +1,4 @@
-"""Counters of devices over time: CSV of `nvidia-smi --query-gpu ... --format=csv` and tables of `dcgmi dmon`."""
+"""Counters of devices over time: `nvidia-smi --query-gpu ... --format=csv`, `nvidia-smi dmon`, `dcgmi dmon`."""
 
 import re
 from collections import defaultdict
@@ -14,6 +14,13 @@ _VALUE = re.compile(r"^\s*([-+]?\d+(?:\.\d+)?)\s*([%A-Za-z/]*)\s*$")
 _BELOW_PEERS = 0.9
 _WORST_COUNTERS = ("ecc.errors.uncorrected", "retired_pages", "remapped_rows.failure", "DBE", "xid_errors", "XIDER")
 _DCGM_HEAD = re.compile(r"^#\s*Entity\s+(.*)$", re.MULTILINE)
+_DMON_HEAD = re.compile(r"^#\s*(?:Date\s+Time\s+)?gpu\s+(.*)$", re.MULTILINE)
+_DCGM_ROW = re.compile(r"^\s*((?:GPU(?:-I|-CI)?|NvSwitch|Switch|NvLink|Link|CPU|Core)\s*[\d:/]+)\s+(.*)$")
+_LIFELONG = re.compile(r"aggregate|retired_pages|remapped_rows", re.IGNORECASE)
+"""Counters that are never reset: they tell of today only if they rise."""
+_CLOCK = re.compile(r"^clocks?\.(?:current\.)?(?:sm|gr|graphics)$|SMCLK|^pclk$")
+_LOAD = re.compile(r"^utilization\.gpu$|^sm$|GPUTL|GRACT|SMACT", re.IGNORECASE)
+_MOST_IDLE = 0.5
 
 
 class DeviceCounterReader:
@@ -23,14 +30,16 @@ class DeviceCounterReader:
 
     def recognises(self, file: FileToRead) -> bool:
         """Return whether its heading has the words of one of the tools."""
-        first = file.text_head.split("\n", 1)[0]
+        first = file.log_head.split("\n", 1)[0]
         smi = "," in first and re.search(r"\b(utilization\.gpu|power\.draw|temperature\.gpu|clocks\.)", first)
-        return file.is_text and (bool(smi) or _DCGM_HEAD.search(file.text_head) is not None)
+        heads = (_DCGM_HEAD, _DMON_HEAD)
+        return file.is_text and (bool(smi) or any(head.search(file.log_head) is not None for head in heads))
 
     def read(self, file: FileToRead, evidence: Evidence) -> str:
         """Read all samples, holding one list for each device and field."""
         samples: dict[tuple[str, str, str], list[float]] = defaultdict(list)
-        rows = _dcgm_rows(file) if _DCGM_HEAD.search(file.text_head) else _smi_rows(file)
+        tables = ((_DCGM_HEAD, _dcgm_rows), (_DMON_HEAD, _dmon_rows))
+        rows = next((rows for head, rows in tables if head.search(file.log_head) is not None), _smi_rows)(file)
         for device, field, unit, value in rows:
             samples[device, field, unit].append(value)
         if not samples:
@@ -46,7 +55,7 @@ class DeviceCounterReader:
 
 
 def _smi_rows(file: FileToRead):  # noqa: ANN202 - tuples of device, field, unit, value
-    lines = file.lines()
+    lines = file.log_lines()
     heading = [_named(cell) for cell in next(lines, "").split(",")]
     names = [name for name, _ in heading]
     who = next(
@@ -70,29 +79,48 @@ def _named(cell: str) -> tuple[str, str]:
 
 def _dcgm_rows(file: FileToRead):  # noqa: ANN202 - the same
     names: list[str] = []
-    for line in file.lines():
+    for line in file.log_lines():
         if (heading := _DCGM_HEAD.match(line)) is not None:
             names = heading.group(1).split()
             continue
-        found = re.match(r"^GPU\s+(\d+)\s+(.*)$", line)
+        found = _DCGM_ROW.match(line)
         if found is not None and names:
             for name, cell in zip(names, found.group(2).split(), strict=False):
                 if (value := _VALUE.match(cell)) is not None:
-                    yield f"GPU {found.group(1)}", name, "", float(value.group(1))
+                    yield " ".join(found.group(1).split()), name, "", float(value.group(1))
+
+
+def _dmon_rows(file: FileToRead):  # noqa: ANN202 - the same
+    names: list[str] = []
+    units: list[str] = []
+    for line in file.log_lines():
+        if (heading := _DMON_HEAD.match(line)) is not None:
+            names = heading.group(1).split()
+        elif line.lstrip().startswith("#") and "Idx" in line:
+            units = line.split("Idx", 1)[1].split()
+        else:
+            cells = line.lstrip("# ").split()
+            cells = cells[2:] if len(cells) == len(names) + 3 else cells  # date and time, with -o DT
+            if len(cells) == len(names) + 1 and cells[0].isdecimal():
+                for at, name in enumerate(names):
+                    if (value := _VALUE.match(cells[at + 1])) is not None:
+                        yield f"GPU {cells[0]}", name, units[at] if at < len(units) else "", float(value.group(1))
 
 
 def _odd_devices(found: list[DeviceSample]) -> list[DiagnosisFinding]:
     findings: list[DiagnosisFinding] = []
     for one in found:
         counter = any(word.lower() in one.field.lower() for word in _WORST_COUNTERS)
-        if counter and one.high > 0 and one.field != "corrected":
+        if counter and one.high > (one.low if _LIFELONG.search(one.field) else 0):
             findings.append(DiagnosisFinding(
                 "wrong", "device-errors", one.device, f"{one.device} counts {one.high:g} of {one.field}.", (), 0.9
             ))  # fmt: skip
-    for field in sorted(
-        {one.field for one in found if re.search(r"clocks?\.(current\.)?(sm|gr|graphics)|SMCLK", one.field)}
-    ):
-        own = [one for one in found if one.field == field]
+    load = {one.device: one.mean for one in found if _LOAD.search(one.field)}
+    busiest = max(load.values(), default=0.0)
+    # A device that does nothing is clocked down, and nobody's fault.
+    idle = {device for device, mean in load.items() if mean < _MOST_IDLE * busiest}
+    for field in sorted({one.field for one in found if _CLOCK.search(one.field)}):
+        own = [one for one in found if one.field == field and one.device not in idle]
         usual = float(np.median([one.mean for one in own]))
         findings += [
             DiagnosisFinding(

@@ -4,15 +4,14 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from weft.core.errors import UsageError
-from weft.diagnosis.timeline import KernelClass, Kernels, kernel_class, shares
+from weft.diagnosis.timeline import BusyTime, KernelClass, kernel_class
 from weft.doctor.readers.base import FileToRead, UnreadableError
 from weft.doctor.readers.evidence import Evidence
 
 _ON_DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"})
 _US = 1e-6
+_MOST_NAMES = 100_000
 
 
 class KinetoReader:
@@ -23,15 +22,15 @@ class KinetoReader:
     def recognises(self, file: FileToRead) -> bool:
         """Return whether it is JSON with trace events."""
         head = file.text_head.lstrip()
-        return head[:1] in "[{" and head != "" and ('"traceEvents"' in head or '"ph"' in head)
+        # Of many ranks, their groups alone may fill the head, before the first event.
+        words = ('"traceEvents"', '"ph"', '"distributedInfo"', '"deviceProperties"')
+        return head[:1] in "[{" and head != "" and any(word in head for word in words)
 
     def read(self, file: FileToRead, evidence: Evidence) -> str:
-        """Read its kernels, holding two numbers of each."""
-        begins: list[float] = []
-        ends: list[float] = []
-        kinds: list[KernelClass] = []
+        """Read its kernels, joining those that follow each other, so that their number does not matter."""
+        busy = BusyTime()
         known: dict[tuple[str, str], KernelClass] = {}
-        events = 0
+        events = kernels = 0
         about: dict[str, Any] = {}
         for event in _events(file, about):
             events += 1
@@ -44,18 +43,18 @@ class KinetoReader:
             name = str(event.get("name", ""))
             kind = known.get((name, category))
             if kind is None:
+                if len(known) >= _MOST_NAMES:
+                    known.clear()
                 kind = known[name, category] = kernel_class(name, category)
-            begins.append(span[0])
-            ends.append(span[1])
-            kinds.append(kind)
+            busy.add(kind, *span)
+            kernels += 1
         rank = about.get("rank", file.rank)
-        if not begins:
+        if not kernels:
             return f"{events:,} events, none of them on a device"
-        kernels = Kernels(int(rank or 0), np.array(begins), np.array(ends), kinds, "", about.get("world"))
-        evidence.timelines.append(shares(kernels))
+        evidence.timelines.append(busy.shares(-1 if rank is None else int(rank), file.name))
         whose = "" if rank is None else f" of rank {rank}"
         whole = f" of {about['world']}" if about.get("world") else ""
-        return f"{events:,} events{whose}{whole}, {len(begins):,} kernels"
+        return f"{events:,} events{whose}{whole}, {kernels:,} kernels"
 
 
 def _span(event: dict[str, Any]) -> tuple[float, float] | None:
@@ -80,22 +79,27 @@ def _events(file: FileToRead, about: dict[str, Any]) -> Iterator[dict[str, Any]]
         path = "traceEvents.item"
         # What stands before the events fits into the head; what stands behind them is not worth a second reading.
         about |= _distributed(file.text_head)
+    any_event = False
     try:
         with file.open() as stream:
-            yield from ijson.items(stream, path, use_float=True)
+            for event in ijson.items(stream, path, use_float=True):
+                any_event = True
+                yield event
     except ijson.JSONError as error:
-        raise UnreadableError(f"{file.path} is no whole trace: {str(error).splitlines()[0]}") from None
+        if not any_event:
+            raise UnreadableError(f"{file.path} is no whole trace: {str(error).splitlines()[0]}") from None
+        file.note("it is cut off or damaged; the events before that were read")
 
 
 def _distributed(head: str) -> dict[str, Any]:
     import re
 
-    found = re.search(r'"distributedInfo"\s*:\s*\{([^{}]*)', head)
-    if found is None:
+    begin = head.find('"distributedInfo"')
+    if begin < 0:
         return {}
     about: dict[str, Any] = {}
     for key, name in (("rank", "rank"), ("world_size", "world")):
-        value = re.search(rf'"{key}"\s*:\s*(\d+)', found.group(1))
+        value = re.search(rf'"{key}"\s*:\s*(\d+)', head[begin:])
         if value is not None:
             about[name] = int(value.group(1))
     return about

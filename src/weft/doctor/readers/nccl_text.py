@@ -12,18 +12,23 @@ from weft.doctor.readers.evidence import Bandwidth, Evidence
 
 _Owner: TypeAlias = tuple[str, str, str]
 """Host, process and communicator, as a log names them."""
-_LOG_LINE = re.compile(r"^(\S+?):(\d+):(\d+) \[(\d+)\] NCCL (INFO|WARN) (.*)$")
-_CALL = re.compile(
-    r"^(?:\[\d+\] )?(Broadcast|Reduce|AllGather|ReduceScatter|AllReduce|AlltoAll|Send|Recv): opCount ([0-9a-f]+) "
-    r".*?count (\d+) datatype (\d+) .*?comm (0x[0-9a-f]+) \[nranks=(\d+)\]"
+_LOG_LINE = re.compile(
+    r"(?:^|\s)(\S+?):(\d+):(\d+) \[(-?\d+)\] (?:\d{9,} )?(?:\S+:\d+ (?:\(\w+\) )?)?NCCL (INFO|WARN|ERROR|ABORT) (.*)$"
 )
-_INIT = re.compile(r"comm (0x[0-9a-f]+) rank (\d+) n[Rr]anks (\d+).*?(?:commId (0x[0-9a-f]+))?.*?- Init COMPLETE")
+"""Warnings name file and line since 2.9, and the function since 2.28; RCCL may write a time behind the device."""
+_CALL = re.compile(
+    r"^(?:\[\d+\] )?(Broadcast|Reduce|AllGather|ReduceScatter|AllReduce|AlltoAll|AllToAll|Gather|Scatter): "
+    r"opCount ([0-9a-f]+) .*?count (\d+) datatype (\d+) .*?comm (0x[0-9a-f]+) \[nranks=(\d+)\](?:.*globalrank (\d+))?"
+)
+_INIT = re.compile(r"comm (0x[0-9a-f]+) rank (\d+) n[Rr]anks (\d+)(.*)- Init (?:COMPLETE|START)")
+_COMMUNICATOR = re.compile(r"(?:commId|commHash|parent) (0x[0-9a-f]+)(?:.*?(?:color|key) (-?\d+))?")
 _VIA = re.compile(r"Channel \d+(?:/\d+)? : \d+\[\w+\] -> \d+\[\w+\].* via (\S+)")
-_TEST_ROW = re.compile(r"^\s*(\d+)\s+(\d+)\s+(\w+)\s+(\w+)\s+(-?\d+)\s+(.*)$")
 _TEST_RANKS = re.compile(r"^#\s+Rank\s+(\d+)")
 _TEST_NAME = re.compile(
-    r"(all_reduce|all_gather|reduce_scatter|alltoall|broadcast|sendrecv|reduce|gather|scatter|hypercube)_perf"
+    r"(all_reduce|all_gather|reduce_scatter|alltoallv|alltoall|broadcast|sendrecv|reduce|gather|scatter|hypercube)_perf"
 )
+_TEST_HEADING = re.compile(r"^#\s+size\s+count\s+(.*)$")
+_FIGURES = ("time", "algbw", "busbw")
 _FAR_BELOW = 0.7
 
 
@@ -34,59 +39,70 @@ class NcclLogReader:
 
     def recognises(self, file: FileToRead) -> bool:
         """Return whether NCCL speaks in it."""
-        return (
-            file.is_text
-            and re.search(r"^\S+:\d+:\d+ \[\d+\] NCCL (INFO|WARN) ", file.text_head, re.MULTILINE) is not None
-        )
+        return file.is_text and any(_LOG_LINE.search(line) is not None for line in file.log_head.splitlines())
 
     def read(self, file: FileToRead, evidence: Evidence) -> str:
         """Read ranks, transports, warnings and, with the COLL subsystem on, the calls."""
         said = _Said()
-        for line in file.lines():
-            if (found := _LOG_LINE.match(line)) is not None:
+        for line in file.log_lines():
+            if " NCCL " in line and (found := _LOG_LINE.search(line)) is not None:
                 said.take(*found.groups())
         said.add_calls(evidence)
         _add_warnings(said, evidence)
         used = ", ".join(f"{name} ({count})" for name, count in said.transports.most_common(4)) or "no channels"
-        return f"{len(said.rank_of)} ranks, {len(said.calls):,} calls, {used}"
+        return f"{len(said.job_ranks())} ranks, {len(said.calls):,} calls, {used}"
 
 
 @dataclass
 class _Said:
     """What a log says, by process and communicator."""
 
-    rank_of: dict[_Owner, tuple[int, str]] = field(default_factory=dict)
+    rank_of: dict[_Owner, tuple[int, str, int]] = field(default_factory=dict)
+    """Rank, name and size of each communicator."""
     transports: Counter[str] = field(default_factory=Counter)
     warnings: Counter[str] = field(default_factory=Counter)
     where: dict[str, str] = field(default_factory=dict)
-    world: dict[str, int] = field(default_factory=dict)
     calls: list[tuple[_Owner, str, int, int]] = field(default_factory=list)
     counts: Counter[_Owner] = field(default_factory=Counter)
 
-    def take(self, host: str, process: str, _thread: str, _device: str, level: str, text: str) -> None:
+    def take(self, host: str, process: str, _thread: str, device: str, level: str, text: str) -> None:
         """Take one line."""
-        if level == "WARN":
+        who = f"{process}/{device}"
+        if level != "INFO":
             self.warnings[text] += 1
             self.where.setdefault(text, f"{host}:{process}")
         elif (init := _INIT.search(text)) is not None:
-            communicator = init.group(4) or "world"
-            self.rank_of[host, process, init.group(1)] = (int(init.group(2)), communicator)
-            self.world[communicator] = int(init.group(3))
+            told = _COMMUNICATOR.search(init.group(4))
+            name = "world" if told is None else " ".join(part for part in told.groups() if part)
+            self.rank_of[host, who, init.group(1)] = (int(init.group(2)), name, int(init.group(3)))
         elif (via := _VIA.search(text)) is not None:
             self.transports[via.group(1)] += 1
         elif (call := _CALL.match(text)) is not None:
-            owner = (host, process, call.group(5))
+            owner = (host, who, call.group(5))
             self.counts[owner] += 1
+            if call.group(7) is not None:  # newer versions say whose call it is, whatever was logged before
+                self.rank_of.setdefault(owner, (int(call.group(7)), "world", int(call.group(6))))
             self.calls.append((owner, call.group(1), self.counts[owner], int(call.group(3))))
+
+    def job_ranks(self) -> dict[tuple[str, str], int]:
+        """Return the rank of each process in its largest communicator: that is its rank in the job."""
+        found: dict[tuple[str, str], tuple[int, int]] = {}
+        for (host, who, _), (rank, _, size) in self.rank_of.items():
+            if size > found.get((host, who), (0, 0))[0]:
+                found[host, who] = (size, rank)
+        return {process: rank for process, (_, rank) in found.items()}
 
     def add_calls(self, evidence: Evidence) -> None:
         """Add the calls of ranks that said who they are."""
+        job = self.job_ranks()
+        for (host, who, _), (rank, name, size) in self.rank_of.items():
+            known = evidence.members.get(name, tuple(range(size)) if rank == job[host, who] else ())
+            evidence.members[name] = tuple(sorted({*known, job[host, who]}))
         for owner, operation, number, size in self.calls:
             if owner in self.rank_of:
-                rank, communicator = self.rank_of[owner]
+                rank = job[owner[0], owner[1]]
                 evidence.heard.add(rank)
-                evidence.calls.append(EnteredCollective(rank, communicator, number, operation, ((size,),)))
-                evidence.members[communicator] = tuple(range(self.world[communicator]))
+                evidence.calls.append(EnteredCollective(rank, self.rank_of[owner][1], number, operation, ((size,),)))
 
 
 def _add_warnings(said: _Said, evidence: Evidence) -> None:
@@ -117,37 +133,70 @@ class NcclTestsReader:
     def read(self, file: FileToRead, evidence: Evidence) -> str:
         """Read time and bandwidth by size, out of place and in place; the better counts."""
         found = _TEST_NAME.search(file.text_head) or _TEST_NAME.search(file.name)
-        operation = found.group(1) if found else "collective"
-        ranks = 0
-        rows: list[Bandwidth] = []
-        wrong = 0
-        for line in file.lines():
-            if (rank := _TEST_RANKS.match(line)) is not None:
-                ranks = max(ranks, int(rank.group(1)) + 1)
-            row = _TEST_ROW.match(line)
-            if row is None:
-                continue
-            cells = row.group(6).split()
-            results = [cells[at : at + 4] for at in range(0, len(cells) - 2, 4)]
-            try:
-                best = max(results, key=lambda cell: float(cell[2]))
-                wrong += sum(int(cell[3]) for cell in results if len(cell) > 3 and cell[3].isdecimal())  # noqa: PLR2004
-                rows.append(Bandwidth(
-                    operation, int(row.group(1)), ranks or None, float(best[0]), float(best[1]), float(best[2])
-                ))  # fmt: skip
-            except (ValueError, IndexError):
-                continue
+        table = _TestTable(found.group(1) if found else "collective")
+        for line in file.log_lines():
+            table.take(line)
+        rows = [row for own in table.rows.values() for row in own]
         evidence.bandwidths += rows
-        if wrong:
+        if table.wrong:
             evidence.findings.append(DiagnosisFinding(
-                "wrong", "wrong-results", operation,
-                f"{operation} returned {wrong:,} wrong elements: a device, a link or a memory corrupts data.", (), 0.95,
+                "wrong", "wrong-results", table.operation,
+                f"{table.operation} returned {table.wrong:,} wrong elements: a device, a link or a memory corrupts"
+                " data.", (), 0.95,
             ))  # fmt: skip
-        evidence.findings += _dips(rows)
+        # Of several types and operators the table that dips most is enough.
+        dips = [dip for own in table.rows.values() for dip in _dips(own)]
+        evidence.findings += sorted(dips, key=lambda one: -(one.slowdown or 0.0))[:1]
         peak = max((one.bus_gb_s for one in rows), default=0.0)
-        return f"{operation}, {len(rows)} sizes, best bus bandwidth {peak:.4g} GB/s" + (
-            f", {ranks} ranks" if ranks else ""
+        names = ", ".join(dict.fromkeys(row.operation for row in rows)) or table.operation
+        return f"{names}, {len(rows)} sizes, best bus bandwidth {peak:.4g} GB/s" + (
+            f", {table.ranks} ranks" if table.ranks else ""
         )
+
+
+@dataclass
+class _TestTable:
+    """Rows of one file; several tests, types and operators may stand in it one after another."""
+
+    operation: str
+    ranks: int = 0
+    wrong: int = 0
+    words: int = 3
+    """Columns between the count and the first time, which differ by test and version: type, redop, root."""
+    rows: dict[tuple[str, ...], list[Bandwidth]] = field(default_factory=dict)
+    """By operation and by these words."""
+
+    def take(self, line: str) -> None:
+        """Take one line."""
+        if line.startswith("#") or "_perf" in line:
+            if (rank := _TEST_RANKS.match(line)) is not None:
+                self.ranks = max(self.ranks, int(rank.group(1)) + 1)
+            elif (heading := _TEST_HEADING.match(line)) is not None and "time" in heading.group(1).split():
+                self.words = heading.group(1).split().index("time")
+            elif (name := _TEST_NAME.search(line)) is not None:
+                self.operation = name.group(1)
+            return
+        cells = line.split()
+        if len(cells) < 2 + self.words + len(_FIGURES) or not (cells[0].isdecimal() and cells[1].isdecimal()):
+            return
+        figures = cells[2 + self.words :]
+        results = [one for at in range(0, len(figures) - 2, 4) if (one := _test_result(figures[at : at + 4]))]
+        if not results:
+            return
+        self.wrong += sum(wrong for *_, wrong in results)
+        time_us, algorithm, bus, _ = max(results, key=lambda one: one[2])
+        self.rows.setdefault((self.operation, *cells[2 : 2 + self.words]), []).append(
+            Bandwidth(self.operation, int(cells[0]), self.ranks or None, time_us, algorithm, bus)
+        )
+
+
+def _test_result(cells: list[str]) -> tuple[float, float, float, int] | None:
+    """Return time, two bandwidths and wrong elements; none where they were not measured (N/A)."""
+    try:
+        time_us, algorithm, bus = (float(cell) for cell in cells[:3])
+    except ValueError:
+        return None
+    return time_us, algorithm, bus, int(cells[3]) if len(cells) > 3 and cells[3].isdecimal() else 0  # noqa: PLR2004
 
 
 def _dips(rows: list[Bandwidth]) -> list[DiagnosisFinding]:

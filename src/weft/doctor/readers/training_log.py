@@ -2,19 +2,22 @@
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from weft.core.errors import WeftError
 from weft.diagnosis.step_series import StepSeries
 from weft.doctor.readers.base import FileToRead, UnreadableError
-from weft.doctor.readers.evidence import Evidence
+from weft.doctor.readers.evidence import DeviceSample, Evidence
 
 _NUMBER = r"([-+]?(?:\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?|nan|inf))"
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _TITAN = re.compile(rf"step:\s*(\d+)\s+loss:\s*{_NUMBER}")
 _MEGATRON = re.compile(r"iteration\s+(\d+)/\s*\d+")
 _NEMO = re.compile(r"train_step_timing in s['\"]?\s*[:=]\s*([0-9.]+)")
+_BATCH = re.compile(r"global[_ ]batch[_ ]size['\"]?[\s.:=]*(\d+)", re.IGNORECASE)
+_LENGTH = re.compile(r"(?:seq(?:uence)?[_ ]len(?:gth)?)['\"]?[\s.:=]*(\d+)", re.IGNORECASE)
 _MLLOG = ":::MLLOG"
 _LARGEST = 1e18
 _MOMENTS = frozenset({"init_start", "init_stop", "run_start", "run_stop"})
@@ -32,48 +35,80 @@ class MlperfReader:
 
     def recognises(self, file: FileToRead) -> bool:
         """Return whether it has its lines."""
-        return _MLLOG in file.text_head
+        return _MLLOG in file.text_head or ("mlperf" in file.text_head.lower() and any(map(_is_mllog, file.lines())))
 
     def read(self, file: FileToRead, evidence: Evidence) -> str:
         """Read step times, cold start, batch and the hardware's size."""
-        steps: list[int] = []
-        seconds: list[float] = []
-        losses: list[float] = []
-        about: dict[str, Any] = {}
-        times: dict[str, int] = {}
-        ranks = 0
+        said = _Mllog()
         for entry in _mllog(file):
-            key, value = str(entry.get("key", "")), entry.get("value")
-            metadata = entry.get("metadata")
-            if key == "tracked_stats" and isinstance(value, Mapping) and "train_step_time" in value:
-                took, loss = _plain(value["train_step_time"]), _plain(value.get("reduced_train_loss"))
-                step = _plain(metadata.get("step")) if isinstance(metadata, Mapping) else None
-                if took is not None and took > 0:
-                    steps.append(len(steps) if step is None else int(step))
-                    seconds.append(took)
-                    losses.append(float("nan") if loss is None else loss)
-            elif _plain(entry.get("time_ms")) is None and key in _MOMENTS:
-                continue
-            elif key in _MOMENTS:
-                ranks += key == "init_start"
-                times.setdefault(key, int(entry.get("time_ms", 0)))
-                times[f"last {key}"] = int(entry.get("time_ms", 0))
-            elif value is not None:
-                about[key] = value
+            said.take(entry)
+        evidence.samples += [
+            DeviceSample(f"host {host}", "power_reading", "W", sum(own) / len(own), min(own), max(own), len(own))
+            for host, own in sorted(said.watts.items())
+        ]
+        about, steps, times = said.about, said.steps, said.times
+        if not steps and said.watts:
+            return f"power of {len(said.watts)} hosts, {sum(map(len, said.watts.values())):,} readings"
         if not steps:
             raise UnreadableError(f"{file.path} has no step times (tracked_stats.train_step_time) in its MLLOG lines")
         cold = (
             (times["init_stop"] - times["init_start"]) / 1000 if {"init_start", "init_stop"} <= times.keys() else None
         )
-        gpus = _gpus(str(about.get("submission_platform", "")), ranks)
+        gpus = _gpus(str(about.get("submission_platform", "")), said.ranks)
         tokens = _tokens(about)
-        known = losses if all(loss == loss for loss in losses) else []  # noqa: PLR0124 - not a number is unlike itself
+        # Not a number is unlike itself.
+        known = said.losses if all(loss == loss for loss in said.losses) else []  # noqa: PLR0124
         evidence.series.append(StepSeries(
-            steps, seconds, known, tokens, gpus, None, cold, str(about.get("submission_benchmark", file.name))
+            steps, said.seconds, known, tokens, gpus, None, cold, str(about.get("submission_benchmark", file.name))
         ))  # fmt: skip
         return f"{about.get('submission_benchmark', 'a training')}, {len(steps)} step times" + (
             f", {gpus} GPUs" if gpus else ""
         )
+
+
+@dataclass
+class _Mllog:
+    """What the lines of a log say together."""
+
+    steps: list[int] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    about: dict[str, Any] = field(default_factory=dict)
+    times: dict[str, int] = field(default_factory=dict)
+    watts: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    ranks: int = 0
+
+    def take(self, entry: Mapping[str, Any]) -> None:
+        """Take one line."""
+        key, value, metadata = str(entry.get("key", "")), entry.get("value"), entry.get("metadata")
+        metadata = metadata if isinstance(metadata, Mapping) else {}
+        if key == "tracked_stats" and isinstance(value, Mapping):
+            self._step(value, metadata)
+        elif key in _MOMENTS:
+            moment = _plain(entry.get("time_ms"))
+            if moment is not None:
+                self.ranks += key == "init_start"
+                self.times.setdefault(key, int(moment))
+        elif key == "power_reading":
+            self.watts[str(metadata.get("host", "node"))].append(_plain(value) or 0.0)
+        elif value is not None:
+            self.about[key] = value
+
+    def _step(self, value: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
+        took, rate = _plain(value.get("train_step_time")), _plain(value.get("throughput"))
+        batch = _plain(self.about.get("global_batch_size"))
+        if took is None and rate and batch:
+            took = batch / rate  # samples a second, in results up to v4.0
+        loss = _plain(value.get("reduced_train_loss", value.get("train_loss")))
+        step = _plain(metadata.get("step", metadata.get("step_num")))
+        if took is not None and took > 0:
+            self.steps.append(len(self.steps) if step is None else int(step))
+            self.seconds.append(took)
+            self.losses.append(float("nan") if loss is None else loss)
+
+
+def _is_mllog(line: str) -> bool:
+    return _MLLOG in line
 
 
 def _mllog(file: FileToRead) -> Iterator[dict[str, Any]]:
@@ -117,7 +152,7 @@ class TrainingLogReader:
 
     def recognises(self, file: FileToRead) -> bool:
         """Return whether it has lines of one of them."""
-        head = _COLOURS.sub("", file.text_head)
+        head = file.log_head
         return (file.is_text and any(pattern.search(head) for pattern in (_TITAN, _MEGATRON, _NEMO))) or (
             file.is_text and self._later(file)
         )
@@ -126,19 +161,19 @@ class TrainingLogReader:
         """Return whether such lines come after a long beginning."""
         if not re.search(r"megatron|torchtitan|nemo", file.text_head, re.IGNORECASE):
             return False
-        return any(any(pattern.search(line) for pattern in (_TITAN, _MEGATRON, _NEMO)) for line in file.lines())
+        return any(any(pattern.search(line) for pattern in (_TITAN, _MEGATRON, _NEMO)) for line in file.log_lines())
 
     def read(self, file: FileToRead, evidence: Evidence) -> str:
         """Read step, time and loss of each line."""
         steps: list[int] = []
         seconds: list[float] = []
         losses: list[float] = []
-        tokens: float | None = None
+        batch: float | None = None
+        length: float | None = None
         gpus: int | None = None
         kind = "a training"
         last_time: tuple[int, float] | None = None
-        for raw in file.lines():
-            line = _COLOURS.sub("", raw)
+        for line in file.log_lines():
             # NeMo's lines speak of an iteration too, so that its own word is looked for first.
             if (timing := _NEMO.search(line)) is not None:
                 kind, took = "NeMo", float(timing.group(1))
@@ -147,14 +182,16 @@ class TrainingLogReader:
                 loss = _figure(line, "reduced_train_loss")
             elif (found := _MEGATRON.search(line)) is not None:
                 kind, step = "Megatron-LM", int(found.group(1))
-                took = _figure(line, r"elapsed time per iteration \(ms\)")
-                took = None if took is None else took / 1000
+                took, in_ms = (_figure(line, rf"elapsed time per iteration \({unit}\)") for unit in ("s", "ms"))
+                took = took if in_ms is None else in_ms / 1000
+                batch = _figure(line, "global batch size") or batch
                 loss = _figure(line, "lm loss") or _figure(line, "loss")
             elif (found := _TITAN.search(line)) is not None:
                 kind, step, loss = "torchtitan", int(found.group(1)), float(found.group(2).replace(",", ""))
                 took, last_time = _titan_seconds(line, step, last_time)
             else:
                 gpus = gpus or _world(line)
+                batch, length = batch or _named(line, _BATCH), length or _named(line, _LENGTH)
                 continue
             if took is None or took <= 0:
                 continue
@@ -164,6 +201,7 @@ class TrainingLogReader:
         if not steps:
             raise UnreadableError(f"{file.path} names steps but no time of a step")
         known = losses if all(loss == loss for loss in losses) else []  # noqa: PLR0124 - the same
+        tokens = batch * length if batch and length else None
         evidence.series.append(StepSeries(steps, seconds, known, tokens, gpus, None, None, kind))
         return f"{kind}, {len(steps)} step times"
 
@@ -189,8 +227,14 @@ def _titan_seconds(
 
 
 def _world(line: str) -> int | None:
-    found = re.search(r"world[_ ]size['\"]?\s*[:=]?\s*(\d+)", line, re.IGNORECASE)
+    found = re.search(r"world[_ ]size['\"]?[\s.:=]*(\d+)", line, re.IGNORECASE)
     return int(found.group(1)) if found else None
+
+
+def _named(line: str, pattern: re.Pattern[str]) -> float | None:
+    """Return a setting of the run, as a list of arguments (with dots) or a sentence gives it."""
+    found = pattern.search(line)
+    return float(found.group(1)) if found else None
 
 
 class RunFolderReader:
