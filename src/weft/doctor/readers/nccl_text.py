@@ -72,8 +72,8 @@ class _Said:
             self.warnings[text] += 1
             self.where.setdefault(text, f"{host}:{process}")
         elif (init := _INIT.search(text)) is not None:
-            told = _COMMUNICATOR.search(init.group(4))
-            name = "world" if told is None else " ".join(part for part in told.groups() if part)
+            named = _COMMUNICATOR.search(init.group(4))
+            name = "world" if named is None else " ".join(part for part in named.groups() if part)
             self.rank_of[host, who, init.group(1)] = (int(init.group(2)), name, int(init.group(3)))
         elif (via := _VIA.search(text)) is not None:
             self.transports[via.group(1)] += 1
