@@ -68,7 +68,7 @@ def test_the_page_is_printed_and_written(tmp_path: Path, capsys: pytest.CaptureF
     )
     out = capsys.readouterr().out
     assert "verdict: fits" in out
-    assert "predicted" in out
+    assert "what breaks" in out
     text = page.read_text()
     assert "<svg" in text
     assert "tiny-gpt on laptop" in text

@@ -13,11 +13,13 @@ from contextlib import nullcontext
 
 from cyclopts import App, CycloptsError, Group, UnusedCliTokensError
 from rich.console import Console
+from rich.markup import escape
 
 from weft.cli.screen.defaults import put_defaults
 from weft.cli.screen.examples import example_of
 from weft.cli.screen.life_sign import showing
 from weft.cli.screen.logs import level_of, logged, without_verbosity
+from weft.cli.screen.tables import prose_lines
 from weft.core.errors import WeftError
 from weft.core.extras import missing
 from weft.core.version import VERSION
@@ -189,7 +191,13 @@ def _errors() -> Console:
 
 
 def _complain(text: str) -> None:
-    _errors().print(f"[bold red]error:[/] {_escaped(text)}")
+    """Say on standard error what is wrong: folded at spaces on a terminal, whole lines in a pipe."""
+    screen = _errors()
+    width = screen.width if screen.is_terminal else None
+    label, *rest = (part for line in _shortened(f"error: {text}") for part in prose_lines(line, width))
+    screen.print(f"[bold red]error:[/]{escape(label.removeprefix('error:'))}")
+    for line in rest:
+        screen.print(line, markup=False)
 
 
 def run() -> None:
@@ -204,9 +212,9 @@ def _in_words(error: CycloptsError) -> str:
     return str(error)
 
 
-def _escaped(text: str) -> str:
+def _shortened(text: str) -> list[str]:
     lines = text.splitlines() or [""]
     # A message may quote a file, and a file may hold a line of a million characters.
     shown = [line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]} ..." for line in lines[:_MOST_LINES]]
     more = [f"... and {len(lines) - _MOST_LINES:,} lines more"] if len(lines) > _MOST_LINES else []
-    return "\n".join([*shown, *more]).replace("[", r"\[")
+    return [*shown, *more]

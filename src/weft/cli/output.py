@@ -138,15 +138,12 @@ def print_table(
 
 def say(text: str, style: str = "") -> None:
     """Print prose: folded at spaces on a terminal, as it is in a pipe; no markup."""
-    from weft.cli.screen.tables import folded
+    from weft.cli.screen.tables import prose_lines
 
     out, width = console(), screen_width()
     for line in text.split("\n"):
-        # What is indented or aligned is folded below its own beginning.
-        indent = " " * (len(line) - len(line.lstrip(" ")))
-        parts = [line] if width is None else folded(line[len(indent) :], max(1, width - len(indent)))
-        for part in parts:
-            out.print(part if width is None else indent + part, style=style, markup=False, soft_wrap=True)
+        for part in prose_lines(line, width):
+            out.print(part, style=style, markup=False, soft_wrap=True)
 
 
 def say_paragraph(text: str, style: str = "") -> None:
@@ -163,8 +160,13 @@ def write_text(text: str) -> None:
 
 
 def warn(text: str) -> None:
-    """Write one line to standard error."""
-    sys.stderr.write(f"{text}\n")
+    """Write one line to standard error, folded at spaces where that is a terminal."""
+    from rich.console import Console
+
+    from weft.cli.screen.tables import prose_lines
+
+    width = Console(stderr=True).width if sys.stderr.isatty() else None
+    sys.stderr.write("".join(f"{part}\n" for line in text.split("\n") for part in prose_lines(line, width)))
 
 
 @contextmanager

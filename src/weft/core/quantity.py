@@ -70,6 +70,12 @@ class Dimension:
                 return f"{significant(amount / scale, digits)} {unit}"
         raise AssertionError("a dimension has at least one unit")
 
+    def interval(self, low: float, middle: float, high: float) -> str:
+        """Return both ends of an interval in the unit that its middle is written in: 7.55 to 10.2 s."""
+        unit = self.about(middle).rpartition(" ")[2]
+        scale = float(self.units[unit])
+        return f"{significant(low / scale)} to {significant(high / scale)} {unit}"
+
     def _scale(self, unit: str, text: str) -> Fraction:
         unit = self.aliases.get(unit, unit)
         if unit in self.units:

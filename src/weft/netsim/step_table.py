@@ -45,7 +45,7 @@ def why_not_simulated(site: SiteSpec) -> str | None:
     if not compiling.can_compile():
         return "not simulated: the compiled simulator is not installed (pip install 'weft[sim]')"
     if not compiling.is_compiled():
-        return "not simulated: the simulator has not been compiled on this machine, which takes about a minute once"
+        return "not simulated: the simulator is not compiled here yet; --simulate does that, which takes a minute once"
     count = forwardings(site)
     if count > MOST_FORWARDINGS:
         return f"not simulated: {count:,} packets through switches would take more than 20 s"

@@ -73,7 +73,7 @@ def test_people_get_a_table_with_faults(capsys: pytest.CaptureFixture[str], tmp_
     more = '[[faults]]\nkind = "black-hole"\ntarget = "link0-p0-i0"\nat = "2 us"\nlasts = "40 us"\n'
     assert main(["simulate", written(tmp_path, more=more), "--details"]) == 0
     text = capsys.readouterr().out
-    assert "verdict: mrc: all of" in text
+    assert "verdict: mrc: all 8 flows done" in text
     assert "black-hole" in text
     assert "slowest flow" in text
 

@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from weft.cli import output
 from weft.cli.main import main
 from weft.cli.screen import tables
-from weft.cli.screen.tables import clean, folded, table_lines
+from weft.cli.screen.tables import clean, folded, prose_lines, table_lines
 
 ROOT = Path(__file__).parents[3]
 WIDTHS = (80, 100, 120, None)
@@ -80,6 +80,16 @@ def test_in_a_pipe_a_row_is_a_line_and_every_column_has_its_place(
 @given(_WORDS, st.integers(1, 60))
 def test_folding_breaks_at_spaces_only(text: str, width: int):
     assert flat(folded(clean(text), width)) == clean(text)
+
+
+@given(st.text("ab \n-", max_size=80), st.integers(5, 40))
+def test_prose_is_folded_below_its_own_beginning_on_a_terminal_and_whole_in_a_pipe(text: str, width: int):
+    for line in text.split("\n"):
+        parts = prose_lines(line, width)
+        assert " ".join(part.strip() for part in parts).split() == line.split()
+        assert len({len(part) - len(part.lstrip(" ")) for part in parts if part.strip()}) <= 1
+        assert all(len(part) <= width or len(part.split()) == 1 for part in parts)
+        assert prose_lines(line, None) == [line]
 
 
 def test_a_figure_is_not_parted_from_its_unit():

@@ -13,6 +13,7 @@ from cyclopts import Parameter
 
 from weft.cli.output import JsonFlag, print_json, print_table
 from weft.cluster.health.expected_figures import read_expected
+from weft.cluster.health.faults import FaultEntry
 from weft.core.errors import UsageError
 from weft.engines.health.fault_data import shipped_catalogue
 from weft.engines.health.log_follower import DEVICE
@@ -68,8 +69,23 @@ def catalogue(*, json: JsonFlag = False) -> None:
             for one in entries
         ])  # fmt: skip
         return
-    rows = [
-        (one.name, str(one.action), f"> {one.most} in {one.within_ms // 60_000} min" if one.most else "1", one.meaning)
-        for one in entries
-    ]
-    print_table("faults", ("fault", "action", "from", "meaning"), rows, words=(0, 1, 2, 3))
+    alike: dict[tuple[str, str, str], list[str]] = {}
+    for one in entries:
+        # A condition of a node is named by whoever reports it; its name says all that is known.
+        means = "a node's condition" if one.meaning == one.name else one.meaning
+        alike.setdefault((means, str(one.action), _threshold(one)), []).append(one.name)
+    rows = [(action, least, f"{means}: {_told_together(names)}") for (means, action, least), names in alike.items()]
+    print_table(f"{len(entries)} faults", ("action", "from", "what it means: its names"), rows, words=(0, 1, 2))
+
+
+def _threshold(one: FaultEntry) -> str:
+    return f"> {one.most} in {one.within_ms // 60_000} min" if one.most else "1"
+
+
+def _told_together(names: list[str]) -> str:
+    """Return names of faults that are alike, what numbered ones have in common written once: xid 8, 11, 13."""
+    kinds: dict[str, list[str]] = {}
+    for name in names:
+        kind, _, number = name.rpartition(" ")
+        kinds.setdefault(kind, []).append(number)
+    return ", ".join(f"{kind} {', '.join(dict.fromkeys(each))}".strip() for kind, each in kinds.items())

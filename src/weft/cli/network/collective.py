@@ -15,6 +15,7 @@ SITE = "bed-64x400g"
 """Where transports are compared unless another site is named."""
 RIVALS = ("mrc", "roce:1", "roce:8", "roce:16", "reps", "adaptive")
 """Transports that are compared unless others are named."""
+_RANKS = 64
 _SWEEP = (256, 16, 1)
 
 
@@ -23,7 +24,7 @@ class CollectiveRun(NamedTuple):
 
     kind: str
     size: str
-    ranks: int
+    ranks: int | None
     posting: Posting
     site: str | None
     transports: tuple[str, ...]
@@ -32,11 +33,12 @@ class CollectiveRun(NamedTuple):
 
 def run_collective(asked: CollectiveRun, *, json: bool, plot: Path | None) -> None:
     """Compare transports on one collective and print the table; a plot of one size has smaller ones too."""
-    kind, ranks, posting = asked.kind, asked.ranks, asked.posting
+    kind, posting = asked.kind, asked.posting
     named(kind)  # An unknown name is refused before anything is read.
     given = [_bytes(text) for text in asked.size.split(",")]
     sizes = sorted({given[0] // part for part in _SWEEP}) if plot is not None and len(given) == 1 else given
     place = load_site(asked.site or SITE)
+    ranks = min(_RANKS, place.fabric.gpus) if asked.ranks is None else asked.ranks
     names = asked.transports or RIVALS
     with progress() as watch:
         rows = compare(kind, sizes, ranks, place, names, CompareOptions(asked.seed, posting, watch=watch))

@@ -41,7 +41,9 @@ class CollectiveOptions:
         str | None, Parameter(help=f"Compare transports on {', '.join(SHORT_NAMES)} or KIND/ALGORITHM instead.")
     ] = None
     size: Annotated[str, Parameter(help="Collective: buffer size, or several sizes by comma.")] = "64MiB"
-    ranks: Annotated[int, Parameter(help="Collective: number of ranks.")] = 64
+    ranks: Annotated[
+        int | None, Parameter(help="Collective: number of ranks; default: 64, or all of a smaller site.")
+    ] = None
     posting: Annotated[
         Posting, Parameter(help="Collective: each send as one message, or in chunks over several QPs as NCCL does.")
     ] = "whole"

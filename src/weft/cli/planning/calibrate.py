@@ -11,7 +11,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from weft.cli.output import JobArgument, JsonFlag, print_json, print_table, say, warn, writing, written_to
-from weft.cli.screen.figures import seconds
+from weft.cli.screen.figures import second_range, seconds
 from weft.core.errors import UsageError
 from weft.core.input_files import LARGEST_BYTES, read_bytes
 from weft.core.provenance import provenance
@@ -111,7 +111,12 @@ def _print(found: StepLog, fit: RunCalibration, out: Path | None) -> None:
         rows,
     )
     grown = [
-        (f"{each.gpus:,}", f"{each.sequences:,}", seconds(each.step_s), f"{seconds(each.low_s)}-{seconds(each.high_s)}")
+        (
+            f"{each.gpus:,}",
+            f"{each.sequences:,}",
+            seconds(each.step_s),
+            second_range(each.low_s, each.step_s, each.high_s),
+        )
         for each in fit.forecasts
     ]
     print_table("the same job with more replicas", ("GPUs", "batch", "step", "90 % interval"), grown, words=(3,))

@@ -41,7 +41,7 @@ def capacity(
         return
     rows = [
         (f"{row['year']:.2f}", SPEED.about(row["wanted"]["median"]), SPEED.about(row["had"]["median"]),
-         f"{SPEED.about(row['had']['p5'])} to {SPEED.about(row['had']['p95'])}",
+         SPEED.interval(row["had"]["p5"], row["had"]["median"], row["had"]["p95"]),
          POWER.about(1000 * row["power_w"]["median"]), f"{row['racks']['median']:,.0f}",
          ", ".join(f"{name} {share:.0%}" for name, share in row["binds"].items()) or "-")
         for row in found["quarters"][::2]

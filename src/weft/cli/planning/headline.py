@@ -10,7 +10,7 @@ from weft.planning.report import PlanReport, plan_row
 def headline(report: PlanReport) -> list[str]:
     """Return what somebody wants to know first: time, money, energy and speed, then the verdict."""
     run, row = report.run, plan_row(report.chosen, 0, report.machine, report.work)
-    when = f"{days(run.days)} (90 % interval {day_range(run.days_low, run.days_high)})"
+    when = f"{days(run.days)} (90 % interval {day_range(run.days_low, run.days, run.days_high)})"
     energy = kilowatt_hours(run.energy_kwh) if run.energy_kwh >= 1 else joules(run.energy_kwh * 3.6e6)
     return [
         f"{when}, {money(run.gpu_cents / 100, report.site.prices.currency)} of GPU-hours, {energy}",

@@ -27,6 +27,7 @@ from weft.cli.screen.figures import (
     kilograms,
     kilowatt_hours,
     money,
+    second_range,
     seconds,
     share,
     thousands,
@@ -172,7 +173,8 @@ def print_plans(found: PlanReport) -> None:
         say(f"? {reason}")
     first = rows[0]
     say(
-        f"step of the first plan: 90 % interval {seconds(first['step_low_s'])} to {seconds(first['step_high_s'])}"
+        "step of the first plan: 90 % interval "
+        f"{second_range(first['step_low_s'], first['step_s'], first['step_high_s'])}"
         f" ({first['interval_basis']})"
     )
 
@@ -187,7 +189,7 @@ def print_difference(reports: list[tuple[str, PlanReport]]) -> None:
         cells = [columns[0][what][0]]
         for column in columns[1:]:
             text, value = column[what]
-            cells.append(text if base in (None, 0) or value is None else f"{text} ({value / base - 1:+.1%})")
+            cells.append(text if base in (None, 0) or value is None else f"{text} ({share(value / base - 1)})")
         rows.append((what, *cells))
     print_table("best plans side by side", ("what", *names), rows, words=range(len(names) + 1))
 
@@ -262,7 +264,7 @@ def _print_goodput(found: PlanReport) -> None:
         ("goodput (ETTR)", f"{good.share:.1%} (linear form {good.linear_share:.1%})"),
         ("spare nodes for 99.9 %", f"{good.spares:,}"),
         ("throughput without spares", f"{good.degraded_share:.1%}: a replica waits for a node"),
-        ("run time", f"{days(run.days)}; 90 % interval {day_range(run.days_low, run.days_high)}"),
+        ("run time", f"{days(run.days)}; 90 % interval {day_range(run.days_low, run.days, run.days_high)}"),
         ("job-stopping failures", significant(run.failures)),
         ("GPU-hours", thousands(run.gpu_hours)),
         ("energy at the meter", f"{kilowatt_hours(run.energy_kwh)}, {kilograms(run.carbon_kg)} CO2"),

@@ -34,6 +34,8 @@ from weft.planning.what_if import changed_all
 from weft.specs import load_job, load_site
 
 _RUNS = Path("runs")
+_EFFECTS = {"step": "longer step", "GPU-hours": "GPU-hours lost"}
+"""What a failure does, by the last word of its line."""
 AllChanges = Annotated[
     list[str] | None,
     Parameter(name="--what-if", negative="", help="Change site or job first, as planes=4; all that are given."),
@@ -115,9 +117,14 @@ def _print_beside(found: Rehearsal) -> None:
         name = "" if found.run is None else f" ({found.run})"
         rows = [(line.what, *cells(line)) for line in beside]
         print_table(f"{title}{name}", ("what", "predicted", "simulated", "measured"), rows)
-    rows = [(line.what, cells(line)[0]) for line in found.lines if line.section.startswith("what breaks")]
-    print_table("what breaks: longer steps, or GPU-hours for each", ("what", "predicted"), rows)
-    say(f"simulated: {found.simulation.note}")
+    alike: dict[tuple[str, str], list[str]] = {}
+    for line in found.lines:
+        if line.section.startswith("what breaks"):
+            name, _, effect = line.what.rpartition(": ")
+            alike.setdefault((effect, cells(line)[0]), []).append(name)
+    rows = [(_EFFECTS[effect], value, ", ".join(names)) for (effect, value), names in alike.items()]
+    print_table("what a failure takes, of each kind", ("", "of each", "what breaks"), rows, words=(0, 2))
+    say(_simulated(found))
     say("everything: --details; as a page: --html FILE")
 
 
@@ -127,7 +134,13 @@ def _print(found: Rehearsal) -> None:
         rows = [(line.what, *cells(line)) for line in own]
         print_table(section, ("what", "predicted", "simulated", "measured"), rows)
     source = "no finished run; `weft train` makes one" if found.run is None else found.run
-    say(f"measured: {source}; simulated: {found.simulation.note}")
+    say(f"measured: {source}; {_simulated(found)}")
+
+
+def _simulated(found: Rehearsal) -> str:
+    """Return what the simulated column rests on, or why there is none."""
+    note = found.simulation.note
+    return note if note.startswith("not simulated") else f"simulated: {note}"
 
 
 def cells(line: RehearsalLine) -> tuple[str, str, str]:

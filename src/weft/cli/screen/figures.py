@@ -41,11 +41,14 @@ def days(value: float) -> str:
     return seconds(value * _SECONDS_PER_DAY)
 
 
-def day_range(low: float, high: float) -> str:
-    """Return an interval of durations given in days; both ends in one unit."""
-    if low >= 1:
-        return f"{significant(low)} to {significant(high)} d"
-    return f"{days(low)} to {days(high)}"
+def second_range(low: float, middle: float, high: float) -> str:
+    """Return an interval of times given in seconds; both ends in the unit of its middle."""
+    return TIME.interval(low * 1e12, middle * 1e12, high * 1e12)
+
+
+def day_range(low: float, middle: float, high: float) -> str:
+    """Return an interval of durations given in days; both ends in the unit of its middle."""
+    return second_range(*(each * _SECONDS_PER_DAY for each in (low, middle, high)))
 
 
 def watts(value: float) -> str:
@@ -88,6 +91,8 @@ def kilograms(value: float) -> str:
 
 
 def share(change: float) -> str:
-    """Return a change as a share with its sign: +5.4%; without one where it rounds to nothing."""
+    """Return a change with its sign, +5.4%, as a factor from twice on, x 57.7; without a sign where it is nothing."""
+    if change >= 1:
+        return f"x {significant(1 + change)}"
     text = f"{change:+.1%}"
     return NO_CHANGE if text in {"+0.0%", "-0.0%"} else text

@@ -107,6 +107,14 @@ def folded(text: str, width: int) -> list[str]:
     return [line.replace(_GLUE, " ") for line in lines]
 
 
+def prose_lines(line: str, width: int | None) -> list[str]:
+    """Return a line of prose folded to `width` below its own beginning; as it is without a width (in a pipe)."""
+    if width is None:
+        return [line]
+    indent = " " * (len(line) - len(line.lstrip(" ")))
+    return [indent + part for part in folded(line[len(indent) :], max(1, width - len(indent)))]
+
+
 def _that_say_something(table: Cells) -> Cells:
     """Leave out columns that are empty in every row; the first one stays."""
     kept = [
