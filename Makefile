@@ -87,6 +87,7 @@ docs: $(STAMP)  ## Build the documentation into build/docs
 	@mkdir -p build
 	@rm -rf build/pages && cp -R docs build/pages
 	@$(BIN)/python scripts/generated_pages.py build/pages
+	@$(BIN)/python scripts/typeset.py build/pages
 	@$(BIN)/zensical build --strict --clean
 	@echo "docs: build/docs/index.html"
 
