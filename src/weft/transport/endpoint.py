@@ -46,7 +46,16 @@ from weft.transport.packets.pump import pump
 from weft.transport.queue_pair import BROKEN, QueuePair
 from weft.transport.regions import Region, RegionTable, address_and_size
 from weft.transport.replay import PairStart, RecordedCalls
-from weft.transport.sockets import admit, held, open_socket, packed, refuse_small_mtu, source_of
+from weft.transport.sockets import (
+    admit,
+    class_message,
+    control_message,
+    held,
+    open_socket,
+    packed,
+    refuse_small_mtu,
+    source_of,
+)
 from weft.transport.underlay import Loopback, Place, Underlay
 
 LIVENESS_S = 3.0
@@ -146,6 +155,8 @@ class Endpoint:
         hub["authenticate"] = int(settings.authenticate)
         hub["liveness_ps"] = round(max(settings.liveness_s, 0.0) * _PS)
         hub["journal_on"], hub["capture_on"] = int(settings.journal_rows > 0), int(settings.capture_rows > 0)
+        hub["class_message"] = class_message(self.underlay.family)
+        self.state.tx_control[:] = control_message(self.underlay.family)
         hub["shim_word"] = self.seed.branch("shim").word() & _WORD_MASK
 
     @property

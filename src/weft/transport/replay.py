@@ -16,7 +16,15 @@ from weft.mrc.rules.acks import on_nack, on_sack
 from weft.mrc.rules.control import next_control, on_ev_probe_answer, on_timer
 from weft.mrc.rules.evs import Paths, deny
 from weft.mrc.rules.ports import on_port_answer, on_port_status, port_changed
-from weft.mrc.rules.receiver import DataHeader, on_probe, receive, start_receiver, take_immediate, take_sack
+from weft.mrc.rules.receiver import (
+    DataHeader,
+    on_probe,
+    receive,
+    receive_trimmed,
+    start_receiver,
+    take_immediate,
+    take_sack,
+)
 from weft.mrc.rules.reverse import next_reverse_probe, on_reverse_answer, reverse_ev
 from weft.mrc.rules.sender import next_data, post, start_sender
 from weft.transport.memory import journal
@@ -163,10 +171,11 @@ class _Rules:
         return [], []
 
     def receive(self, pair: int, now: int, row: list[int]) -> Decision:
-        # An endpoint on sockets sees no marks: the fifth number is always 0 there.
-        return [receive(self.receiver, pair, DataHeader(row[0], row[1], 0, row[2], row[3], row[4], row[5]), now)], row[
-            6:7
-        ]
+        header = DataHeader(row[0], row[1], row[7], row[2], row[3], row[4], row[5])
+        return [receive(self.receiver, pair, header, now)], row[6:7]
+
+    def receive_trimmed(self, pair: int, _now: int, row: list[int]) -> Decision:
+        return [receive_trimmed(self.receiver, pair, row[0], row[1], row[2], self.reply)], row[3:4]
 
     def take_sack(self, pair: int, _now: int, row: list[int]) -> Decision:
         take_sack(self.receiver, pair, self.reply)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from weft.core.errors import FailedError, UsageError
+from weft.mrc.wire.packets import CONTROL_DSCP, DATA_DSCP, ECN_CAPABLE
 from weft.transport.memory.layout import PREFIX
 from weft.transport.underlay import Underlay
 
@@ -18,6 +19,8 @@ _UDP_NO_CHECK6_TX, _UDP_NO_CHECK6_RX = 101, 102
 _IP_MTU_DISCOVER, _IP_MTU, _IPV6_MTU_DISCOVER, _IPV6_MTU, _DISCOVER_DO = 10, 14, 23, 24, 2
 _SO_RCVBUFFORCE = 33
 _SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
+_IP_TOS, _IP_RECVTOS, _IPV6_RECVTCLASS, _IPV6_TCLASS = 1, 13, 66, 67
+_MESSAGE_HEAD = 16
 _MOST_FILTERED = 256
 _LOAD_HALF, _SKIP_UNLESS, _RETURN = 0x28, 0x15, 0x06
 _ALL_BYTES = 0xFFFFFFFF
@@ -47,6 +50,9 @@ def open_socket(underlay: Underlay, port: int) -> socket.socket:
             sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER, _DISCOVER_DO)
         else:
             sock.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _DISCOVER_DO)
+        level, kind = _class_option(underlay.family)
+        sock.setsockopt(level, kind, DATA_DSCP << 2 | ECN_CAPABLE)
+        sock.setsockopt(level, _IPV6_RECVTCLASS if kind == _IPV6_TCLASS else _IP_RECVTOS, 1)
         underlay.bind(sock, port)
     except OSError as error:
         sock.close()
@@ -56,6 +62,23 @@ def open_socket(underlay: Underlay, port: int) -> socket.socket:
             raise UsageError(f"UDP port {port} may not be bound: {error.strerror}; choose one above 1023") from None
         raise FailedError(f"no socket can be opened: {error.strerror}") from None
     return sock
+
+
+def _class_option(family: int) -> tuple[int, int]:
+    """Return level and type of a packet's traffic class, as an option and as a message."""
+    return (socket.IPPROTO_IPV6, _IPV6_TCLASS) if family == socket.AF_INET6 else (socket.IPPROTO_IP, _IP_TOS)
+
+
+def class_message(family: int) -> int:
+    """Return the word of a control message that says that it holds a traffic class."""
+    level, kind = _class_option(family)
+    return level | kind << 32
+
+
+def control_message(family: int) -> tuple[int, int, int]:
+    """Return the message that gives a packet the class of control packets, as words: its length, kind and number."""
+    # A number of four bytes, the rest of its word is filled up.
+    return _MESSAGE_HEAD + 4, class_message(family), CONTROL_DSCP << 2
 
 
 def source_of(family: int, address: tuple[Any, ...] | None, port: int) -> tuple[int, int]:

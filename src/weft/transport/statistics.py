@@ -12,8 +12,10 @@ SENDER_COUNTERS = (
     *("sent", "resent", "trims", "marks", "silent", "spurious", "timeouts", "probes", "ev_probes"),
     *("retired", "refused", "readmitted", "reused_ev", "bad_acks", "cwnd", "delivered_bytes"),
 )
-RECEIVER_COUNTERS = ("accepted", "duplicates", "outside", "sacks", "nacks", "received_bytes")
+RECEIVER_COUNTERS = ("accepted", "duplicates", "marked", "trimmed", "outside", "sacks", "nacks", "received_bytes")
 """Counters of a queue pair; the simulator's report has the same names."""
+PEER_COUNTERS = ("skips", "window_cuts")
+"""What answers did besides: turns that paths were made to skip, and windows made smaller."""
 
 
 def statistics(endpoint: Endpoint) -> dict[str, Any]:
@@ -32,6 +34,7 @@ def _pair(endpoint: Endpoint, pair: QueuePair) -> dict[str, Any]:
     sender, receiver = state.sender.qp[index], state.receiver.qp[index]
     counted = {name: int(sender[name]) for name in SENDER_COUNTERS}
     counted |= {name: int(receiver[name]) for name in RECEIVER_COUNTERS}
+    counted |= {name: int(state.peers[index][name]) for name in PEER_COUNTERS}
     return {
         "peer": pair.name,
         "failure": error_name(pair.failure) if pair.failure else "",

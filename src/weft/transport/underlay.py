@@ -78,8 +78,10 @@ class SoftwareClocks(NamedTuple):
     """Round trip through empty queues."""
 
 
-def software_spec(planes: int, paths: int, clocks: SoftwareClocks, *, ack_bytes: int, fixed: bool) -> MrcSpec:
-    """Return the protocol's parameters for threads instead of NICs: the same rules, slower clocks, no trimming.
+def software_spec(
+    planes: int, paths: int, clocks: SoftwareClocks, *, ack_bytes: int, fixed: bool, trims: bool = False
+) -> MrcSpec:
+    """Return the protocol's parameters for threads instead of NICs: the same rules, slower clocks.
 
     A thread that is not scheduled is silent for milliseconds on all paths at once, so that time alone proves little and
     the timer is a last resort of 268 ms. What proves a loss is a later transmission that has arrived, `spread_us`
@@ -111,9 +113,10 @@ def software_spec(planes: int, paths: int, clocks: SoftwareClocks, *, ack_bytes:
             "congestion": {
                 "algorithm": "fixed" if fixed else "nscc",
                 "base_rtt": f"{clocks.rtt_us} us",
-                "target_delay": 1.0,
+                # Facts, section 4.4.
+                "target_delay": 0.75 if trims else 1.0,
             },
-            "trimming": False,
+            "trimming": trims,
             "port_remap_delay": "100 us",
         }
     )
@@ -181,12 +184,16 @@ class Srv6Underlay(Underlay):
     """Round trip through empty queues."""
     host: str = "::"
     """Address to bind to."""
+    trims: bool = False
+    """Whether its switches mark and trim."""
 
     @property
     @override
     def spec(self) -> MrcSpec:
         clocks = SoftwareClocks(self.spread_us, 2 * self.spread_us, self.rtt_us)
-        return software_spec(self.planes, self.paths, clocks, ack_bytes=2 * self.payload, fixed=self.window > 0)
+        return software_spec(
+            self.planes, self.paths, clocks, ack_bytes=2 * self.payload, fixed=self.window > 0, trims=self.trims
+        )
 
     @override
     def bind(self, sock: socket.socket, port: int) -> None:

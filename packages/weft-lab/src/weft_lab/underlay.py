@@ -6,22 +6,22 @@ one. Rendezvous and files stay where they were; only packets of MRC cross the la
 may step into a namespace.
 """
 
-import ctypes
-import os
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any
 
 from typing_extensions import override
 
-from weft.core.errors import FailedError, UsageError
+from weft.core.errors import UsageError
 from weft.core.units import Picoseconds
 from weft.fabric.addressing import srv6
 from weft.specs.transport import MrcSpec
 from weft.transport.underlay import Place, Srv6Underlay
 from weft_lab.network.lab import find
 from weft_lab.network.machine import NAMESPACES
+from weft_lab.network.plan import LabSpec
 from weft_lab.network.record import own_records
+from weft_lab.network.stepping import stepped_into
 
 ROUND_TRIP_US = 6_000
 """Round trip that windows are made for. Empty, the lab takes a tenth of a millisecond; but threads are scheduled and
@@ -29,13 +29,15 @@ buckets filled in milliseconds, and without marks the window stands at its large
 fills less than half of their queues."""
 SPREAD_US = 20_000
 """By how much paths may differ: one queue is full, another one empty."""
+TRIMMING_ROUND_TRIP_US, TRIMMING_SPREAD_US = 2_000, 2_000
+"""The same where switches mark and trim: marks hold queues down, no queue loses a packet, and so a packet that others
+have passed by a round trip is lost. Standing queues are added to that by the rules."""
+_SPREAD_GROWS = 8
 _TIMEOUT = 18
 """Timer of a packet as a power of two of 1.024 us, so 268 ms: several times what it takes to presume a packet lost, so
 that the timer speaks only where nothing else can."""
 _MPR = 32
 """Receive window in units of 128 packets: what four planes of 200 Mb/s carry while a loss is made sure of, and more."""
-_NEW_NETWORK = 0x40000000
-_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True)
@@ -51,29 +53,16 @@ class LabUnderlay(Srv6Underlay):
     def spec(self) -> MrcSpec:
         """Return the protocol's parameters here."""
         spec = super().spec
-        loss = spec.loss.model_copy(update={"spread_max": Picoseconds(2 * spec.loss.spread), "timeout": _TIMEOUT})
+        loss = spec.loss.model_copy(
+            update={
+                "spread_max": Picoseconds((_SPREAD_GROWS if self.trims else 2) * spec.loss.spread),
+                "timeout": _TIMEOUT,
+            }
+        )
         active = self.planes * max(1, self.paths // 2)
         ev = spec.ev.model_copy(update={"active": active, "backup": self.planes * self.paths - active})
         window = spec.window.model_copy(update={"mpr": _MPR})
         return spec.model_copy(update={"loss": loss, "ev": ev, "window": window})
-
-
-@contextmanager
-def _stepped_into(path: str) -> Iterator[None]:
-    """Let this thread live in the network namespace at `path` for a while."""
-    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
-    there = os.open(path, os.O_RDONLY)
-    try:
-        if _LIBC.setns(there, _NEW_NETWORK):
-            why = os.strerror(ctypes.get_errno())
-            raise FailedError(f"this process cannot step into the network namespace {path}: {why}")
-        try:
-            yield
-        finally:
-            _LIBC.setns(home, _NEW_NETWORK)
-    finally:
-        os.close(there)
-        os.close(home)
 
 
 @dataclass(frozen=True)
@@ -86,7 +75,14 @@ class LabHost(LabUnderlay):
     @override
     def inside(self) -> AbstractContextManager[None]:
         """Return the host's network, for the thread that enters."""
-        return _stepped_into(self.namespace)
+        return stepped_into(self.namespace)
+
+
+def clocks_of(spec: LabSpec) -> dict[str, Any]:
+    """Return the times that suit the queues of a lab, and whether they mark and trim."""
+    if spec.trims:
+        return {"rtt_us": TRIMMING_ROUND_TRIP_US, "spread_us": TRIMMING_SPREAD_US, "trims": True}
+    return {"rtt_us": ROUND_TRIP_US, "spread_us": SPREAD_US, "trims": False}
 
 
 def rank_underlay(name: str, rank: int, ranks: int) -> LabHost:
@@ -110,7 +106,6 @@ def rank_underlay(name: str, rank: int, ranks: int) -> LabHost:
         carrier=carrier,
         where={"nic": rank},
         payload=lab.plan.spec.fabric.packet,
-        rtt_us=ROUND_TRIP_US,
-        spread_us=SPREAD_US,
+        **clocks_of(lab.plan.spec),
         namespace=str(NAMESPACES / lab.plan.namespaces[rank]),
     )

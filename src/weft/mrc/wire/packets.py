@@ -34,6 +34,12 @@ UDP_PORT = 4791
 """RoCEv2's destination port. The specification prints 4971, probably a transposition (facts section 3); dissectors
 accept both, we send the registered one."""
 
+CONTROL_DSCP, DATA_DSCP, TRIMMED_DSCP, TRIMMED_LAST_HOP_DSCP = 46, 4, 12, 14
+"""Classes of packets: control goes before data; data may be cut, and what was cut goes with control (facts, section 4).
+The first three are the defaults of a published emulation; that of a last hop is ours."""
+ECN_CAPABLE, ECN_MARKED = 2, 3
+"""The lower two bits of a traffic class: may be marked, is marked (RFC 3168)."""
+
 TRIMMED, TRIMMED_LASTHOP, NO_BITMAP, NO_PKT_BUFFER, NO_RESOURCE, PSN_OOR_WINDOW, UNEXP_EVENT = 1, 2, 6, 7, 10, 11, 25
 NACK_REASONS = (TRIMMED, TRIMMED_LASTHOP, NO_BITMAP, NO_PKT_BUFFER, NO_RESOURCE, PSN_OOR_WINDOW, UNEXP_EVENT)
 VERDICT_NONE, VERDICT_SKIP_ONCE, VERDICT_ALWAYS_SKIP = 0, 1, 2

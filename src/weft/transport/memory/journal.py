@@ -12,11 +12,14 @@ _apart = native.apart
 
 POST, NEXT_DATA, NEXT_CONTROL, REVERSE_PROBE, REVERSE_EV, TIMER = 1, 2, 3, 4, 5, 6
 ON_SACK, ON_NACK, ON_PROBE, RECEIVE, TAKE_SACK, TAKE_IMMEDIATE = 7, 8, 9, 10, 11, 12
-EV_ANSWER, REVERSE_ANSWER, PORT_ANSWER, PORT_STATUS, PORT_CHANGED, DENY = 13, 14, 15, 16, 17, 18
+EV_ANSWER, REVERSE_ANSWER, PORT_ANSWER, PORT_STATUS, PORT_CHANGED, DENY, RECEIVE_TRIMMED = (
+    *(13, 14, 15, 16, 17, 18, 19),
+)
 CALL_NAMES = (
     *("", "post", "next_data", "next_control", "next_reverse_probe", "reverse_ev", "on_timer"),
     *("on_sack", "on_nack", "on_probe", "receive", "take_sack", "take_immediate"),
     *("on_ev_probe_answer", "on_reverse_answer", "on_port_answer", "on_port_status", "port_changed", "deny"),
+    "receive_trimmed",
 )
 """What the numbers in the first column stand for."""
 CALL, PAIR, TIME, FIRST = 0, 1, 2, 3

@@ -22,6 +22,8 @@ PREFIX = 4
 TX_SLOTS, HEAD_BYTES, TRAILER_AT = 64, 128, 120
 RX_SLOTS = 16
 NAME_BYTES = 32
+MESSAGE_WORDS, CONTROL_WORDS = 3, 6
+"""Words of one control message of a socket, and of those that a packet may come with."""
 COMMANDS, EVENTS = 1024, 4096
 INDEX_BITS = 12
 INDEX_MASK = (1 << INDEX_BITS) - 1
@@ -47,7 +49,7 @@ COUNTERS = (
     *("packets_in", "packets_out", "bytes_in", "bytes_out", "batches_in", "batches_out", "wakes"),
     *MALFORMED,
     *("wrong_key", "out_of_bounds", "replayed", "no_queue_pair", "wrong_ev", "refused"),
-    *("wrong_source", "wrong_tag", "stale"),
+    *("wrong_source", "wrong_tag", "stale", "marked_in", "trimmed_in"),
     *("shim_out", "shim_in", "send_errors", "last_errno", "sends_blocked"),
 )
 HUB = np.dtype(
@@ -60,6 +62,8 @@ HUB = np.dtype(
             *("cut", "shim_word", "shim_draws", "shim_on"),
             *("journal_on", "journal_at", "journal_lost", "capture_on", "capture_at", "capture_lost"),
             *("liveness_ps", "programs"),
+            # Level and type of the message by which the kernel says a packet's traffic class; that of the one at hand.
+            *("class_message", "traffic_class"),
             *COUNTERS,
         )
     ]
@@ -87,6 +91,8 @@ PEER = np.dtype(
             *("rank",),
             # Where its packets come from, as the first word of a socket address; packets signed for it, newest taken.
             *("source", "source_mask", "signed", "newest"),
+            # How often an answer made paths skip a turn, and the window smaller.
+            *("skips", "window_cuts"),
         )
     ]
 )
@@ -132,13 +138,17 @@ class EndpointState(NamedTuple):
     tx_iov: np.ndarray
     tx_msg: np.ndarray
     tx_at: np.ndarray
-    """Where the rings lie: heads, iovecs, messages, names, poll set, time."""
+    """Where the rings lie: heads, iovecs, messages, names, poll set, time, and the message of control packets."""
     rx: np.ndarray
     rx_iov: np.ndarray
     rx_msg: np.ndarray
     rx_at: np.ndarray
     rx_names: np.ndarray
     """Where the packets of the receive ring came from, as words of socket addresses."""
+    rx_control: np.ndarray
+    """What the kernel says of each of them besides: its traffic class."""
+    tx_control: np.ndarray
+    """What the kernel is given with control packets: their traffic class."""
     keys: np.ndarray
     """Keys of every queue pair, for what comes and for what goes (`weft.mrc.wire.tags`)."""
     replay: np.ndarray
@@ -192,7 +202,9 @@ def make_state(
     rx_names, tag_words = np.zeros((RX_SLOTS, 4), np.int64), np.zeros(TAG_TAIL_AT + TAIL_BYTES // 8, np.int64)
     rx_msg[:, 0] = address_of(rx_names) + np.arange(RX_SLOTS) * NAME_BYTES
     rx_msg[:, 1] = NAME_BYTES
-    at = np.array([address_of(one) for one in (heads, tx_iov, tx_msg, names, polls, clock)], np.int64)
+    rx_control, tx_control = np.zeros((RX_SLOTS, CONTROL_WORDS), np.int64), np.zeros(MESSAGE_WORDS, np.int64)
+    rx_msg[:, 4] = address_of(rx_control) + np.arange(RX_SLOTS) * CONTROL_WORDS * 8
+    at = np.array([address_of(one) for one in (heads, tx_iov, tx_msg, names, polls, clock, tx_control)], np.int64)
     hub = np.zeros(1, HUB)
     hub["slot_bytes"], hub["queue_pairs"], hub["shim_word"] = slot, queue_pairs, 1
     return EndpointState(
@@ -204,7 +216,8 @@ def make_state(
         gaps=np.zeros((queue_pairs, GAP_BUCKETS), np.int64),
         heads=heads, tx_iov=tx_iov, tx_msg=tx_msg, tx_at=at, rx=rx, rx_iov=rx_iov, rx_msg=rx_msg,
         rx_at=np.array([address_of(rx), address_of(rx_msg), address_of(rx_iov)], np.int64),
-        rx_names=rx_names, keys=np.zeros((queue_pairs, 2, KEY_WORDS), np.int64),
+        rx_names=rx_names, rx_control=rx_control, tx_control=tx_control,
+        keys=np.zeros((queue_pairs, 2, KEY_WORDS), np.int64),
         replay=np.zeros((queue_pairs, REPLAY_WORDS), np.int64), tag_words=tag_words, tag_bytes=tag_words.view(np.uint8),
         scratch=np.zeros(CRC_SCRATCH, np.uint8), clock=clock, polls=polls,
         out=np.zeros(1, SEND), reply=np.zeros(1, REPLY), seen=np.zeros(1, VIEW),

@@ -14,7 +14,16 @@ from weft.mrc.rules import receiver as receiver_rules
 from weft.mrc.rules.acks import on_nack, on_sack
 from weft.mrc.rules.control import on_ev_probe_answer
 from weft.mrc.rules.ports import on_port_answer, on_port_status
-from weft.mrc.rules.receiver import DataHeader, on_probe, placement, receive, refusal, take_immediate, take_sack
+from weft.mrc.rules.receiver import (
+    DataHeader,
+    on_probe,
+    placement,
+    receive,
+    receive_trimmed,
+    refusal,
+    take_immediate,
+    take_sack,
+)
 from weft.mrc.rules.reverse import REVERSE_ID, on_reverse_answer
 from weft.mrc.wire import inplace
 from weft.mrc.wire import packets as opcodes
@@ -27,7 +36,7 @@ from weft.transport.memory.layout import EndpointState
 from weft.transport.messages.transfers import take_word
 from weft.transport.packets import departures
 from weft.transport.packets.authentication import CHANGEABLE, HEADER_TRAILER_BYTES, is_proved, trailer_bytes
-from weft.transport.packets.departures import Frame, capture, send_answer, send_reply, shim_loses
+from weft.transport.packets.departures import Frame, capture, is_marked, send_answer, send_reply, shim_loses
 
 _apart, _crc_at, _move, _recvmmsg = native.apart, native.crc_at, native.move, native.recvmmsg
 _CONTEXT_MASK = 0xFFFF
@@ -39,6 +48,9 @@ _OVERSIZED = 0x20
 def receive_batch(state: EndpointState, now_ps: int) -> int:
     """Take in what the socket holds, one ring at most; return how many packets that were."""
     hub = state.hub[0]
+    for slot in range(layout.RX_SLOTS):
+        # The kernel writes how much it said into the room that it was given.
+        state.rx_msg[slot, 5] = layout.CONTROL_WORDS * 8
     count = _recvmmsg(hub["socket"], state.rx_at[1], layout.RX_SLOTS, departures.DONT_WAIT, 0)
     if count <= 0:
         return 0
@@ -49,6 +61,7 @@ def receive_batch(state: EndpointState, now_ps: int) -> int:
         if state.rx_msg[slot, 6] & _OVERSIZED:
             hub["wrong_length"] += 1
         else:
+            hub["traffic_class"] = _traffic_class(state, slot)
             take_packet(state, slot * hub["slot_bytes"], size, now_ps)
     # Once for each queue pair and batch: one SACK then answers for up to a ring of packets.
     for pair in range(hub["queue_pairs"]):
@@ -56,6 +69,24 @@ def receive_batch(state: EndpointState, now_ps: int) -> int:
             state.peers[pair]["waiting"] = 0
             acknowledge(state, pair, now_ps)
     return count
+
+
+@rule
+def _traffic_class(state: EndpointState, slot: int) -> int:
+    """Return the traffic class that the kernel says a packet of the ring came with; 0 where it says none."""
+    said = state.rx_control[slot]
+    if state.rx_msg[slot, 5] < layout.MESSAGE_WORDS * 8 or said[1] != state.hub[0]["class_message"]:
+        return 0
+    return said[2] & 0xFF
+
+
+@rule
+def _trimmed(state: EndpointState) -> int:
+    """Return whether the packet at hand was cut to its headers: 0, or the NACK's reason."""
+    dscp = state.hub[0]["traffic_class"] >> 2
+    if dscp == opcodes.TRIMMED_DSCP:
+        return opcodes.TRIMMED
+    return opcodes.TRIMMED_LASTHOP if dscp == opcodes.TRIMMED_LAST_HOP_DSCP else 0
 
 
 @rule
@@ -88,19 +119,28 @@ def _wrong_check(state: EndpointState, base: int, size: int) -> bool:
 
 
 @rule
-def _read(state: EndpointState, base: int, size: int) -> int:
+def _read(state: EndpointState, base: int, size: int, trimmed: bool) -> int:
     """Read the headers of the datagram of `size` bytes at `base`; return FINE or what is wrong."""
     hub = state.hub[0]
     data = state.rx
     start = base + layout.PREFIX
     trailer = ICRC_BYTES
     if hub["authenticate"]:
-        trailer = trailer_bytes(1 if data[start] <= opcodes.ONLY_IMMEDIATE else 0)
+        trailer = trailer_bytes(1 if data[start] <= opcodes.ONLY_IMMEDIATE and not trimmed else 0)
+    elif trimmed:
+        # The check stood behind the payload and went with it.
+        trailer = 0
     body_end = base + size - trailer
-    wrong = packet_shape(data, start, body_end, False)
-    if wrong == inplace.FINE and hub["check"] and not hub["authenticate"] and _wrong_check(state, base, size):
+    wrong = packet_shape(data, start, body_end, trimmed)
+    if (
+        wrong == inplace.FINE
+        and not trimmed
+        and hub["check"]
+        and not hub["authenticate"]
+        and _wrong_check(state, base, size)
+    ):
         wrong = inplace.WRONG_CHECK
-    return read_headers(data, start, body_end, False, state.seen[0]) if wrong == inplace.FINE else wrong
+    return read_headers(data, start, body_end, trimmed, state.seen[0]) if wrong == inplace.FINE else wrong
 
 
 @rule
@@ -111,7 +151,8 @@ def take_packet(state: EndpointState, base: int, size: int, now_ps: int) -> None
     data, view = state.rx, state.seen[0]
     hub["packets_in"] += 1
     hub["bytes_in"] += size
-    wrong = _read(state, base, size)
+    trimmed = _trimmed(state) > 0
+    wrong = _read(state, base, size, trimmed)
     if wrong != inplace.FINE:
         _count_wrong(hub, wrong)
         return
@@ -124,7 +165,8 @@ def take_packet(state: EndpointState, base: int, size: int, now_ps: int) -> None
         hub["wrong_source"] += 1
         return
     if hub["authenticate"]:
-        length = view["length"] if view["opcode"] <= opcodes.ONLY_IMMEDIATE else 0
+        # Of a packet that was cut only the headers can be proved, and only they are used.
+        length = view["length"] if view["opcode"] <= opcodes.ONLY_IMMEDIATE and not trimmed else 0
         if not is_proved(state, pair, base, view["payload_at"], length):
             return
         view["payload_at"] += HEADER_TRAILER_BYTES
@@ -172,10 +214,13 @@ def _take(state: EndpointState, pair: int, value: int, now_ps: int) -> None:
     view = state.seen[0]
     opcode = view["opcode"]
     peer = state.peers[pair]
-    if opcode <= opcodes.ONLY_IMMEDIATE:
+    if opcode <= opcodes.ONLY_IMMEDIATE and _trimmed(state) > 0:
+        _take_trimmed(state, pair, value, now_ps)
+    elif opcode <= opcodes.ONLY_IMMEDIATE:
         if not _take_data(state, pair, value, now_ps):
             return
     elif opcode == opcodes.SACK:
+        window, skipping = state.sender.qp[pair]["cwnd"], state.sender.qp[pair]["skipping"]
         acked = on_sack(state.sender, pair, view, now_ps)
         answered = view["verdict"] | view["probe_response"] << 8
         moved, waiting = state.sender.qp[pair]["una"], state.sender.qp[pair]["waiting"]
@@ -184,8 +229,11 @@ def _take(state: EndpointState, pair: int, value: int, now_ps: int) -> None:
             (view["cack_psn"], view["ack_psn_offset"], view["value"], answered, view["mpr"], view["sack_offset"],
              view["bitmap_low"], view["bitmap_high"], view["penalty"], acked, moved, waiting),
         )  # fmt: skip
+        _count_congestion(state, pair, window, skipping)
     elif opcode == opcodes.NACK:
+        window, skipping = state.sender.qp[pair]["cwnd"], state.sender.qp[pair]["skipping"]
         on_nack(state.sender, pair, view, now_ps)
+        _count_congestion(state, pair, window, skipping)
         note(
             state,
             journal.ON_NACK,
@@ -206,6 +254,14 @@ def _take(state: EndpointState, pair: int, value: int, now_ps: int) -> None:
         _take_answer(state, pair, now_ps)
     _heard(state, pair, now_ps)
     peer["dirty"] = 1
+
+
+@rule
+def _count_congestion(state: EndpointState, pair: int, window: int, skipping: int) -> None:
+    """Count what an answer did beyond acknowledging: `window` and `skipping` are those before it."""
+    peer, sender = state.peers[pair], state.sender.qp[pair]
+    peer["window_cuts"] += sender["cwnd"] < window
+    peer["skips"] += max(sender["skipping"] - skipping, 0)
 
 
 @rule
@@ -260,10 +316,15 @@ def _take_data(state: EndpointState, pair: int, value: int, now_ps: int) -> bool
         hub["out_of_bounds"] += 1
         return False
     again, asked = view["retransmission"], view["ack_request"]
+    marked = 1 if is_marked(state) else 0
+    hub["marked_in"] += marked
     verdict = receive(
-        state.receiver, pair, DataHeader(view["psn"], value, 0, again, asked, length, view["immediate"]), now_ps
+        state.receiver, pair, DataHeader(view["psn"], value, marked, again, asked, length, view["immediate"]), now_ps
     )
-    note(state, journal.RECEIVE, pair, now_ps, (view["psn"], value, again, asked, length, view["immediate"], verdict))
+    note(
+        state, journal.RECEIVE, pair, now_ps,
+        (view["psn"], value, again, asked, length, view["immediate"], verdict, marked),
+    )  # fmt: skip
     # Only now: a duplicate must never be added twice, nor written over what was meanwhile reused.
     if verdict == receiver_rules.ACCEPTED and adds > 0:
         reduce_at(
@@ -279,6 +340,21 @@ def _take_data(state: EndpointState, pair: int, value: int, now_ps: int) -> bool
             send_reply(state, pair, now_ps)
     state.peers[pair]["waiting"] = 1
     return True
+
+
+@rule
+def _take_trimmed(state: EndpointState, pair: int, value: int, now_ps: int) -> None:
+    """Take in a data packet that a switch has cut to its headers: ask for it again at once."""
+    _apart()
+    view = state.seen[0]
+    state.hub[0]["trimmed_in"] += 1
+    last = 1 if _trimmed(state) == opcodes.TRIMMED_LASTHOP else 0
+    due = receive_trimmed(state.receiver, pair, view["psn"], value, last, state.reply[0])
+    note(state, journal.RECEIVE_TRIMMED, pair, now_ps, (view["psn"], value, last, due))
+    if due != NOTHING:
+        send_reply(state, pair, now_ps)
+    # It may have come before, and then a SACK says so.
+    state.peers[pair]["waiting"] = 1
 
 
 @rule

@@ -24,7 +24,13 @@ from weft.mrc.wire.inplace import (
     put16,
     put32,
 )
-from weft.mrc.wire.packets import OPERATION_EV_PROBE, OPERATION_PORT_STATUS
+from weft.mrc.wire.packets import (
+    ECN_MARKED,
+    OPERATION_EV_PROBE,
+    OPERATION_PORT_STATUS,
+    VERDICT_NONE,
+    VERDICT_SKIP_ONCE,
+)
 from weft.transport.memory import journal, layout, native
 from weft.transport.memory.journal import note
 from weft.transport.memory.layout import EndpointState
@@ -38,6 +44,7 @@ DONT_WAIT = 0x40
 """MSG_DONTWAIT of Linux."""
 _MESSAGE_BYTES = 64
 """Size of the kernel's `mmsghdr`."""
+_MESSAGE_HEAD_BYTES = 24
 _MILLION = 1_000_000
 _STAMP_SHIFT = 17
 """Timestamps count 131 ns: the specification's 128 ns, near enough for what they are read for."""
@@ -86,6 +93,12 @@ class Frame(NamedTuple):
 def stamp_of(now_ps: int) -> int:
     """Return the 16 bits of a timestamp."""
     return (now_ps >> _STAMP_SHIFT) & 0xFFFF
+
+
+@rule
+def is_marked(state: EndpointState) -> bool:
+    """Return whether a switch has marked the packet at hand."""
+    return state.hub[0]["traffic_class"] & ECN_MARKED == ECN_MARKED
 
 
 @rule
@@ -206,10 +219,12 @@ def launch(state: EndpointState, pair: int, packet: OutgoingPacket, now_ps: int)
         iov[1, 1] = packet.length
         iov[2, 1] = trailer
         message[3] = 3
+        message[4] = message[5] = 0
     else:
         # Without payload the check follows the headers in the ring, and one piece is the whole packet.
         iov[0, 1] = size + trailer
         message[3] = 1
+        message[4], message[5] = state.tx_at[6], _MESSAGE_HEAD_BYTES
     # Counted last: until here the place in the ring is free, so a packet that the shim loses takes none.
     hub["staged"] += 1
     hub["packets_out"] += 1
@@ -296,7 +311,7 @@ def send_reply(state: EndpointState, pair: int, now_ps: int) -> None:
 
 @rule
 def send_answer(state: EndpointState, pair: int, operation: int, number: int, value: int, now_ps: int) -> None:
-    """Queue the answer to an endpoint operation."""
+    """Queue the answer to an endpoint operation, which also says whether that was marked."""
     _apart()
     # Whether the peer is there is asked on every plane, so that an answer on the same one is heard if any is whole.
     path = _path_of(state, pair, value) if number == KEEP_ALIVE else _reverse_path(state, pair, now_ps)
@@ -304,10 +319,11 @@ def send_answer(state: EndpointState, pair: int, operation: int, number: int, va
     if path < 0 or slot < 0:
         return
     base = slot * layout.HEAD_BYTES
+    marked = VERDICT_SKIP_ONCE if is_marked(state) else VERDICT_NONE
     end = pack_response(
         state.heads,
         base + layout.PREFIX,
-        EndpointResponse(operation, number, 0, value, state.sender.qp[pair]["local_up"]),
+        EndpointResponse(operation, number, marked, value, state.sender.qp[pair]["local_up"]),
     )
     put16(state.heads, base + CONTEXT_RESPONSE, state.peers[pair]["remote"] & 0xFFFF)
     launch(state, pair, OutgoingPacket(path, slot, end, 0, 0), now_ps)

@@ -18,6 +18,7 @@ from weft.mrc.columns import GOOD, SKIP
 from weft.transport.endpoint import Endpoint
 from weft.transport.queue_pair import Completion, QueuePair
 from weft.transport.regions import Region
+from weft.transport.statistics import PEER_COUNTERS
 from weft.transport.underlay import Place
 from weft_lab.agents.channel import SAMPLE_S, AgentChannel
 from weft_lab.agents.port_watch import PortWatch
@@ -51,6 +52,7 @@ class MrcAgent:
             payload=asked["payload"],
             rtt_us=asked["rtt_us"],
             spread_us=asked["spread_us"],
+            trims=asked["trims"],
         )
         self.endpoint = Endpoint(self.underlay, peers=1)
         memory = np.zeros(self.size * IN_FLIGHT, np.uint8)
@@ -174,10 +176,11 @@ def statistics(agent: MrcAgent) -> dict[str, Any]:
             row["bytes"] += int(own[place]["bytes"])
             row["good"] += int(evs[place]["state"] in (GOOD, SKIP))
     pair = wire.sender.qp[agent.pair.index]
-    counted = ("sent", "resent", "silent", "spurious", "retired", "readmitted", "refused")
+    counted = ("sent", "resent", "silent", "spurious", "retired", "readmitted", "refused", "marks", "trims")
     return {
         "planes": planes,
         **{name: int(pair[name]) for name in counted},
+        **{name: int(wire.peers[agent.pair.index][name]) for name in PEER_COUNTERS},
         "window_bytes": int(pair["cwnd"]),
         "spread_us": int(pair["spread_ps"]) // 10**6,
         "send_errors": int(wire.hub[0]["send_errors"]),

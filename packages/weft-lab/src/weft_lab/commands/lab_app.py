@@ -22,9 +22,10 @@ from weft.fabric.fault_localization import Health
 from weft.specs import load_site
 from weft_lab.measurements.bench import rate_bps, share_per_million
 from weft_lab.measurements.survey import PROBES, Survey, survey
-from weft_lab.network import faults, lab
+from weft_lab.network import faults, lab, switch_queue
 from weft_lab.network.faults import FaultChange, Faults, Filter, Into
 from weft_lab.network.lab import Lab
+from weft_lab.network.machine import machine_for
 from weft_lab.network.plan import MTU, LabPlan, LabSpec, queue_for, small_fabric
 from weft_lab.network.record import own_records as records
 from weft_lab.network.status import LabStatus, status_of
@@ -55,6 +56,9 @@ def up(
     rate: Annotated[str | None, Parameter(help="Link rate; default: the site's, or 200 Mb/s.")] = None,
     queue: Annotated[str | None, Parameter(help="Queue depth; default: 20 ms of the link.")] = None,
     mtu: Annotated[int, Parameter(help="Largest packet of a link, in bytes.")] = MTU,
+    trims: Annotated[
+        bool, Parameter(name="--trims", negative=(), help="Switches mark packets, and cut them to headers.")
+    ] = False,
     name: Name = "w",
     json: JsonFlag = False,
 ) -> None:
@@ -73,7 +77,7 @@ def up(
         fabric = load_site(site).fabric
     port_bps = asked_bps or fabric.port_rate
     queue_bytes = queue_for(port_bps) if queue is None else _read(quantity.SIZE, queue)
-    spec = LabSpec(name, fabric, port_bps, queue_bytes, mtu)
+    spec = LabSpec(name, fabric, port_bps, queue_bytes, mtu, trims and _can_trim(name))
     shape = LabPlan(spec).addressing.shape
     if shape.hosts + shape.switches > MOST_NAMESPACES:
         raise UsageError(
@@ -83,6 +87,14 @@ def up(
     began = time.monotonic()
     made = lab.make(records(), spec)
     _print_status(made, json=json, took_s=time.monotonic() - began)
+
+
+def _can_trim(name: str) -> bool:
+    """Return whether switches of this lab can mark and trim; say why where they cannot."""
+    why = switch_queue.missing(machine_for(name))
+    if why is not None:
+        say(f"{why}; this lab drops at the tail of its queues instead")
+    return why is None
 
 
 @app.command

@@ -21,7 +21,7 @@ from weft_lab.network.faults import FaultChange, Faults, Filter
 from weft_lab.network.lab import Lab
 from weft_lab.network.plain_routes import ev_to, plane_address
 from weft_lab.network.plan import LabPlan
-from weft_lab.underlay import ROUND_TRIP_US, SPREAD_US
+from weft_lab.underlay import clocks_of
 
 Rival = Literal["tcp", "tcp-bbr"]
 Step = Callable[[LabPlan, Faults, str, Filter], FaultChange]
@@ -243,8 +243,7 @@ def mrc_document(
         "payload": plan.spec.fabric.packet,
         "peer_name": plan.topology.name_of_node(far),
         "denied": list(denied),
-        "rtt_us": ROUND_TRIP_US,
-        "spread_us": SPREAD_US,
+        **clocks_of(plan.spec),
         **more,
     }
 

@@ -58,6 +58,8 @@ class TrafficStream:
     """What the sender last said about itself."""
     error: str | None = None
     """Why it ended before its time, if it did."""
+    began_ns: int = 0
+    """When its first bytes arrived, by the machine's clock, so that streams can be compared."""
 
     @property
     def now_s(self) -> float:
@@ -236,6 +238,7 @@ class _Course:
         elif carried:
             # The clock starts with the first bytes: connecting is not what is measured.
             self.began_ns, self.first = at_ns, carried
+            self.stream.began_ns = at_ns
             self.stream.samples.append(Sample(0.0, 0))
 
 

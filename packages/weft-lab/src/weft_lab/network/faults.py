@@ -127,7 +127,7 @@ def lose(plan: LabPlan, faults: Faults, name: str, per_million: int, *, into: In
 def slow(plan: LabPlan, faults: Faults, name: str, rate_bps: int) -> FaultChange:
     """Give a link another rate; the lab's own rate ends the fault."""
     link = plan.topology.names.find(name, ("link",))[1]
-    batches = [Batch("tc", namespace, (plan.shaper(device, rate_bps),)) for namespace, device in plan.ends(link)]
+    batches = [Batch("tc", namespace, plan.shaper(device, rate_bps)) for namespace, device in plan.ends(link)]
     rates = {**faults.slow, name: rate_bps}
     if rate_bps == plan.spec.rate_bps:
         del rates[name]

@@ -16,7 +16,7 @@ from typing import cast
 from weft.core.errors import FailedError, UsageError, WeftError
 from weft.core.ids import Grid
 from weft.fabric.graph.naming import Kind
-from weft_lab.network import machine
+from weft_lab.network import machine, switch_queue
 from weft_lab.network.faults import FaultChange, Faults, Filter
 from weft_lab.network.machine import NAMESPACES, LabMachine
 from weft_lab.network.plan import Batch, LabPlan, LabSpec
@@ -103,16 +103,21 @@ class Lab:
 
     def change(self, names: Iterable[str], step: Callable[[LabPlan, Faults, str, Filter], FaultChange]) -> None:
         """Put faults in or take them out, one name after the other; each is written down before it is done."""
-        by = cast("Filter", machine.filter_program())
+        # Only loss and black holes need such a program: where there is none, the rest can be done all the same.
+        by = cast("Filter", machine.installed_filter() or "nft")
         with self.records.alone():
             self.record = _standing(self.records, self.record.spec.name)
             for name in names:
                 before, change = self.record, step(self.plan, self.record.faults, name, by)
+                if any(batch.program == by for batch in change.batches):
+                    machine.filter_program()
                 self.record = replace(before, faults=change.after)
                 self.records.write(self.record)
                 try:
                     for batch in change.batches:
                         _run(self.machine, batch)
+                    if before.faults.slow != change.after.slow and self.plan.spec.trims:
+                        switch_queue.change_rates(self.plan, change.after.slow)
                 except WeftError:
                     self.record = before
                     self.records.write(before)
@@ -140,6 +145,8 @@ def make(records: LabRecords, spec: LabSpec) -> Lab:
                 world.run(argv)
             for batch in then:
                 _run(world, batch)
+            if spec.trims:
+                switch_queue.put_in(plan)
             record = replace(record, phase="up")
             records.write(record)
         except BaseException:

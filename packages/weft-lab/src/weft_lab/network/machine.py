@@ -124,11 +124,16 @@ def program(name: str) -> str:
     return path
 
 
+def installed_filter() -> str | None:
+    """Return the program that drop rules are written with, or None where there is none."""
+    return next((name for name in ("nft", "ip6tables") if shutil.which(name, path=SYSTEM_PATH) is not None), None)
+
+
 def filter_program() -> str:
     """Return the program that drop rules are written with."""
-    for name in ("nft", "ip6tables"):
-        if shutil.which(name, path=SYSTEM_PATH) is not None:
-            return name
+    name = installed_filter()
+    if name is not None:
+        return name
     raise UsageError("neither nft nor ip6tables is there; install the package nftables")
 
 

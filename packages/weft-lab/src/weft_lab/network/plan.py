@@ -35,6 +35,9 @@ QUEUE_MS = 20
 """Depth of a queue where nothing else is said, in milliseconds of its link."""
 
 _LEAST_QUEUE = 16 * MTU
+HIGH_CLASS = 1 << 16 | 0x10
+"""The class of a port's scheduler that goes first, as the kernel writes it (1:10)."""
+_LOW_SHARE = 20
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,8 @@ class LabSpec:
     """Bytes that wait at a port before further ones are dropped."""
     mtu: int = MTU
     """Largest packet of a link, with its IPv6 header."""
+    trims: bool = False
+    """Whether switches mark and trim (`network.switch_queue`)."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot carry the fabric's packets."""
@@ -96,12 +101,13 @@ class LabSpec:
             "rate_bps": self.rate_bps,
             "queue_bytes": self.queue_bytes,
             "mtu": self.mtu,
+            "trims": self.trims,
         }
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> "LabSpec":
         """Return the spec that `as_json` wrote."""
-        sizes = (document["rate_bps"], document["queue_bytes"], document["mtu"])
+        sizes = (document["rate_bps"], document["queue_bytes"], document["mtu"], bool(document.get("trims")))
         return cls(document["name"], FabricSpec.model_validate(document["fabric"]), *sizes)
 
 
@@ -199,15 +205,26 @@ class LabPlan:
             frames = [("link", "set", "dev", device, "mtu", str(self.spec.mtu)) for device in devices]
             plain = [*self.plain.own(node), *(words for port in ports for words in self.plain.at_port(node, port))]
             batches.append(Batch("ip", name, lines([*frames, *inside[name], *plain])))
-            batches.append(Batch("tc", name, tuple(self.shaper(device, self.spec.rate_bps) for device in devices)))
+            shaped = [line for device in devices for line in self.shaper(device, self.spec.rate_bps, first=True)]
+            batches.append(Batch("tc", name, tuple(shaped)))
         return batches
 
-    def shaper(self, device: str, rate_bps: int) -> str:
-        """Return the line for `tc` that gives a device its rate and its queue."""
+    def shaper(self, device: str, rate_bps: int, *, first: bool = False) -> tuple[str, ...]:
+        """Return the lines for `tc` that give a device its rate and its queues, the first time or another rate."""
         # A millisecond of tokens: the kernel's timers are good to that, and a queue seen by a packet stays true.
         burst = max(2 * self.spec.mtu, rate_bps // 8000)
         queue = max(_LEAST_QUEUE, self.spec.queue_bytes * rate_bps // self.spec.rate_bps)
-        return f"qdisc replace dev {device} root tbf rate {rate_bps}bit burst {burst} limit {queue}"
+        if not self.spec.trims:
+            return (f"qdisc replace dev {device} root tbf rate {rate_bps}bit burst {burst} limit {queue}",)
+        held = f"ceil {rate_bps}bit burst {burst} cburst {burst} quantum {self.spec.mtu}"
+        return (
+            *((f"qdisc replace dev {device} root handle 1: htb default 20",) if first else ()),
+            f"class replace dev {device} parent 1: classid 1:1 htb rate {rate_bps}bit {held}",
+            # Control and headers of cut packets go first; data has a little for sure and borrows the rest.
+            f"class replace dev {device} parent 1:1 classid 1:10 htb rate {rate_bps}bit {held} prio 0",
+            f"class replace dev {device} parent 1:1 classid 1:20 htb rate {rate_bps // _LOW_SHARE}bit {held} prio 1",
+            *(f"qdisc replace dev {device} parent 1:{leaf} handle {leaf}: bfifo limit {queue}" for leaf in (10, 20)),
+        )
 
 
 def lines(words: Iterable[Sequence[str]]) -> tuple[str, ...]:
