@@ -111,25 +111,33 @@ def test_a_model_survives_the_way_out_and_back(shape: dict[str, Any]) -> None:
 
 
 def test_an_unknown_architecture_is_named_with_the_known_ones() -> None:
-    with pytest.raises(UsageError, match=r"type 'gpt2'; weft builds llama, mistral"):
-        model_spec({"model_type": "gpt2"})
+    with pytest.raises(UsageError, match=r"type 'bert'; weft builds llama, mistral.*plans deepseek_v2"):
+        model_spec({"model_type": "bert"})
 
 
 def test_all_missing_keys_and_everything_unsupported_are_named_at_once() -> None:
-    config = {**LLAMA_31_8B, "hidden_act": "gelu", "mlp_bias": True, "rope_scaling": {"type": "yarn"}}
+    config = {**LLAMA_31_8B, "hidden_act": "mish", "mlp_bias": True, "rope_scaling": {"type": "longrope"}}
     del config["hidden_size"], config["vocab_size"]
     with pytest.raises(UsageError) as caught:
         model_spec(config, "my.json")
-    for part in ("my.json", "hidden_size, vocab_size", 'hidden_act = "gelu"', "mlp_bias = true", "'yarn'"):
+    for part in ("my.json", "hidden_size, vocab_size", 'hidden_act = "mish"', "mlp_bias = true", "'longrope'"):
         assert part in str(caught.value)
 
 
-def test_a_sliding_window_is_refused_unless_it_is_turned_off() -> None:
-    mistral = {**LLAMA_31_8B, "model_type": "mistral", "rope_scaling": None, "sliding_window": 4096}
-    with pytest.raises(UsageError, match="sliding_window = 4096"):
-        model_spec(mistral)
-    qwen = {**mistral, "model_type": "qwen2", "use_sliding_window": False}
-    assert model_spec(qwen).qkv_bias
+def test_a_sliding_window_is_read_as_each_family_means_it() -> None:
+    def window(**keys: Any) -> tuple[int, int | None]:
+        spec = model_spec({**LLAMA_31_8B, "rope_scaling": None, "sliding_window": 512, **keys})
+        return spec.window, spec.window_from
+
+    assert window(model_type="mistral") == (512, 0)
+    assert window(model_type="llama") == (0, None)
+    assert window(model_type="qwen2", use_sliding_window=False) == (0, None)
+    assert window(model_type="qwen2", use_sliding_window=True, max_window_layers=30) == (512, 30)
+    assert window(model_type="qwen2", use_sliding_window=True, max_window_layers=32) == (0, None)
+    types = ["full_attention"] * 31 + ["sliding_attention"]
+    assert window(model_type="qwen3", use_sliding_window=True, layer_types=types) == (512, 31)
+    with pytest.raises(UsageError, match="layer_types"):
+        window(model_type="qwen3", use_sliding_window=True, layer_types=types[::-1])
 
 
 def test_a_combination_that_nobody_else_has_cannot_be_written() -> None:
@@ -225,7 +233,10 @@ def test_models_that_are_only_planned_have_their_published_sizes(config: dict[st
     assert model.active_parameters == pytest.approx(active, rel=0.05)
 
 
-@pytest.mark.parametrize("config", [DEEPSEEK_V3, DEEPSEEK_V2, KIMI_K2, GPT_OSS_120B, NEMOTRON_340B, QWEN_57B])
+DEEPSEEK_V3_WHOLE = DEEPSEEK_V3 | {"num_nextn_predict_layers": 1}
+
+
+@pytest.mark.parametrize("config", [DEEPSEEK_V3_WHOLE, DEEPSEEK_V2, KIMI_K2, GPT_OSS_120B, NEMOTRON_340B, QWEN_57B])
 def test_the_trainer_refuses_what_it_can_only_plan(config: dict[str, Any]):
     found = problems(PlanSpec(), model_spec(config), BatchSpec(sequences=1, micro=1, length=64))
     assert any("it can be planned only" in each for each in found)

@@ -97,7 +97,7 @@ Look:
 doctor            weft.cli.look.doctor:doctor             Read anybody's traces and logs: slow, stuck, wrong, who?
 ui                weft.cli.look.console:ui                Open the console: runs, what-if, fabric, cluster.
 top               weft.cli.look.top:top                   Show runs and the cluster on a terminal, again and again.
-export            weft.cli.look.export:export             Export a run or a plan as a trace for Perfetto.
+export            weft.cli.look.export:export             Export a run as a trace or as weights, or a plan.
 runs              weft.cli.training.runs:app              List, show and compare training runs.
 schema            weft.cli.files:schema                   Print the JSON schema of a kind of file.
 check             weft.cli.files:check                    Check files and report every mistake in them.

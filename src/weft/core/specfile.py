@@ -79,9 +79,9 @@ class _Source:
     table: dict[str, Any]
 
 
-def load(reference: str, model: type[SpecT], library: Library, pointer: Pointer | None = None) -> SpecT:
+def load(reference: str, model: type[SpecT], library: Library, pointers: Sequence[Pointer] = ()) -> SpecT:
     """Return the spec that `reference` (a built-in name or a path) describes, or raise with every mistake in it."""
-    chain = _read_chain(reference, library, pointer)
+    chain = _read_chain(reference, library, pointers)
     merged: dict[str, Any] = {}
     for source in reversed(chain):
         merged = _merge(merged, {key: value for key, value in source.table.items() if key != "extends"})
@@ -125,12 +125,14 @@ def read_table(reference: str) -> dict[str, Any]:
     return _read(Path(reference), reference, "spec").table
 
 
-def _read_chain(reference: str, library: Library, pointer: Pointer | None) -> list[_Source]:
+def _read_chain(reference: str, library: Library, pointers: Sequence[Pointer]) -> list[_Source]:
     """Return the file and everything that it extends, the file itself first."""
     chain: list[_Source] = []
     path, shown = library.find(reference), reference
     while len(chain) < _LONGEST_CHAIN:
-        source = _follow(_read(path, shown, library.kind), path.parent, pointer)
+        source = _read(path, shown, library.kind)
+        for pointer in pointers:
+            source = _follow(source, path.parent, pointer)
         chain.append(source)
         parent = source.table.get("extends")
         if parent is None:
@@ -163,10 +165,10 @@ def _read(path: Path, shown: str, kind: str) -> _Source:
         raise UsageError(f"{shown} is not TOML that weft reads: {error}") from None
 
 
-def _follow(source: _Source, folder: Path, pointer: Pointer | None) -> _Source:
+def _follow(source: _Source, folder: Path, pointer: Pointer) -> _Source:
     """Return `source` with the table that it points to put in place."""
-    own = source.table.get(pointer.table) if pointer else None
-    if pointer is None or not isinstance(own, dict) or not isinstance(own.get(pointer.key), str):
+    own = source.table.get(pointer.table)
+    if not isinstance(own, dict) or not isinstance(own.get(pointer.key), str):
         return source
     try:
         found = pointer.read(folder, own[pointer.key])

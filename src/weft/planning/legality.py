@@ -113,20 +113,47 @@ def _beyond_the_trainer(plan: PlanSpec, model: ModelSpec) -> list[str]:
     """Return what can be planned for other software and not be trained by weft's own."""
     experts = model.experts
     found = {
-        "model.gated = false": not model.gated,
+        f"models of type {model.planned}": bool(model.planned),
         "model.parallel": model.parallel,
         "model.mtp": model.mtp > 0,
-        "model.window": model.window > 0,
-        "model.latent": model.latent is not None,
-        "experts.shared": experts is not None and experts.shared > 0,
-        "experts.dense_layers": experts is not None and experts.dense_layers > 0,
-        "experts.nodes": experts is not None and experts.nodes > 0,
+        "model.window without window_from": model.window > 0 and model.window_from is None,
+        "experts without gates": experts is not None and not model.gated,
+        "experts with biases": experts is not None and model.biases,
+        "experts.nodes without groups": experts is not None and experts.nodes > 0 and not experts.groups,
         "plan.zero (write plan.shard)": plan.zero > 0,
         f"plan.chunks other than {CHUNKS[plan.schedule]}": plan.chunks not in (None, CHUNKS[plan.schedule]),
     }
     problems = [f"weft's trainer does not have {what}; it can be planned only" for what, so in found.items() if so]
+    problems += _unsplit(plan, model)
     if plan.dp % plan.ep:
         problems.append(f"ep = {plan.ep} does not divide dp = {plan.dp}, which weft's trainer needs")
+    return problems
+
+
+def _unsplit(plan: PlanSpec, model: ModelSpec) -> list[str]:
+    """Return which of a model's parts weft's trainer has, and does not split over an axis of the plan."""
+    plain = {
+        "model.latent": model.latent is not None,
+        "model.window": model.window > 0,
+        "model.dropout": model.dropout > 0,
+    }
+    whole = {
+        "model.learned_positions": model.learned_positions > 0,
+        "model.biases": model.biases,
+        "model.norm = 'layer'": model.norm == "layer",
+        "experts.shared": model.experts is not None and model.experts.shared > 0,
+    }
+    axes = {"tp": plain | whole, "cp": plain, "pp": {"model.dropout": model.dropout > 0}}
+    problems = [
+        f"{axis} = {getattr(plan, axis)}, over which weft's trainer does not split {what}; write {axis} = 1"
+        for axis, parts in axes.items()
+        for what, so in parts.items()
+        if so and getattr(plan, axis) > 1
+    ]
+    if model.dropout and plan.recompute != "none":
+        problems.append(
+            f"recompute = {plan.recompute!r} would draw model.dropout anew in backward; write recompute = 'none'"
+        )
     return problems
 
 
@@ -195,6 +222,9 @@ def _joint_problems(plan: PlanSpec) -> list[str]:
 def problems(plan: PlanSpec, model: ModelSpec, batch: BatchSpec, ranks: int | None = None) -> list[str]:
     """Return every reason why `plan` does not fit, each with the nearest that would."""
     found = _model_problems(plan, model) + _batch_problems(plan, batch) + _joint_problems(plan)
+    if model.learned_positions and batch.length > model.learned_positions:
+        most = model.learned_positions
+        found.append(f"length = {batch.length}, but the model has {most} learned positions; write {most} or less")
     if ranks is not None and ranks != plan.ranks:
         product = f"dp {plan.dp} x tp {plan.tp} x pp {plan.pp} x cp {plan.cp} = {plan.ranks}"
         other, rest = divmod(ranks, plan.ranks // plan.dp)

@@ -37,13 +37,24 @@ KINDS: dict[str, type[Spec]] = {
 MODEL_CONFIG = Pointer("model", "config", lambda folder, name: read_model(folder / name))
 """A job may take its model's dimensions from a Hugging Face config.json."""
 
-_POINTERS = {"job": MODEL_CONFIG, "site": DATA_SHEET}
+
+def _read_weights(folder: Path, name: str) -> dict[str, Any]:
+    whole = (folder / name).resolve()
+    if not whole.is_dir():
+        raise UsageError(f"there is no folder {folder / name}; a Hugging Face model's folder is wanted")
+    return {**read_model(whole / "config.json"), "weights": str(whole)}
+
+
+MODEL_WEIGHTS = Pointer("model", "from", _read_weights)
+"""A job may begin with the weights of a Hugging Face model."""
+
+_POINTERS = {"job": (MODEL_CONFIG, MODEL_WEIGHTS), "site": (DATA_SHEET,)}
 
 
 def load_site(reference: str) -> SiteSpec:
     """Return the site called `reference`: a built-in name or the path of a file."""
     _refuse_another_kind(reference, "site")
-    site = load(reference, SiteSpec, SITES, DATA_SHEET)
+    site = load(reference, SiteSpec, SITES, (DATA_SHEET,))
     # A built-in name is no path: whatever the current folder holds is not beside it.
     return site if reference in SITES.names() else with_own_efficiency(site, Path(reference).parent)
 
@@ -51,7 +62,7 @@ def load_site(reference: str) -> SiteSpec:
 def load_job(reference: str) -> JobSpec:
     """Return the job called `reference`: a built-in name or the path of a file."""
     _refuse_another_kind(reference, "job")
-    return load(reference, JobSpec, JOBS, MODEL_CONFIG)
+    return _with_its_tokenizer(load(reference, JobSpec, JOBS, _POINTERS["job"]))
 
 
 def load_scenario(reference: str) -> ScenarioSpec:
@@ -82,12 +93,25 @@ def load_any(reference: str) -> tuple[str, Spec]:
     """Return the kind and the spec of a file of any kind, found by the names built in and the keys it has."""
     for kind, library in _LIBRARIES.items():
         if reference in library.names():
-            return kind, load(reference, KINDS[kind], library, _POINTERS.get(kind))
+            return kind, _load_kind(reference, kind)
     table = read_table(reference)
     kind = _kind_of(table)
     if kind not in _LIBRARIES:
         return kind, validate(table, KINDS[kind], reference)
-    return kind, load(reference, KINDS[kind], _LIBRARIES[kind], _POINTERS.get(kind))
+    return kind, _load_kind(reference, kind)
+
+
+def _load_kind(reference: str, kind: str) -> Spec:
+    found = load(reference, KINDS[kind], _LIBRARIES[kind], _POINTERS.get(kind, ()))
+    return _with_its_tokenizer(found) if isinstance(found, JobSpec) else found
+
+
+def _with_its_tokenizer(job: JobSpec) -> JobSpec:
+    """Return `job` with the tokenizer of the weights that it begins with, unless it names another."""
+    found = Path(job.model.weights) / "tokenizer.json"
+    if not job.model.weights or "tokenizer" in job.data.model_fields_set or not found.is_file():
+        return job
+    return job.model_copy(update={"data": job.data.model_copy(update={"tokenizer": str(found)})})
 
 
 def _refuse_another_kind(reference: str, wanted: str) -> None:

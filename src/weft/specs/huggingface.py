@@ -1,8 +1,9 @@
 """A Hugging Face config.json read as the `[model]` table of a job file, and written back.
 
-Translation between two sets of words, in both directions, with no weights and no torch. `[model] config` in a job file
-leads here. Key names are those of the `transformers` library's `LlamaConfig`, `MistralConfig`, `Qwen2Config`,
-`Qwen3Config`, `MixtralConfig` and `Qwen3MoeConfig`.
+Translation between two sets of words, in both directions, with no weights and no torch. `[model] config` and `[model]
+from` in a job file lead here. Key names are those of the `transformers` library's configuration classes. A key that
+asks for what weft's decoder does not compute is refused by its name; keys that `transformers` itself does not read in
+such a model are not looked at.
 """
 
 import json
@@ -12,10 +13,24 @@ from typing import Any
 
 from weft.core.errors import UsageError
 from weft.core.input_files import json_of, read_bytes
+from weft.specs.huggingface_kinds import (
+    ACTIVATIONS,
+    MustBe,
+    activation_name,
+    deepseek_config,
+    deepseek_details,
+    deepseek_experts,
+    deepseek_problems,
+    gpt2_config,
+    gpt2_problems,
+    gpt2_table,
+    unknown_activation,
+    unsupported,
+)
 from weft.specs.huggingface_planned import PLANNED, planned_table
+from weft.specs.huggingface_rope import rope_of, rope_problems, rope_scaling_of, written_rope
 from weft.specs.job import ModelSpec
 
-DENSE = ("llama", "mistral", "qwen2", "qwen3")
 SPARSE = ("mixtral", "qwen3_moe")
 CLASSES = {
     "llama": "LlamaForCausalLM",
@@ -24,8 +39,10 @@ CLASSES = {
     "qwen3": "Qwen3ForCausalLM",
     "mixtral": "MixtralForCausalLM",
     "qwen3_moe": "Qwen3MoeForCausalLM",
+    "deepseek_v3": "DeepseekV3ForCausalLM",
+    "gpt2": "GPT2LMHeadModel",
 }
-"""The `transformers` class of each `model_type` that can be read."""
+"""The `transformers` class of each `model_type` that can be trained."""
 
 _NEEDED = {
     "layers": "num_hidden_layers",
@@ -39,18 +56,17 @@ _NEEDED = {
 _DEFAULT_EPSILON = {"mixtral": 1e-5}
 _DEFAULT_BASE = {"mixtral": 1e6}
 _DEFAULT_HEAD = {"qwen3": 128}
+_DEFAULT_WINDOW = {"mistral": 4096, "qwen2": 4096, "qwen3": 4096, "qwen3_moe": 4096}
+_WINDOW_LAYERS = 28
 
-# A key, and the values that mean "not used": anything else asks for what the decoder does not have.
-_MUST_BE: dict[str, tuple[Any, ...]] = {
-    "hidden_act": ("silu",),
+_MUST_BE: MustBe = {
     "attention_bias": (False,),
     "mlp_bias": (False,),
-    "use_sliding_window": (False,),
     "attention_dropout": (0, 0.0),
     "pretraining_tp": (1,),
-    "norm_topk_prob": (True,),
-    "mlp_only_layers": ([],),
+    "mlp_only_layers": ([], None),
     "decoder_sparse_step": (1,),
+    "router_jitter_noise": (0, 0.0),
 }
 
 _LARGEST_FILE_BYTES = 4 * 2**20
@@ -86,35 +102,51 @@ def model_spec(config: Mapping[str, Any], shown: str = "config.json") -> ModelSp
 def model_table(config: Mapping[str, Any], shown: str = "config.json") -> dict[str, Any]:
     """Return a Hugging Face `config` as the values of a `ModelSpec`, or raise with everything that is in the way."""
     kind = config.get("model_type")
-    if kind in PLANNED:
-        return planned_table(config, shown)
-    if kind not in CLASSES:
-        known, more = ", ".join(CLASSES), ", ".join(PLANNED)
+    if kind not in CLASSES and kind not in PLANNED:
+        known, more = ", ".join(CLASSES), ", ".join(each for each in PLANNED if each not in CLASSES)
         raise UsageError(f"{shown} describes a model of type {kind!r}; weft builds {known}, and plans {more} too")
-    problems = [*_missing(config, kind), *_unsupported(config, kind)]
+    problems = _problems(config, str(kind))
     if problems:
         raise UsageError(f"{shown} cannot be built: " + "; ".join(problems))
+    if kind == "gpt2":
+        return gpt2_table(config)
+    if kind == "deepseek_v3":
+        planned = planned_table(config, shown)
+        routed = {**planned["experts"], **deepseek_experts(config)}
+        return {**planned, **deepseek_details(config), "experts": routed}
+    return planned_table(config, shown) if kind in PLANNED else _llama_table(config, str(kind))
+
+
+def _problems(config: Mapping[str, Any], kind: str) -> list[str]:
+    if kind == "gpt2":
+        return gpt2_problems(config)
+    if kind == "deepseek_v3":
+        return deepseek_problems(config)
+    return [] if kind in PLANNED else [*_missing(config, kind), *_unsupported(config, kind)]
+
+
+def _llama_table(config: Mapping[str, Any], kind: str) -> dict[str, Any]:
     table = {ours: config[theirs] for ours, theirs in _NEEDED.items()}
     if config.get("num_key_value_heads") is not None:
         table["kv_heads"] = config["num_key_value_heads"]
     each = config.get("head_dim", _DEFAULT_HEAD.get(kind))
     if each is not None and each * table["heads"] != table["width"]:
         table["head_width"] = each
-    rope = _rope(config)
+    rope = rope_of(config)
     table |= {
         "tied": bool(config.get("tie_word_embeddings", False)),
         "norm_epsilon": float(config.get("rms_norm_eps", _DEFAULT_EPSILON.get(kind, 1e-6))),
         "rope_base": float(rope.get("rope_theta", config.get("rope_theta", _DEFAULT_BASE.get(kind, 10_000.0)))),
         "qkv_bias": kind == "qwen2",
         "qk_norm": kind in ("qwen3", "qwen3_moe"),
+        "activation": ACTIVATIONS[config.get("hidden_act", "silu")],
     }
-    if _rope_type(rope) == "llama3":
-        table["rope_scaling"] = {
-            "factor": float(rope["factor"]),
-            "low": float(rope["low_freq_factor"]),
-            "high": float(rope["high_freq_factor"]),
-            "length": rope["original_max_position_embeddings"],
-        }
+    window, first = _window(config, kind)
+    if window and first < table["layers"]:
+        table |= {"window": window, "window_from": first}
+    scaling = rope_scaling_of(config, latent=False)
+    if scaling is not None:
+        table["rope_scaling"] = scaling
     if kind in SPARSE:
         table["experts"] = _experts(config, kind)
     return table
@@ -123,30 +155,54 @@ def model_table(config: Mapping[str, Any], shown: str = "config.json") -> dict[s
 def config_of(spec: ModelSpec, length: int) -> dict[str, Any]:
     """Return `spec` as a Hugging Face config.json for texts of up to `length` tokens."""
     kind = model_type(spec)
+    config: dict[str, Any] = {"architectures": [CLASSES[kind]], "model_type": kind, "torch_dtype": "float32"}
+    config |= {"use_cache": True} | (gpt2_config(spec) if kind == "gpt2" else _llama_config(spec, kind, length))
+    # Whatever is not the same when it is read back has no key there.
+    same = {"deviation": spec.deviation, "weights": spec.weights}
+    if kind == "gpt2":
+        same |= {"kv_heads": spec.kv_heads, "head_width": spec.head_width, "rope_base": spec.rope_base}
+    again = model_spec(config).model_copy(update=same)
+    for key, value in _normal(spec).items():
+        if _normal(again)[key] != value:
+            raise UsageError(
+                f"Hugging Face's {kind} has no model.{key} = {json.dumps(spec.as_written().get(key))};"
+                " weights of it cannot be written for others"
+            )
+    return config
+
+
+def _normal(spec: ModelSpec) -> dict[str, Any]:
+    """Return a model with what may be left out spelt out."""
+    more = {"kv_heads": spec.kv_heads or spec.heads, "head_width": spec.head_width or spec.width // spec.heads}
+    experts = spec.experts
+    if experts is not None and experts.dense_layers == 0:
+        more["ffn"] = 0  # nothing has it
+    return {**spec.model_dump(), **more}
+
+
+def _llama_config(spec: ModelSpec, kind: str, length: int) -> dict[str, Any]:
     config: dict[str, Any] = {
-        "architectures": [CLASSES[kind]],
-        "model_type": kind,
         **{theirs: getattr(spec, ours) for ours, theirs in _NEEDED.items()},
         "num_key_value_heads": spec.kv_heads or spec.heads,
         "head_dim": spec.head_width or spec.width // spec.heads,
-        "hidden_act": "silu",
+        "hidden_act": activation_name(spec),
         "max_position_embeddings": length,
         "rms_norm_eps": spec.norm_epsilon,
         "rope_theta": spec.rope_base,
         "tie_word_embeddings": spec.tied,
-        "torch_dtype": "float32",
-        "use_cache": True,
     }
     if kind in ("llama", "qwen3", "qwen3_moe"):
         config["attention_bias"] = False
+    if kind in ("mixtral", "mistral"):
+        config["sliding_window"] = spec.window or None
+    elif spec.window:
+        first = spec.layers if spec.window_from is None else spec.window_from
+        config |= {"use_sliding_window": True, "sliding_window": spec.window, "max_window_layers": first}
     if spec.rope_scaling is not None:
-        config["rope_scaling"] = {
-            "rope_type": "llama3",
-            "factor": spec.rope_scaling.factor,
-            "low_freq_factor": spec.rope_scaling.low,
-            "high_freq_factor": spec.rope_scaling.high,
-            "original_max_position_embeddings": spec.rope_scaling.length,
-        }
+        config["rope_scaling"] = written_rope(spec.rope_scaling)
+    if kind == "deepseek_v3":
+        del config["head_dim"]
+        return config | deepseek_config(spec)
     if spec.experts is not None:
         config |= {
             "num_experts_per_tok": spec.experts.top_k,
@@ -156,20 +212,25 @@ def config_of(spec: ModelSpec, length: int) -> dict[str, Any]:
             config |= {"num_local_experts": spec.experts.count, "intermediate_size": spec.experts.ffn}
         else:
             config |= {"num_experts": spec.experts.count, "moe_intermediate_size": spec.experts.ffn}
-            config |= {"norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []}
+            config |= {"norm_topk_prob": spec.experts.normalised, "decoder_sparse_step": 1, "mlp_only_layers": []}
     return config
 
 
 def model_type(spec: ModelSpec) -> str:
-    """Return the Hugging Face `model_type` whose architecture `spec` is."""
+    """Return the Hugging Face `model_type` whose architecture `spec` is, or is nearest to."""
     if spec.qkv_bias and (spec.qk_norm or spec.experts is not None):
         found = "qkv_bias with qk_norm" if spec.qk_norm else "qkv_bias with experts"
         raise UsageError(f"Hugging Face has no architecture with {found}; weights of it cannot be written for others")
+    if spec.latent is not None and spec.experts is None:
+        raise UsageError("Hugging Face has no architecture with latent attention and no experts; it cannot be written")
+    if spec.norm == "layer" or spec.latent is not None:
+        return "gpt2" if spec.norm == "layer" else "deepseek_v3"
     if spec.experts is not None:
         return "qwen3_moe" if spec.qk_norm else "mixtral"
     if spec.qk_norm:
         return "qwen3"
-    return "qwen2" if spec.qkv_bias else "llama"
+    plain = "mistral" if spec.window else "llama"
+    return "qwen2" if spec.qkv_bias else plain
 
 
 def _missing(config: Mapping[str, Any], kind: str) -> list[str]:
@@ -184,42 +245,34 @@ def _missing(config: Mapping[str, Any], kind: str) -> list[str]:
 
 
 def _unsupported(config: Mapping[str, Any], kind: str) -> list[str]:
-    problems = [
-        f"{key} = {json.dumps(config[key])} is not supported, only {json.dumps(good[0])}"
-        for key, good in _MUST_BE.items()
-        if key in config and config[key] not in good
-    ]
-    # Qwen configs state a window that `use_sliding_window` turns off.
-    if config.get("sliding_window") is not None and "use_sliding_window" not in config:
-        problems.append(f"sliding_window = {config['sliding_window']} is not supported, only null")
-    layer_types = config.get("layer_types") or []
-    if any(kind_of_layer != "full_attention" for kind_of_layer in layer_types):
-        problems.append("layer_types other than full_attention are not supported")
-    rope = _rope(config)
-    found = _rope_type(rope)
-    if found not in ("default", "llama3"):
-        problems.append(f"rotary scaling of type {found!r} is not supported, only 'llama3'")
-    elif found == "llama3":
-        wanted = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
-        missing = [key for key in wanted if rope.get(key) is None]
-        problems += [f"its rope_scaling lacks {', '.join(missing)}"] if missing else []
-    if rope.get("partial_rotary_factor", 1) != 1 or config.get("partial_rotary_factor", 1) != 1:
-        problems.append("partial_rotary_factor other than 1 is not supported")
+    problems = unsupported(config, _MUST_BE) + unknown_activation(config) + rope_problems(config)
+    wanted = _layer_types(config, *_window(config, kind))
+    if (config.get("layer_types") or wanted) != wanted:
+        problems.append("layer_types other than full_attention up to a layer and sliding_attention from it on is not"
+                        " supported")  # fmt: skip
     if kind == "qwen2" and config.get("qkv_bias", True) is not True:
         problems.append("qwen2 without qkv_bias is not supported")
     return problems
 
 
-def _rope(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    # `transformers` 5 writes rope_parameters, older versions rope_scaling with rope_theta beside it.
-    for key in ("rope_parameters", "rope_scaling"):
-        if isinstance(config.get(key), Mapping):
-            return config[key]
-    return {}
+def _window(config: Mapping[str, Any], kind: str) -> tuple[int, int]:
+    """Return how many tokens the layers with a window see, 0 for all, and the first such layer."""
+    window = config.get("sliding_window", _DEFAULT_WINDOW.get(kind)) or 0
+    if kind in ("mistral", "mixtral"):
+        return window, 0
+    if kind == "qwen3_moe":
+        # Its class gives every layer the window, whatever max_window_layers says.
+        return (window, 0) if config.get("use_sliding_window", False) else (0, 0)
+    if kind == "llama" or not config.get("use_sliding_window", False):
+        return 0, 0
+    layers = config.get("layer_types") or []
+    first = layers.index("sliding_attention") if "sliding_attention" in layers else len(layers)
+    return window, first if layers else config.get("max_window_layers", _WINDOW_LAYERS)
 
 
-def _rope_type(rope: Mapping[str, Any]) -> str:
-    return str(rope.get("rope_type", rope.get("type", "default")))
+def _layer_types(config: Mapping[str, Any], window: int, first: int) -> list[str]:
+    count = config.get("num_hidden_layers") or 0
+    return ["sliding_attention" if window and number >= first else "full_attention" for number in range(count)]
 
 
 def _experts(config: Mapping[str, Any], kind: str) -> dict[str, Any]:
@@ -229,4 +282,5 @@ def _experts(config: Mapping[str, Any], kind: str) -> dict[str, Any]:
         "top_k": config["num_experts_per_tok"],
         "ffn": config["intermediate_size" if mixtral else "moe_intermediate_size"],
         "balance": float(config.get("router_aux_loss_coef", 0.001)),
+        "normalised": mixtral or bool(config.get("norm_topk_prob", False)),
     }

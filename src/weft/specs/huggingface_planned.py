@@ -1,7 +1,7 @@
-"""Hugging Face configs of models that weft plans and does not train: DeepSeek, Kimi, gpt-oss, Nemotron, Qwen mixtures.
+"""Hugging Face configs of models that weft plans and does not train: DeepSeek-V2, gpt-oss, Nemotron, Qwen 2's mixtures.
 
 Dimensions alone: what decides parameters, operations and traffic. Rotary scaling, routing functions and biases are not
-read. Each of these models has something that the trainer refuses by itself, so that none is built wrongly.
+read, so each is marked as `planned`, which the trainer refuses. DeepSeek-V3's dimensions are read here too.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,7 +28,8 @@ def planned_table(config: Mapping[str, Any], shown: str) -> dict[str, Any]:
         raise UsageError(f"{shown} cannot be planned: it lacks {', '.join(missing)}")
     table: dict[str, Any] = {ours: config[theirs] for ours, theirs in _COMMON.items()}
     table["tied"] = bool(config.get("tie_word_embeddings", False))
-    return table | more(config)
+    table |= more(config)
+    return table if kind in TRAINED else {**table, "planned": kind}
 
 
 def _deepseek(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,6 +84,8 @@ def _qwen2_moe(config: Mapping[str, Any]) -> dict[str, Any]:
 
 _LATENT = ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "moe_intermediate_size",
            "n_routed_experts", "num_experts_per_tok")  # fmt: skip
+TRAINED = ("deepseek_v3",)
+"""Those of `PLANNED` that are trained too: what else their configs say is read by others."""
 PLANNED: dict[str, tuple[Callable[[Mapping[str, Any]], dict[str, Any]], tuple[str, ...]]] = {
     "deepseek_v2": (_deepseek, _LATENT),
     "deepseek_v3": (_deepseek, _LATENT),

@@ -11,6 +11,18 @@ from weft.specs.site import Name
 from weft.specs.software import SoftwareSpec
 
 Count = Annotated[int, Field(ge=1, le=10**12)]
+_LEAST_IN_GROUP = 2
+
+
+def _groups_fit(experts: Any) -> str | None:
+    if not experts.groups:
+        return None
+    if experts.count % experts.groups or experts.count // experts.groups < _LEAST_IN_GROUP:
+        return f"{experts.groups} groups do not cut {experts.count} experts into equal parts of two and more"
+    if not 1 <= experts.nodes <= experts.groups:
+        return f"nodes = {experts.nodes} of {experts.groups} groups; write 1 to {experts.groups}"
+    offered = experts.nodes * experts.count // experts.groups
+    return None if experts.top_k <= offered else f"top_k = {experts.top_k} of the {offered} experts of a token's groups"
 
 
 class ExpertsSpec(Spec):
@@ -30,8 +42,19 @@ class ExpertsSpec(Spec):
     """Most nodes that the experts of one token may be on (DeepSeek-V3's limited routing); 0 for no limit."""
     balance: Annotated[float, Field(ge=0, le=1)] = 0.01
     """Weight of the load-balancing loss."""
+    scoring: Literal["softmax", "sigmoid"] = "softmax"
+    """How the router's products become weights: over all experts, or each by itself (DeepSeek-V3)."""
+    normalised: bool = True
+    """Whether the weights of a token's experts are made to sum to one."""
+    scale: Annotated[float, Field(gt=0, le=1000)] = 1.0
+    """Factor on what the experts add."""
+    correction: bool = False
+    """Whether a bias counts where experts are chosen, not where they are weighted (DeepSeek-V3); it is not trained."""
+    groups: Annotated[int, Field(ge=0, le=4096)] = 0
+    """Equal groups of experts, of which a token may use `nodes`; 0 where experts are not grouped."""
 
     checks: ClassVar[tuple[Check, ...]] = (
+        Check(("groups", "count", "nodes", "top_k"), _groups_fit),
         Check(
             ("top_k", "count"),
             lambda s: (
@@ -55,8 +78,10 @@ class LatentSpec(Spec):
 
 
 class RopeScalingSpec(Spec):
-    """Rotary frequencies stretched for texts longer than the model first learned (Llama 3.1's rule)."""
+    """Rotary frequencies stretched for texts longer than the model first learned."""
 
+    kind: Literal["llama3", "linear", "yarn"] = "llama3"
+    """Llama 3.1's rule, all frequencies alike, or YaRN (arXiv 2309.00071)."""
     factor: Annotated[float, Field(ge=1)]
     """By how much the slow frequencies are stretched."""
     low: Annotated[float, Field(gt=0)] = 1.0
@@ -64,7 +89,13 @@ class RopeScalingSpec(Spec):
     high: Annotated[float, Field(gt=0)] = 4.0
     """Turns over the first length from which frequencies stay as they are."""
     length: Count
-    """Length in tokens that the model first learned."""
+    """Length in tokens that the model first learned; linear stretching does not ask."""
+    gain: Annotated[float, Field(gt=0)] = 1.0
+    """Factor on turned queries and keys (YaRN's attention factor)."""
+    mscale_all_dim: Annotated[float, Field(ge=0)] = 0.0
+    """How much latent attention's scores grow with the logarithm of the factor (DeepSeek)."""
+    rounded: bool = True
+    """Whether YaRN's blend begins and ends at whole planes."""
 
     checks: ClassVar[tuple[Check, ...]] = (
         Check(
@@ -87,12 +118,20 @@ def _groups_divide_heads(model: Any) -> str | None:
 
 
 def _heads_are_even(model: Any) -> str | None:
-    if model.head_width is None and model.width % model.heads:
+    if (model.head_width is None and model.width % model.heads) or model.learned_positions:
         return None  # the rule above speaks of it
+    if model.latent is not None:
+        return "latent.rope_width is odd, and positions are turned in pairs" if model.latent.rope_width % 2 else None
     each = model.head_width or model.width // model.heads
     if each % 2 == 0:
         return None
     return f"a head is {each} wide, and positions are turned in pairs; choose an even width"
+
+
+def _gain_is_latent(model: Any) -> str | None:
+    if model.rope_scaling is None or not model.rope_scaling.mscale_all_dim or model.latent is not None:
+        return None
+    return "rope_scaling.mscale_all_dim is latent attention's; leave it out"
 
 
 class ModelSpec(Spec):
@@ -101,6 +140,9 @@ class ModelSpec(Spec):
     config: str | None = None
     """Path of a Hugging Face config.json, relative to this file, that gives the dimensions; keys written beside it win.
     Loading the file replaces it by what it says."""
+    from_: str | None = Field(None, alias="from")
+    """Folder of a Hugging Face model, relative to this file, whose weights the training begins with; its config.json
+    gives the dimensions, and keys written beside it win. Loading the file replaces it by what it says."""
     layers: Annotated[int, Field(ge=1, le=10_000)]
     """Blocks."""
     width: Annotated[int, Field(ge=1, le=1_000_000)]
@@ -140,16 +182,37 @@ class ModelSpec(Spec):
     """Further modules that predict one token more each (DeepSeek-V3)."""
     window: Annotated[int, Field(ge=0, le=10**9)] = 0
     """Tokens that every other block sees (gpt-oss); 0 where all blocks see the whole text."""
+    window_from: Annotated[int, Field(ge=0, le=10_000)] | None = None
+    """First block with a window: all from there on have it. Every other block where absent."""
     latent: LatentSpec | None = None
     """Latent attention instead of grouped queries."""
+    norm: Literal["rms", "layer"] = "rms"
+    """RMSNorm, or LayerNorm with a bias (GPT-2)."""
+    biases: bool = False
+    """Whether all matrices of a block have a bias (GPT-2)."""
+    activation: Literal["silu", "gelu", "gelu_tanh", "relu"] = "silu"
+    """Nonlinearity of the feed-forward block; gelu_tanh is GPT-2's, by the tangent."""
+    learned_positions: Annotated[int, Field(ge=0, le=10**8)] = 0
+    """Positions that have a learned vector (GPT-2); 0 for rotary ones."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of embeddings, attention weights and what blocks add that is dropped while it trains."""
+    weights: str = ""
+    """Folder of Hugging Face weights that the training begins with: what `from` has become."""
+    planned: str = ""
+    """Hugging Face's name of a kind of model that weft plans and does not train, where this is one."""
 
     checks: ClassVar[tuple[Check, ...]] = (
         Check(
             ("config",),
             lambda s: "config is read where a job file is loaded; give the dimensions themselves" if s.config else None,
         ),
+        Check(
+            ("from_",),
+            lambda s: "from is read where a job file is loaded; write it in the file's [model]" if s.from_ else None,
+        ),
+        Check(("rope_scaling", "latent"), _gain_is_latent),
         Check(("heads", "width", "head_width"), _heads_divide_width),
-        Check(("heads", "width", "head_width"), _heads_are_even),
+        Check(("heads", "width", "head_width", "learned_positions", "latent"), _heads_are_even),
         Check(("kv_heads", "heads"), _groups_divide_heads),
         Check(
             ("experts", "layers"),

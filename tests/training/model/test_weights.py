@@ -9,8 +9,9 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from weft.core.seeds import Seed
+from weft.planning.cost_model.parameter_shapes import shapes
 from weft.specs.job import ExpertsSpec, ModelSpec
-from weft.training.model import Decoder, canonical, full_tensor_of, initialise, shapes
+from weft.training.model import Decoder, canonical, full_tensor_of, initialise
 
 DENSE = ModelSpec(layers=4, width=16, heads=4, kv_heads=2, ffn=24, vocabulary=32, qkv_bias=True, qk_norm=True)
 SPARSE = ModelSpec(

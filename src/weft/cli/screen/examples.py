@@ -30,7 +30,7 @@ weft doctor traces/ train.log
 weft train tiny-gpt --set steps=50
 weft ui runs
 weft top
-weft export tiny-gpt-1 --perfetto trace.json
+weft export tiny-gpt-1 --to folder
 weft runs
 weft runs show tiny-gpt-1
 weft runs compare tiny-gpt-1 tiny-gpt-2

@@ -5,8 +5,11 @@ Only matrix products are counted, a multiplication and an addition being two ope
 FLOPs (PaLM, arXiv 2204.02311, appendix B). Time, memory and communication are not computed here.
 """
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from weft.planning.cost_model.parameter_shapes import Shape, block_shapes, head_width, shapes
 from weft.specs.job import ModelSpec
 
 
@@ -55,40 +58,30 @@ class Flops:
         return self.forward + self.backward
 
 
-def head_width(spec: ModelSpec) -> int:
-    """Return the width of one attention head."""
-    return spec.head_width or spec.width // spec.heads
-
-
-def kv_heads(spec: ModelSpec) -> int:
-    """Return the number of heads of keys and values."""
-    return spec.kv_heads or spec.heads
-
-
 def layer_parameters(spec: ModelSpec) -> int:
-    """Return the number of parameters of one block."""
-    counted = parameters(spec)
-    final_norm = spec.width
-    return (counted.attention + counted.feed + counted.router + counted.norms - final_norm) // spec.layers
+    """Return the number of parameters of one block, on average over all."""
+    counts = (_numel(block_shapes(spec, layer)) * many for layer, many in _kinds_of_block(spec))
+    return sum(counts) // spec.layers
 
 
 def parameters(spec: ModelSpec) -> Parameters:
     """Return the numbers of parameters of a model."""
     experts = spec.experts
-    attention = _attention_matrices(spec)
-    if spec.qkv_bias:
-        attention += (spec.heads + 2 * kv_heads(spec)) * head_width(spec)
-    if spec.qk_norm:
-        attention += 2 * head_width(spec)
-    one_feed = 3 * spec.width * (experts.ffn if experts else spec.ffn)
+    ends = dict(shapes(spec.model_copy(update={"layers": 0})))
+    found = dict.fromkeys(("attention", "feed", "router", "norms"), 0)
+    for layer, many in _kinds_of_block(spec):
+        for name, shape in block_shapes(spec, layer):
+            found[_part_of(name)] += many * math.prod(shape)
+    sparse = spec.layers - experts.dense_layers if experts else 0
+    idle = 0 if experts is None else 3 * spec.width * experts.ffn * (experts.count - experts.top_k) * sparse
     return Parameters(
-        embedding=spec.vocabulary * spec.width,
-        attention=spec.layers * attention,
-        feed=spec.layers * one_feed * (experts.count if experts else 1),
-        router=spec.layers * spec.width * experts.count if experts else 0,
-        norms=(2 * spec.layers + 1) * spec.width,
-        head=0 if spec.tied else spec.vocabulary * spec.width,
-        idle=spec.layers * one_feed * (experts.count - experts.top_k) if experts else 0,
+        embedding=_numel((name, shape) for name, shape in ends.items() if name.startswith(("embed", "positions"))),
+        attention=found["attention"],
+        feed=found["feed"],
+        router=found["router"],
+        norms=found["norms"] + _numel((name, shape) for name, shape in ends.items() if name.startswith("norm.")),
+        head=math.prod(ends.get("head.weight", (0,))),
+        idle=idle,
     )
 
 
@@ -96,18 +89,53 @@ def flops_per_token(spec: ModelSpec, length: int, *, causal: bool = False) -> Fl
     """Return the operations of a token in texts of `length` tokens.
 
     By default attention counts every pair of tokens, as torch's counter and most published figures do; `causal` counts
-    only the pairs that a decoder needs: a token sees half of the text, and itself.
+    only the pairs that a decoder needs: a token sees half of the text, and itself, or what a window shows of that.
     """
-    experts = spec.experts
-    feed = 3 * spec.width * (experts.ffn * experts.top_k if experts else spec.ffn)
-    router = spec.width * experts.count if experts else 0
-    matrices = spec.layers * (_attention_matrices(spec) + feed + router) + spec.vocabulary * spec.width
-    # Scores and weighted values: for each pair of tokens and each head, two products of a head's width.
-    pairs = 2 * spec.layers * spec.heads * head_width(spec)
-    seen = pairs * (length + 1) // 2 if causal else pairs * length
+    matrices = spec.vocabulary * spec.width
+    for layer, many in _kinds_of_block(spec):
+        matrices += many * sum(_met(name, shape, spec) for name, shape in block_shapes(spec, layer))
+    # Scores and weighted values: for each pair of tokens and each head, a product of a query and one of a value.
+    latent, each = spec.latent, head_width(spec)
+    widths = 2 * each if latent is None else each + latent.rope_width + latent.value_width
+    seen = sum(_pairs(spec, layer, length) if causal else length * length for layer in range(spec.layers))
+    seen = spec.heads * widths * seen // max(1, length)
     forward = 2 * (matrices + seen)
     return Flops(forward=forward, backward=2 * forward)
 
 
-def _attention_matrices(spec: ModelSpec) -> int:
-    return spec.width * head_width(spec) * 2 * (spec.heads + kv_heads(spec))
+def window_of(spec: ModelSpec, layer: int) -> int:
+    """Return how many tokens block number `layer` sees; 0 for the whole text."""
+    if spec.window_from is None:
+        return spec.window if layer % 2 == 0 else 0
+    return spec.window if layer >= spec.window_from else 0
+
+
+def _pairs(spec: ModelSpec, layer: int, length: int) -> int:
+    """Return the pairs of tokens that a causal block attends to in a text."""
+    reach = min(window_of(spec, layer) or length, length)
+    return reach * (reach + 1) // 2 + (length - reach) * reach
+
+
+def _met(name: str, shape: Shape, spec: ModelSpec) -> int:
+    """Return how many elements of a matrix a token meets."""
+    if spec.experts is not None and name.startswith("feed.experts."):
+        return math.prod(shape[1:]) * spec.experts.top_k
+    return math.prod(shape) if len(shape) > 1 else 0
+
+
+def _kinds_of_block(spec: ModelSpec) -> list[tuple[int, int]]:
+    """Return one block of each kind, and how many there are of it."""
+    dense = spec.experts.dense_layers if spec.experts is not None else 0
+    return [(layer, many) for layer, many in ((0, dense), (dense, spec.layers - dense)) if many]
+
+
+def _part_of(name: str) -> str:
+    if name.startswith(("attention_norm", "feed_norm")):
+        return "norms"
+    if name.startswith(("feed.router", "feed.correction")):
+        return "router"
+    return name.split(".", 1)[0]
+
+
+def _numel(named: Iterable[tuple[str, Shape]]) -> int:
+    return sum(math.prod(shape) for _, shape in named)

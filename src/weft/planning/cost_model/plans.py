@@ -12,7 +12,7 @@ import numpy as np
 
 from weft.collectives.costs import Column
 from weft.core.errors import UsageError
-from weft.planning.cost_model.arithmetic import head_width, kv_heads
+from weft.planning.cost_model.parameter_shapes import head_width, kv_heads
 from weft.specs.job import JobSpec, ModelSpec, PlanSpec
 from weft.specs.site import SiteSpec
 from weft.specs.software import SoftwareSpec
@@ -79,14 +79,24 @@ class Dimensions:
     parallel: bool = False
     """Attention and feed-forward side by side on one input."""
     window: int = 0
-    """Tokens that every other block sees; 0 where all see the whole text."""
+    """Tokens that blocks with a window see; 0 where all see the whole text."""
+    window_from: int | None = None
+    """First block with one: all from there on have it. Every other block where absent."""
     latent: Latent | None = None
     """Latent attention, where it is used."""
 
     def seen(self, length: int) -> float:
         """Return the share of a causal text's pairs that blocks attend to on average."""
         reach = min(1.0, self.window / length) if self.window else 1.0
-        return (1 + reach * (2 - reach)) / 2
+        share = 0.5 if self.window_from is None else self.windowed / self.layers
+        return 1 - share * (1 - reach * (2 - reach))
+
+    @property
+    def windowed(self) -> int:
+        """Return how many blocks have a window."""
+        if self.window_from is None:
+            return self.layers // 2 if self.window else 0
+        return max(0, self.layers - self.window_from) if self.window else 0
 
     @property
     def query_width(self) -> int:
@@ -192,6 +202,7 @@ def dimensions_of(spec: ModelSpec) -> Dimensions:
         mtp=spec.mtp,
         parallel=spec.parallel,
         window=spec.window,
+        window_from=spec.window_from,
         latent=None if latent is None else Latent(**latent.model_dump()),
     )
 

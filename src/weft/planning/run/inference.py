@@ -45,14 +45,13 @@ class Serving:
 def kv_bytes_per_token(model: Dimensions, precision: str = "bf16") -> int:
     """Return the bytes of keys and values that one token leaves behind in blocks that see the whole text.
 
-    Latent attention keeps one narrow vector for all heads. Where every other block has a window, what it keeps does not
-    grow with the text and is not counted.
+    Latent attention keeps one narrow vector for all heads. What a block with a window keeps does not grow with the text
+    and is not counted.
     """
     each = 2 * model.kv_heads * model.head_width
     if model.latent is not None:
         each = model.latent.kv_rank + model.latent.rope_width
-    blocks = math.ceil(model.layers / 2) if model.window else model.layers
-    return round(blocks * each * _BYTES[precision])
+    return round((model.layers - model.windowed) * each * _BYTES[precision])
 
 
 def value_bytes(precision: str) -> float:

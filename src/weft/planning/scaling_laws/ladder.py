@@ -10,7 +10,8 @@ import math
 from dataclasses import dataclass
 
 from weft.core.errors import UsageError
-from weft.planning.cost_model.arithmetic import head_width, parameters
+from weft.planning.cost_model.arithmetic import parameters
+from weft.planning.cost_model.parameter_shapes import head_width
 from weft.planning.scaling_laws.scaling import FLOPS_PER_PARAMETER_AND_TOKEN
 from weft.specs.job import JobSpec, ModelSpec
 

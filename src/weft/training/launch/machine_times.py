@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional
 
 from weft.planning.calibration.microbenchmarks import AttentionTime, BlockTime, MachineTimes, MessageTime, ProductTime
-from weft.planning.cost_model.arithmetic import head_width
+from weft.planning.cost_model.parameter_shapes import head_width
 from weft.specs.job import ModelSpec
 from weft.training.launch.rank_place import Reporter
 from weft.training.launch.ranks import Ranks

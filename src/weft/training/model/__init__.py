@@ -5,7 +5,7 @@ attention and the dispatch to experts go through callables that can be replaced,
 random stream, so that any part of the model starts from the same bits as the whole.
 """
 
-from weft.training.model.attention import Attend, Rotary, attend_locally
+from weft.training.model.attention import Attend, attend_locally
 from weft.training.model.decoder import Block, Decoder
 from weft.training.model.experts import (
     Dispatch,
@@ -16,7 +16,8 @@ from weft.training.model.experts import (
     carry_loss,
     dispatch_locally,
 )
-from weft.training.model.weights import canonical, full_tensor_of, initialise, shapes
+from weft.training.model.rotary import Rotary
+from weft.training.model.weights import Start, canonical, full_tensor_of, initialise
 
 __all__ = [
     "Attend",
@@ -27,6 +28,7 @@ __all__ = [
     "Experts",
     "Load",
     "Rotary",
+    "Start",
     "attend_locally",
     "balance_loss",
     "canonical",
@@ -34,5 +36,4 @@ __all__ = [
     "dispatch_locally",
     "full_tensor_of",
     "initialise",
-    "shapes",
 ]

@@ -1,8 +1,9 @@
 """A feed-forward block of many experts, of which each token sees a few.
 
 Routing is softmax over the experts, the best k, their weights made to sum to one (Mixtral, arXiv 2401.04088, section
-2.1). No token is dropped. Tokens are sorted by expert and put back by index, never added by atomics, so the same input
-gives the same bits. The sorted tokens reach the experts through one callable, `ExpertFeed.dispatch`; expert parallelism
+2.1), or DeepSeek-V3's: each expert's sigmoid, a correction where they are chosen, and experts that see every token. No
+token is dropped. Tokens are sorted by expert and put back by index, never added by atomics, so the same input gives the
+same bits. The sorted tokens reach the experts through one callable, `ExpertFeed.dispatch`; expert parallelism
 puts an all-to-all there. To keep the bits of one rank it must call `run` once for each micro-batch, since a matrix
 product of more rows may round differently.
 
@@ -22,6 +23,10 @@ from torch.nn import functional
 from typing_extensions import override
 
 from weft.specs.job import ModelSpec
+from weft.training.model.feed import ACTIVATIONS, Activation, Feed
+
+_TINY = 1e-20
+"""Added to the sum of scores that are made to sum to one, as DeepSeek's code does."""
 
 Run = Callable[[Tensor, Tensor], Tensor]
 """`run(tokens, counts)`: the local experts on tokens sorted by expert, `counts[i]` of them for local expert i."""
@@ -121,8 +126,9 @@ def _held(stack: Tensor) -> Tensor:
 class Experts(nn.Module):
     """The matrices of all experts of a layer, stacked: expert parallelism shards dim 0."""
 
-    def __init__(self, count: int, width: int, ffn: int) -> None:
+    def __init__(self, count: int, width: int, ffn: int, activation: Activation = functional.silu) -> None:
         super().__init__()
+        self.activation = activation
         self.gate = nn.Parameter(torch.empty(count, ffn, width))
         self.up = nn.Parameter(torch.empty(count, ffn, width))
         self.down = nn.Parameter(torch.empty(count, width, ffn))
@@ -136,7 +142,7 @@ class Experts(nn.Module):
         return torch.cat(
             [
                 functional.linear(
-                    functional.silu(functional.linear(group, gate)) * functional.linear(group, up),
+                    self.activation(functional.linear(group, gate)) * functional.linear(group, up),
                     down,
                 )
                 for group, (gate, up, down) in zip(groups, matrices, strict=True)
@@ -150,27 +156,51 @@ class ExpertFeed(nn.Module):
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         assert spec.experts is not None, "a dense model has no experts"
+        self.spec = spec.experts
         self.count = spec.experts.count
         self.top_k = spec.experts.top_k
         self.router = nn.Linear(spec.width, self.count, bias=False)
-        self.experts = Experts(self.count, spec.width, spec.experts.ffn)
+        # It moves the choice alone, so no gradient reaches it; it stays as it was loaded.
+        self.correction = nn.Parameter(torch.zeros(self.count), requires_grad=False) if self.spec.correction else None
+        self.experts = Experts(self.count, spec.width, spec.experts.ffn, ACTIVATIONS[spec.activation])
+        self.shared = Feed(spec, spec.experts.shared) if spec.experts.shared else None
         self.dispatch: Dispatch = dispatch_locally
 
     @override
     def forward(self, hidden: Tensor) -> tuple[Tensor, Load]:
         """Return what the experts add to `hidden`, `[batch, length, width]`, and how they were loaded."""
         flat = hidden.flatten(0, -2)
-        probabilities = functional.linear(flat.float(), self.router.weight.float()).softmax(-1)
+        products = functional.linear(flat.float(), self.router.weight.float())
+        scores = products.softmax(-1) if self.spec.scoring == "softmax" else products.sigmoid()
         # A stable sort, not topk: of equal experts the first is taken, on every device.
-        sorted_weights, sorted_experts = probabilities.sort(dim=-1, descending=True, stable=True)
-        weights = sorted_weights[:, : self.top_k]
-        weights = weights / weights.sum(-1, keepdim=True)
-        chosen = sorted_experts[:, : self.top_k].flatten()
+        best = self._choosable(scores).sort(dim=-1, descending=True, stable=True).indices[:, : self.top_k]
+        weights = scores.gather(-1, best)
+        if self.spec.normalised:
+            weights = weights / (weights.sum(-1, keepdim=True) + (0.0 if self.spec.scoring == "softmax" else _TINY))
+        weights = weights * self.spec.scale if self.spec.scale != 1 else weights
+        chosen = best.flatten()
         order = chosen.argsort(stable=True)
         inverse = order.argsort()
         counts = (chosen.unsqueeze(-1) == torch.arange(self.count, device=chosen.device)).sum(0)
         copies = flat.unsqueeze(1).expand(-1, self.top_k, -1).flatten(0, 1)
         answers = self.dispatch(_Permute.apply(copies, order, inverse), counts, self.experts)
         answers = _Permute.apply(answers, inverse, order).unflatten(0, (-1, self.top_k))
-        mixed = (answers * weights.unsqueeze(-1).to(answers.dtype)).sum(1)
-        return mixed.view_as(hidden), Load(counts.float(), probabilities.sum(0))
+        mixed = (answers * weights.unsqueeze(-1).to(answers.dtype)).sum(1).view_as(hidden)
+        if self.shared is not None:
+            mixed = mixed + self.shared(hidden)
+        shares = scores if self.spec.scoring == "softmax" else scores / scores.sum(-1, keepdim=True)
+        return mixed, Load(counts.float(), shares.sum(0))
+
+    def _choosable(self, scores: Tensor) -> Tensor:
+        """Return what experts are chosen by: scores, corrected, and none outside a token's groups.
+
+        A group counts by its two best experts (DeepSeek-V3, arXiv 2412.19437, section 2.1.2).
+        """
+        ranked = scores.detach() if self.correction is None else scores.detach() + self.correction
+        if not self.spec.groups:
+            return ranked
+        grouped = ranked.unflatten(-1, (self.spec.groups, -1))
+        worth = grouped.topk(2, dim=-1).values.sum(-1)
+        best = worth.sort(dim=-1, descending=True, stable=True).indices[:, : self.spec.nodes]
+        allowed = torch.zeros_like(worth, dtype=torch.bool).scatter(1, best, value=True)
+        return grouped.masked_fill(~allowed.unsqueeze(-1), float("-inf")).flatten(1)

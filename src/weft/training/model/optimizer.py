@@ -28,6 +28,8 @@ def adamw(parameters: Iterable[nn.Parameter], spec: OptimizerSpec) -> AdamW:
     """
     groups: dict[tuple[bool, object], list[nn.Parameter]] = {}
     for parameter in parameters:
+        if not parameter.requires_grad:
+            continue
         data = parameter.data
         mesh = data.device_mesh if isinstance(data, DTensor) else None
         groups.setdefault((parameter.dim() > 1, mesh), []).append(parameter)

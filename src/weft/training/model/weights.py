@@ -12,14 +12,14 @@ Norms start at one, biases at zero.
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from weft.core.seeds import Seed
-from weft.planning.cost_model.arithmetic import head_width, kv_heads
+from weft.planning.cost_model.parameter_shapes import Shape, block_shapes, shapes
 from weft.specs.job import ModelSpec
 
 _WRAPPERS = re.compile(r"(_checkpoint_wrapped_module|_orig_mod|_fsdp_wrapped_module|module)\.")
@@ -32,27 +32,16 @@ def canonical(name: str, spec: ModelSpec) -> str:
     return "embed.weight" if bare == "head.weight" and spec.tied else bare
 
 
-def shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
-    """Return the name and the shape of every parameter of the whole model, in the order of its modules."""
-    found: dict[str, tuple[int, ...]] = {"embed.weight": (spec.vocabulary, spec.width)}
-    for number in range(spec.layers):
-        found |= {f"layers.{number}.{name}": shape for name, shape in _block_shapes(spec)}
-    found["norm.weight"] = (spec.width,)
-    if not spec.tied:
-        found["head.weight"] = (spec.vocabulary, spec.width)
-    return found
-
-
 def full_tensor_of(name: str, spec: ModelSpec, seed: Seed) -> Tensor:
     """Return the whole starting value of the parameter called `name`, in fp32 on the CPU."""
     name = canonical(name, spec)
     shape = _shape(name, spec)
     if name.endswith("norm.weight"):
         return torch.ones(shape)
-    if name.endswith("bias"):
+    if name.endswith(("bias", "correction")):
         return torch.zeros(shape)
     deviation = spec.deviation
-    if re.search(r"(attention\.output\.weight|feed\.down\.weight|experts\.down)$", name):
+    if re.search(r"(attention\.output\.weight|feed\.(shared\.)?down\.weight|experts\.down)$", name):
         deviation /= math.sqrt(_RESIDUAL_WRITES * spec.layers)
     branch = seed.branch("weights", name)
     if ".experts." in name:
@@ -60,16 +49,21 @@ def full_tensor_of(name: str, spec: ModelSpec, seed: Seed) -> Tensor:
     return _normal(branch, shape, deviation)
 
 
+Start = Callable[[str], Tensor]
+"""The whole starting value of a parameter of the bare whole model, by its name."""
+
+
 @torch.no_grad()
-def initialise(model: nn.Module, seed: Seed, spec: ModelSpec | None = None) -> None:
+def initialise(model: nn.Module, seed: Seed, spec: ModelSpec | None = None, start: Start | None = None) -> None:
     """Set every parameter of `model`, the whole decoder or any stage of it, sharded or not, to its starting value.
 
-    The spec is needed only where `model` is not a `Decoder` itself, which carries it.
+    The spec is needed only where `model` is not a `Decoder` itself, which carries it. Values are drawn from `seed`
+    unless `start` has them.
     """
     known = getattr(model, "spec", None) if spec is None else spec
     assert isinstance(known, ModelSpec), "give the spec of a model that is wrapped"
     for name, parameter in model.named_parameters():
-        whole = full_tensor_of(name, known, seed)
+        whole = full_tensor_of(name, known, seed) if start is None else start(canonical(name, known))
         assert whole.shape == parameter.shape, f"{name} is {tuple(parameter.shape)}, not {tuple(whole.shape)}"
         if isinstance(parameter, DTensor):
             # Without a source rank every rank cuts its own part; nothing is sent.
@@ -83,32 +77,8 @@ def _normal(seed: Seed, shape: tuple[int, ...], deviation: float) -> Tensor:
     return torch.from_numpy(seed.stream().standard_normal(shape, dtype="float32")).mul_(deviation)
 
 
-def _shape(name: str, spec: ModelSpec) -> tuple[int, ...]:
+def _shape(name: str, spec: ModelSpec) -> Shape:
     if name.startswith("layers."):
-        return dict(_block_shapes(spec))[name.split(".", 2)[2]]
-    return (spec.width,) if name == "norm.weight" else (spec.vocabulary, spec.width)
-
-
-def _block_shapes(spec: ModelSpec) -> Iterator[tuple[str, tuple[int, ...]]]:
-    width, each = spec.width, head_width(spec)
-    queries, keys = spec.heads * each, kv_heads(spec) * each
-    yield "attention_norm.weight", (width,)
-    for part, rows in (("query", queries), ("key", keys), ("value", keys)):
-        yield f"attention.{part}.weight", (rows, width)
-        if spec.qkv_bias:
-            yield f"attention.{part}.bias", (rows,)
-    yield "attention.output.weight", (width, queries)
-    if spec.qk_norm:
-        yield "attention.query_norm.weight", (each,)
-        yield "attention.key_norm.weight", (each,)
-    yield "feed_norm.weight", (width,)
-    if spec.experts is None:
-        yield "feed.gate.weight", (spec.ffn, width)
-        yield "feed.up.weight", (spec.ffn, width)
-        yield "feed.down.weight", (width, spec.ffn)
-        return
-    count, ffn = spec.experts.count, spec.experts.ffn
-    yield "feed.router.weight", (count, width)
-    yield "feed.experts.gate", (count, ffn, width)
-    yield "feed.experts.up", (count, ffn, width)
-    yield "feed.experts.down", (count, width, ffn)
+        _, layer, inner = name.split(".", 2)
+        return dict(block_shapes(spec, int(layer)))[inner]
+    return shapes(spec.model_copy(update={"layers": 0}))[name]

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -22,7 +23,8 @@ from weft.core.errors import UsageError
 from weft.core.seeds import Seed
 from weft.planning.cost_model.arithmetic import flops_per_token
 from weft.specs.job import JobSpec
-from weft.training.model import Decoder, ExpertBalance, Load, canonical, carry_loss, initialise
+from weft.training.model import Decoder, ExpertBalance, Load, Start, canonical, carry_loss, initialise
+from weft.training.model.huggingface import StoredWeights
 from weft.training.parallel import context_parallel, load_balance, pipeline
 from weft.training.parallel.collective_autograd import passed, total_over
 from weft.training.parallel.expert_parallel import dispatch_over, spread_experts
@@ -150,7 +152,8 @@ def parallelize(run: OnMesh) -> ParallelDecoder:
         check_compiler(device)
     cuts = load_balance.cut(_layer_costs(job, mesh, device), pipeline.stages_of(plan))
     numbers = pipeline.stage_numbers(plan, mesh.place.pp)
-    stages = [_stage(job, mesh, device, cuts, number) for number in numbers]
+    start = StoredWeights(Path(job.model.weights), job.model).tensor if job.model.weights else None
+    stages = [_stage(job, mesh, device, cuts, number, start=start) for number in numbers]
     return ParallelDecoder(job, mesh, device, stages, numbers)
 
 
@@ -172,7 +175,9 @@ def _layer_costs(job: JobSpec, mesh: Mesh, device: torch.device) -> list[float]:
     return costs.tolist()
 
 
-def _stage(job: JobSpec, mesh: Mesh, device: torch.device, cuts: tuple[range, ...], number: int) -> Decoder:
+def _stage(
+    job: JobSpec, mesh: Mesh, device: torch.device, cuts: tuple[range, ...], number: int, *, start: Start | None
+) -> Decoder:
     plan = mesh.plan
     ends = {"embed": number == 0, "head": number == len(cuts) - 1}
     stage = Decoder(job.model, layers=cuts[number], **ends).to(device)
@@ -181,7 +186,7 @@ def _stage(job: JobSpec, mesh: Mesh, device: torch.device, cuts: tuple[range, ..
     group = mesh.groups["cp"]
     if group is not None:
         stage.attend_by(context_parallel.attend_over(group))
-    initialise(stage, Seed(job.seed))
+    initialise(stage, Seed(job.seed), start=start)
     finish_stage(stage, mesh, partial(_run_stage, _RankShare(job, mesh, device)))
     return stage
 

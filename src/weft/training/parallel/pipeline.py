@@ -6,7 +6,8 @@ costs it needs are measured here.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -18,8 +19,9 @@ from torch.distributed.pipelining._backward import stage_backward
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle
 from typing_extensions import override
 
+from weft.planning.cost_model.parameter_shapes import is_sparse
 from weft.planning.legality import CHUNKS
-from weft.specs.job import JobSpec, PlanSpec
+from weft.specs.job import JobSpec, ModelSpec, PlanSpec
 from weft.training.model import Block, Decoder, Rotary
 
 SCHEDULES: dict[str, type[PipelineScheduleSingle | PipelineScheduleMulti]] = {
@@ -58,30 +60,39 @@ def _seconds(work: Callable[[], None], rounds: int = 3) -> float:
     return best
 
 
+def _one_of_each(model: ModelSpec) -> Iterator[tuple[int, bool]]:
+    known = set[bool]()
+    for layer in range(model.layers):
+        sparse = is_sparse(model, layer)
+        if sparse not in known:
+            known.add(sparse)
+            yield layer, sparse
+
+
 def measure_layers(job: JobSpec, device: torch.device) -> list[float]:
     """Return the seconds that each layer takes for one micro-batch, both passes, the ends with their neighbour.
 
-    All blocks of a decoder are alike, so one is measured and stands for all.
+    One block of each kind, with experts and without, is measured and stands for all.
     """
     model, batch = job.model, job.batch
-    block = Block(model).to(device)
+    blocks = {sparse: Block(model, layer).to(device) for layer, sparse in _one_of_each(model)}
     ends = Decoder(model, layers=[]).to(device)
-    for module in (block, ends):
+    for module in (*blocks.values(), ends):
         for parameter in module.parameters():
             nn.init.normal_(parameter, std=0.02, generator=torch.Generator(device).manual_seed(0))
     tokens = torch.zeros(batch.micro, batch.length, dtype=torch.int64, device=device)
     hidden = torch.zeros(batch.micro, batch.length, model.width, device=device)
 
-    def through_block() -> None:
+    def through_block(block: Block) -> None:
         block(hidden, Rotary(model))[0].sum().backward()
-        float(block.attention_norm.weight.detach().sum())
+        float(next(block.parameters()).detach().sum())
 
     def through_ends() -> None:
         ends(tokens).sum().backward()
-        assert ends.norm is not None
-        float(ends.norm.weight.detach().sum())
+        float(next(ends.parameters()).detach().sum())
 
-    costs = [_seconds(through_block)] * model.layers
+    seconds = {sparse: _seconds(partial(through_block, block)) for sparse, block in blocks.items()}
+    costs = [seconds[is_sparse(model, layer)] for layer in range(model.layers)]
     costs[-1] += _seconds(through_ends)
     return costs
 
