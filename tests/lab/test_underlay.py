@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import pytest
 from tests.lab.conftest import Weft
 
 from weft.core.errors import UsageError
+from weft.transport.endpoint import Endpoint
+from weft.transport.queue_pair import QueuePair
 from weft.transport.torch_backend.links import LAB_VARIABLE
 from weft_lab.network import faults
 from weft_lab.network.lab import Lab
@@ -50,6 +53,34 @@ def test_a_socket_is_made_at_the_host_and_the_thread_comes_back(lab: Callable[..
     with rank_underlay(made.record.spec.name, 1, 2).inside():
         assert Path("/proc/thread-self/ns/net").readlink() != here
     assert Path("/proc/thread-self/ns/net").readlink() == here
+
+
+def _goes(pair: QueuePair, plane: int, *, up: bool) -> bool:
+    """Wait until an endpoint uses a plane, or does not; return whether that came."""
+    limit = time.monotonic() + 20
+    while time.monotonic() < limit:
+        if bool(int(pair.endpoint.state.sender.qp[pair.index]["local_up"]) >> plane & 1) == up:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_a_rank_watches_the_ports_of_its_host(lab: Callable[..., Lab], weft: Weft):
+    made = lab("--hosts", "2", "--planes", "3", "--spines", "1")
+    assert weft("cut", "link0-p2-i0") == 0
+    name = made.record.spec.name
+    with Endpoint(rank_underlay(name, 0, 2)) as here, Endpoint(rank_underlay(name, 1, 2)) as there:
+        out, back = here.offer("rank 1"), there.offer("rank 0")
+        out.connect(back.card)
+        back.connect(out.card)
+        # Down before anybody met; then another one goes and comes back.
+        assert _goes(out, 2, up=False)
+        assert weft("cut", "link0-p1-i0") == 0
+        assert _goes(out, 1, up=False)
+        assert weft("heal") == 0
+        assert _goes(out, 1, up=True)
+        assert _goes(out, 2, up=True)
+        assert _goes(back, 1, up=True)
 
 
 def test_more_ranks_than_hosts_and_unknown_labs_are_refused(lab: Callable[..., Lab], weft: Weft):

@@ -19,7 +19,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -38,7 +38,7 @@ from weft.transport.memory import layout
 from weft.transport.memory.arithmetic import reduce_at
 from weft.transport.memory.keyed_hash import sip_at, sums_at
 from weft.transport.memory.layout import INDEX_BITS, EndpointState, make_state
-from weft.transport.memory.native import crc_at
+from weft.transport.memory.native import crc_at, load_word, store_word
 from weft.transport.memory.tables import SLOT, SLOTS, make_transfers
 from weft.transport.packets.authentication import INBOUND, OUTBOUND
 from weft.transport.packets.compiling import Pump, compiled_pump, one_at_a_time
@@ -46,6 +46,7 @@ from weft.transport.packets.pump import pump
 from weft.transport.queue_pair import BROKEN, QueuePair
 from weft.transport.regions import Region, RegionTable, address_and_size
 from weft.transport.replay import PairStart, RecordedCalls
+from weft.transport.shared_memory import SharedRings, card_of, slot_bytes
 from weft.transport.sockets import (
     admit,
     class_message,
@@ -113,6 +114,7 @@ class Endpoint:
         self.lock, self._fence = threading.RLock(), threading.Lock()
         self._owner, self._closed, self._broken = os.getpid(), False, ""
         self._pairs: dict[int, QueuePair] = {}
+        self._ports_down: set[int] = set()
         self._starts: dict[int, PairStart] = {}
         self.on_program: Callable[[int, int, int], None] | None = None
         """Called with (program, error, queue pair) when a collective program ends."""
@@ -133,7 +135,9 @@ class Endpoint:
             capture_rows=self.settings.capture_rows,
         )  # fmt: skip
         self._regions = RegionTable(self.state.regions)
-        self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        # A pipe, not an eventfd: a peer on this host can open its end by name and ring.
+        self._heard, self._bell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._rings = SharedRings(self.underlay.payload, self._bell)
         self._set_up_hub()
         self._pump: Pump = compiled_pump() if self.settings.fast else pump
         # Compiling, or loading what is compiled, is no part of anybody's waiting for an answer.
@@ -144,13 +148,16 @@ class Endpoint:
             crc_at(at, 64, 0, self.state.scratch)
             sip_at(at, at, 0)
             sums_at(at, at, 0, at, at)
+            store_word(at, load_word(at))
             reduce_at(0, at, at, 0)
         self._thread = threading.Thread(target=self._run, name="weft-wire", daemon=True)
         self._thread.start()
+        self._unwatch = self.underlay.watch_ports(lambda plane, up: self.port_changed(plane, up=up))
 
     def _set_up_hub(self) -> None:
         hub, settings = self.state.hub[0], self.settings
-        hub["socket"], hub["eventfd"] = self._socket.fileno(), self._event
+        hub["socket"], hub["bell"] = self._socket.fileno(), self._heard
+        hub["shared_plane"], hub["ring_slot_bytes"] = self.underlay.shared_plane, slot_bytes(self.underlay.payload)
         hub["base_ns"], hub["stride"], hub["check"] = time.monotonic_ns(), self.underlay.paths, int(settings.check)
         hub["authenticate"] = int(settings.authenticate)
         hub["liveness_ps"] = round(max(settings.liveness_s, 0.0) * _PS)
@@ -219,7 +226,7 @@ class Endpoint:
     def wake(self) -> None:
         """Wake the thread."""
         if not self._closed:
-            os.eventfd_write(self._event, 1)
+            self._ring()
 
     def command(self, kind: int, *numbers: int) -> None:
         """Ask the thread for something."""
@@ -317,6 +324,9 @@ class Endpoint:
                 secret = secrets.token_bytes(SECRET_BYTES)
                 card["secret"] = secret.hex()
                 self.state.keys[index, INBOUND] = np.frombuffer(expanded(secret), np.int64)
+            if self.underlay.shared_plane >= 0:
+                peer["ring_in"], card["shared"] = self._rings.offer()
+                self.state.hub[0]["rings"] += 1
             if engine:
                 size = SLOTS * SLOT
                 inbox = self.register_at(
@@ -353,6 +363,7 @@ class Endpoint:
         peer["source"], peer["source_mask"] = source_of(self.underlay.family, self.underlay.source(place), port)
         if self.settings.authenticate:
             state.keys[index, OUTBOUND] = np.frombuffer(expanded(bytes.fromhex(card["secret"])), np.int64)
+        self._share(index, card.get("shared"))
         self._admitted.append(port)
         admit(self._socket, self._admitted)
         peer["heard_ps"] = (time.monotonic_ns() - int(state.hub[0]["base_ns"])) * 1000
@@ -362,6 +373,19 @@ class Endpoint:
         # Last: from here on the thread takes packets for it.
         peer["open"] = 1
         self.wake()
+        for plane in sorted(self._ports_down):
+            self.command(layout.PORT, 0, plane, 0)
+
+    def _share(self, index: int, known: object) -> None:
+        """Send to a peer through its ring, where it has one and is a process of this host and user."""
+        ring = card_of(known)
+        opened = self._rings.accept(ring) if ring and self.underlay.shared_plane >= 0 else None
+        if opened is not None:
+            peer = self.state.peers[index]
+            evs = self.state.sender.evs[index]
+            peer["shared_ev"] = int(np.flatnonzero(evs["plane"] == self.underlay.shared_plane)[0])
+            peer["bell"] = opened[1]
+            peer["ring_out"] = opened[0]
 
     def cut(self, plane: int, *, cut: bool = True) -> None:
         """Lose everything on a plane, in both directions and silently, or stop doing so."""
@@ -385,6 +409,7 @@ class Endpoint:
     def port_changed(self, plane: int, *, up: bool) -> None:
         """Say that this host's port of a plane went up or down, as a NIC sees it."""
         self._refuse_plane(plane)
+        (self._ports_down.discard if up else self._ports_down.add)(plane)
         self.command(layout.PORT, 0, plane, int(up))
 
     def _refuse_plane(self, plane: int) -> None:
@@ -407,6 +432,7 @@ class Endpoint:
         """Leave in order: everything that was posted is acknowledged first, for `linger_s` at most."""
         if self._closed or os.getpid() != self._owner:
             return
+        self._unwatch()
         for pair in self.pairs() if not self._broken else ():
             if self.state.peers[pair.index]["open"]:
                 self.command(layout.CLOSE, pair.index)
@@ -415,10 +441,17 @@ class Endpoint:
             time.sleep(0.001)
         self._closed = True
         self.state.hub[0]["stop"] = 1
-        os.eventfd_write(self._event, 1)
+        self._ring()
         self._thread.join()
         self._socket.close()
-        os.close(self._event)
+        self._rings.close()
+        os.close(self._heard)
+        os.close(self._bell)
+
+    def _ring(self) -> None:
+        # A full pipe has rung already.
+        with suppress(BlockingIOError):
+            os.write(self._bell, b"\0")
 
     def _quiet(self) -> bool:
         """Return whether every peer has everything, and those of an engine have said goodbye or are gone."""

@@ -132,7 +132,7 @@ class _Rules:
         return [post(self.sender, pair, *row[:4])], row[4:5]
 
     def next_data(self, pair: int, now: int, row: list[int]) -> Decision:
-        if next_data(self.sender, pair, now, -1, self.out) == NOTHING:
+        if next_data(self.sender, pair, now, row[5], self.out) == NOTHING:
             return [-1], row[:1]
         names = ("seq", "ev", "value", "retransmission", "length")
         return [int(self.out[name]) for name in names], row[:5]

@@ -42,6 +42,11 @@ class Underlay(ABC):
     """Address family of its sockets."""
 
     @property
+    def shared_plane(self) -> int:
+        """Return the plane that is shared memory where both ends are on one host, or -1."""
+        return -1
+
+    @property
     @abstractmethod
     def spec(self) -> MrcSpec:
         """Return the protocol's parameters here."""
@@ -62,9 +67,21 @@ class Underlay(ABC):
         """Return an address of the network that packets of a peer at `place` come from, where that is known."""
         del place
 
+    def watch_ports(self, changed: Callable[[int, bool], None]) -> Callable[[], None]:
+        """Call `changed` with plane and state when a port of this host goes down or up; return what ends that.
+
+        Here no port ever changes.
+        """
+        del changed
+        return _nothing
+
     def inside(self) -> AbstractContextManager[None]:
         """Return where sockets are to be made: they belong to the network of whoever makes them; here, right here."""
         return nullcontext()
+
+
+def _nothing() -> None:
+    """End a watch that never was."""
 
 
 class SoftwareClocks(NamedTuple):
@@ -138,6 +155,13 @@ class Loopback(Underlay):
     payload: int = 60 * 1024
     window: int = 1024 * 1024
     family: int = socket.AF_INET
+    shared: bool = False
+    """Whether the last plane is shared memory, which then carries everything while it is whole."""
+
+    @property
+    @override
+    def shared_plane(self) -> int:
+        return self.planes - 1 if self.shared else -1
 
     @property
     @override

@@ -6,6 +6,7 @@ one. Rendezvous and files stay where they were; only packets of MRC cross the la
 may step into a namespace.
 """
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from weft.transport.underlay import Place, Srv6Underlay
 from weft_lab.network.lab import find
 from weft_lab.network.machine import NAMESPACES
 from weft_lab.network.plan import LabSpec
+from weft_lab.network.port_watch import PortWatch, follow
 from weft_lab.network.record import own_records
 from weft_lab.network.stepping import stepped_into
 
@@ -63,6 +65,13 @@ class LabUnderlay(Srv6Underlay):
         ev = spec.ev.model_copy(update={"active": active, "backup": self.planes * self.paths - active})
         window = spec.window.model_copy(update={"mpr": _MPR})
         return spec.model_copy(update={"loss": loss, "ev": ev, "window": window})
+
+    @override
+    def watch_ports(self, changed: Callable[[int, bool], None]) -> Callable[[], None]:
+        """Listen to the kernel for the host's own links, as a NIC would."""
+        with self.inside():
+            watch = PortWatch()
+        return follow(watch, changed)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 Rules of sharing, because plain loads and stores are all there is: a row of `commands` belongs to Python until `posted`
 counts it, and to the thread afterwards; a row of `events` the other way round with `events_head`. Everything else is
 the thread's alone while it runs, except switches in `HUB` that Python sets and counters that it reads. Neither side
-ever waits by watching memory: Python writes to an eventfd, the thread returns from its call.
+ever waits by watching memory: Python writes to a pipe, the thread returns from its call.
 """
 
 from typing import NamedTuple
@@ -30,6 +30,12 @@ INDEX_MASK = (1 << INDEX_BITS) - 1
 REGIONS = 1 << INDEX_BITS
 PLANES_MOST = 16
 GAP_BUCKETS = 64
+RING_SLOTS = 32
+RING_NAME_AT, RING_HEAD_AT, RING_TAIL_AT, RING_ASLEEP_AT, RING_FRONT = 0, 64, 128, 192, 4096
+"""Of a ring in shared memory: its word, packets put in, packets taken out, whether its owner sleeps, its first place.
+Each has a cache line of its own."""
+RING_HEADER_AT, RING_HEADS = 64, 192
+"""Of a place in a ring: where the headers stand, and the payload behind them."""
 KEY_WORDS = KEY_BYTES // 8
 """Of the keys of one direction."""
 REPLAY_WORDS = 513
@@ -49,14 +55,14 @@ COUNTERS = (
     *("packets_in", "packets_out", "bytes_in", "bytes_out", "batches_in", "batches_out", "wakes"),
     *MALFORMED,
     *("wrong_key", "out_of_bounds", "replayed", "no_queue_pair", "wrong_ev", "refused"),
-    *("wrong_source", "wrong_tag", "stale", "marked_in", "trimmed_in"),
+    *("wrong_source", "wrong_tag", "stale", "marked_in", "trimmed_in", "shared_in", "shared_out"),
     *("shim_out", "shim_in", "send_errors", "last_errno", "sends_blocked"),
 )
 HUB = np.dtype(
     [
         (name, "i8")
         for name in (
-            *("socket", "eventfd", "base_ns", "stride", "check", "authenticate", "slot_bytes", "queue_pairs", "stop"),
+            *("socket", "bell", "base_ns", "stride", "check", "authenticate", "slot_bytes", "queue_pairs", "stop"),
             *("first", "staged", "blocked", "turn", "asleep", "spin_ns", "crowded_ns"),
             *("taken", "posted", "events_head", "events_tail"),
             *("cut", "shim_word", "shim_draws", "shim_on"),
@@ -64,6 +70,9 @@ HUB = np.dtype(
             *("liveness_ps", "programs"),
             # Level and type of the message by which the kernel says a packet's traffic class; that of the one at hand.
             *("class_message", "traffic_class"),
+            # The plane that is shared memory, or -1; its rings; the queue pair through whose ring the packet at hand
+            # came, or -1; and what leads from a place among the headers to the payload.
+            *("shared_plane", "rings", "ring_slot_bytes", "shared_pair", "payload_from"),
             *COUNTERS,
         )
     ]
@@ -93,6 +102,8 @@ PEER = np.dtype(
             *("source", "source_mask", "signed", "newest"),
             # How often an answer made paths skip a turn, and the window smaller.
             *("skips", "window_cuts"),
+            # Shared memory: the rings, how far each has come, the peer's bell, and the EV that stands for it.
+            *("ring_out", "ring_in", "ring_head", "ring_tail", "bell", "shared_ev"),
         )
     ]
 )
@@ -186,7 +197,7 @@ def make_state(
     slot = -(-(PREFIX + 64 + int(row["payload"]) + 32) // 4096) * 4096
     heads = np.zeros(TX_SLOTS * HEAD_BYTES, np.uint8)
     tx_iov, tx_msg = np.zeros((TX_SLOTS, 3, 2), np.int64), np.zeros((TX_SLOTS, 8), np.int64)
-    rx, rx_iov, rx_msg = np.zeros(RX_SLOTS * slot, np.uint8), np.zeros((RX_SLOTS, 2), np.int64), np.zeros(
+    rx, rx_iov, rx_msg = np.zeros((RX_SLOTS + 1) * slot, np.uint8), np.zeros((RX_SLOTS, 2), np.int64), np.zeros(
         (RX_SLOTS, 8), np.int64
     )  # fmt: skip
     names = np.zeros((queue_pairs, evs, NAME_BYTES), np.uint8)
@@ -207,6 +218,8 @@ def make_state(
     at = np.array([address_of(one) for one in (heads, tx_iov, tx_msg, names, polls, clock, tx_control)], np.int64)
     hub = np.zeros(1, HUB)
     hub["slot_bytes"], hub["queue_pairs"], hub["shim_word"] = slot, queue_pairs, 1
+    hub["shared_plane"] = hub["shared_pair"] = -1
+    hub["payload_from"] = address_of(rx)
     return EndpointState(
         hub=hub, sender=make_sender(params, queue_pairs), receiver=make_receiver(params, queue_pairs),
         peers=np.zeros(queue_pairs, PEER), paths=np.zeros((queue_pairs, evs), PATH),

@@ -83,6 +83,7 @@ sendmmsg = _external("sendmmsg", _I32, _I32, _WORD, _U32, _I32)
 recvmmsg = _external("recvmmsg", _I32, _I32, _WORD, _U32, _I32, _WORD)
 ppoll = _external("ppoll", _I32, _WORD, _WORD, _WORD, _WORD)
 read = _external("read", _WORD, _I32, _WORD, _WORD)
+write = _external("write", _WORD, _I32, _WORD, _WORD)
 move = _external("memmove", _WORD, _WORD, _WORD, _WORD)
 """memmove(to, from, bytes)."""
 _clock = _external("clock_gettime", _I32, _I32, _WORD)
@@ -122,6 +123,42 @@ def load32(typing: TypingContext, address: types.Type) -> Any:
         return builder.load(builder.inttoptr(arguments[0], ir.IntType(32).as_pointer()))
 
     return (types.int32(types.intp), code) if isinstance(address, types.Integer) else None
+
+
+@_intrinsic
+def _load_fresh(typing: TypingContext, address: types.Type) -> Any:
+    del typing
+
+    def code(*call: *Call) -> object:
+        _, builder, _, arguments = call
+        return builder.load_atomic(builder.inttoptr(arguments[0], ir.IntType(64).as_pointer()), "acquire", 8)
+
+    return (types.int64(types.intp), code) if isinstance(address, types.Integer) else None
+
+
+@_intrinsic
+def _store_shown(typing: TypingContext, address: types.Type, word: types.Type) -> Any:
+    del typing, address, word
+
+    def code(*call: *Call) -> object:
+        context, builder, _, arguments = call
+        place = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
+        builder.store_atomic(arguments[1], place, "release", 8)
+        return context.get_dummy_value()
+
+    return types.none(types.intp, types.int64), code
+
+
+@njit(nogil=True)
+def load_word(address: int) -> int:
+    """Read 64 bits that others write, anew each time, before anything that comes after."""
+    return _load_fresh(address)
+
+
+@njit(nogil=True)
+def store_word(address: int, word: int) -> None:
+    """Write 64 bits that others read, after everything that came before."""
+    _store_shown(address, word)
 
 
 @njit(nogil=True)

@@ -37,6 +37,7 @@ from weft.transport.messages.transfers import take_word
 from weft.transport.packets import departures
 from weft.transport.packets.authentication import CHANGEABLE, HEADER_TRAILER_BYTES, is_proved, trailer_bytes
 from weft.transport.packets.departures import Frame, capture, is_marked, send_answer, send_reply, shim_loses
+from weft.transport.packets.shared import fetch_shared, free_shared, waiting_in
 
 _apart, _crc_at, _move, _recvmmsg = native.apart, native.crc_at, native.move, native.recvmmsg
 _CONTEXT_MASK = 0xFFFF
@@ -63,12 +64,44 @@ def receive_batch(state: EndpointState, now_ps: int) -> int:
         else:
             hub["traffic_class"] = _traffic_class(state, slot)
             take_packet(state, slot * hub["slot_bytes"], size, now_ps)
-    # Once for each queue pair and batch: one SACK then answers for up to a ring of packets.
-    for pair in range(hub["queue_pairs"]):
+    _acknowledge_all(state, now_ps)
+    return count
+
+
+@rule
+def _acknowledge_all(state: EndpointState, now_ps: int) -> None:
+    """Answer once for each queue pair and batch: one SACK then stands for up to a ring of packets."""
+    for pair in range(state.hub[0]["queue_pairs"]):
         if state.peers[pair]["waiting"]:
             state.peers[pair]["waiting"] = 0
             acknowledge(state, pair, now_ps)
-    return count
+
+
+@rule
+def receive_shared(state: EndpointState, now_ps: int) -> int:
+    """Take in what the rings of shared memory hold, as many of each as of the socket; return how many that was."""
+    hub = state.hub[0]
+    if hub["rings"] == 0:
+        return 0
+    done = 0
+    hub["traffic_class"] = 0
+    for pair in range(hub["queue_pairs"]):
+        count = min(waiting_in(state, pair), layout.RX_SLOTS)
+        for _ in range(count):
+            size = fetch_shared(state, pair)
+            hub["shared_pair"] = pair
+            if size < 0:
+                hub["wrong_length"] += 1
+            else:
+                take_packet(state, layout.RX_SLOTS * hub["slot_bytes"], size, now_ps)
+            free_shared(state, pair)
+        hub["shared_in"] += count
+        done += count
+    hub["shared_pair"] = -1
+    hub["payload_from"] = state.rx_at[0]
+    if done > 0:
+        _acknowledge_all(state, now_ps)
+    return done
 
 
 @rule
@@ -127,18 +160,15 @@ def _read(state: EndpointState, base: int, size: int, trimmed: bool) -> int:
     trailer = ICRC_BYTES
     if hub["authenticate"]:
         trailer = trailer_bytes(1 if data[start] <= opcodes.ONLY_IMMEDIATE and not trimmed else 0)
-    elif trimmed:
+    if hub["shared_pair"] >= 0:
+        trailer = 0
+    elif trimmed and not hub["authenticate"]:
         # The check stood behind the payload and went with it.
         trailer = 0
     body_end = base + size - trailer
     wrong = packet_shape(data, start, body_end, trimmed)
-    if (
-        wrong == inplace.FINE
-        and not trimmed
-        and hub["check"]
-        and not hub["authenticate"]
-        and _wrong_check(state, base, size)
-    ):
+    # Only an ICRC is so long; through shared memory nothing stands behind a packet.
+    if wrong == inplace.FINE and trailer == ICRC_BYTES and hub["check"] and _wrong_check(state, base, size):
         wrong = inplace.WRONG_CHECK
     return read_headers(data, start, body_end, trimmed, state.seen[0]) if wrong == inplace.FINE else wrong
 
@@ -160,11 +190,10 @@ def take_packet(state: EndpointState, base: int, size: int, now_ps: int) -> None
     if pair < 0:
         hub["no_queue_pair"] += 1
         return
-    peer = state.peers[pair]
-    if state.rx_names[base // hub["slot_bytes"], 0] & peer["source_mask"] != peer["source"]:
+    if _is_strange(state, pair, base):
         hub["wrong_source"] += 1
         return
-    if hub["authenticate"]:
+    if hub["authenticate"] and hub["shared_pair"] < 0:
         # Of a packet that was cut only the headers can be proved, and only they are used.
         length = view["length"] if view["opcode"] <= opcodes.ONLY_IMMEDIATE and not trimmed else 0
         if not is_proved(state, pair, base, view["payload_at"], length):
@@ -182,6 +211,15 @@ def take_packet(state: EndpointState, base: int, size: int, now_ps: int) -> None
         return
     state.heard_on[pair, value // stride] = now_ps
     _take(state, pair, value, now_ps)
+
+
+@rule
+def _is_strange(state: EndpointState, pair: int, base: int) -> bool:
+    """Return whether the packet at `base` does not come from where the peer of its queue pair sends."""
+    hub, peer = state.hub[0], state.peers[pair]
+    if hub["shared_pair"] >= 0:
+        return pair != hub["shared_pair"]
+    return state.rx_names[base // hub["slot_bytes"], 0] & peer["source_mask"] != peer["source"]
 
 
 @rule
@@ -328,10 +366,10 @@ def _take_data(state: EndpointState, pair: int, value: int, now_ps: int) -> bool
     # Only now: a duplicate must never be added twice, nor written over what was meanwhile reused.
     if verdict == receiver_rules.ACCEPTED and adds > 0:
         reduce_at(
-            adds - 1, region["address"] + offset, state.rx_at[0] + view["payload_at"], length // width_of(adds - 1)
+            adds - 1, region["address"] + offset, hub["payload_from"] + view["payload_at"], length // width_of(adds - 1)
         )
     elif verdict == receiver_rules.ACCEPTED:
-        _move(region["address"] + offset, state.rx_at[0] + view["payload_at"], length)
+        _move(region["address"] + offset, hub["payload_from"] + view["payload_at"], length)
     elif verdict == receiver_rules.DUPLICATE:
         hub["replayed"] += 1
     else:

@@ -35,6 +35,7 @@ from weft.transport.memory import journal, layout, native
 from weft.transport.memory.journal import note
 from weft.transport.memory.layout import EndpointState
 from weft.transport.packets.authentication import CHANGEABLE, sign, trailer_bytes
+from weft.transport.packets.shared import LATELY_PS, is_shared, planes_for_data, put_shared, way_back
 
 _crc_at, _move, _sendmmsg, _errno = native.crc_at, native.move, native.sendmmsg, native.errno
 _apart = native.apart
@@ -51,7 +52,6 @@ _STAMP_SHIFT = 17
 REVERSE_EVERY_PS = 1_000_000_000
 """Least time between two probes of the reverse path. The protocol asks for one in a round trip, which is nothing for a
 NIC and a fifth of a core here."""
-LATELY_PS = 50_000_000_000
 KEEP_ALIVE = 0x7FFF
 """Id of an EV probe that only asks whether the peer is there."""
 CONTEXT_REQUEST, CONTEXT_RESPONSE = layout.PREFIX + 12 + 6, layout.PREFIX + 12 + 10
@@ -196,9 +196,12 @@ def launch(state: EndpointState, pair: int, packet: OutgoingPacket, now_ps: int)
     heads = state.heads
     put32(heads, base, ev["value"])
     size = packet.end - base
-    # A tag proves more than an ICRC does and takes its place.
     trailer = ICRC_BYTES
-    if hub["authenticate"]:
+    through_memory = is_shared(state, pair, ev["plane"])
+    if through_memory:
+        trailer = 0
+    # A tag proves more than an ICRC does and takes its place.
+    elif hub["authenticate"]:
         end = sign(state, pair, (base, packet.end), packet.payload, packet.length)
         trailer = trailer_bytes(packet.length) - (end - packet.end)
         size = end - base
@@ -209,6 +212,11 @@ def launch(state: EndpointState, pair: int, packet: OutgoingPacket, now_ps: int)
         capture(state, pair, Frame(OUTWARD, ev["value"], state.tx_at[0] + base, size, total), now_ps)
     if shim_loses(state, ev["plane"]):
         hub["shim_out"] += 1
+        return
+    if through_memory:
+        if put_shared(state, pair, state.tx_at[0] + base, size, packet.payload, packet.length):
+            hub["packets_out"] += 1
+            hub["bytes_out"] += total
         return
     message, iov = state.tx_msg[packet.slot], state.tx_iov[packet.slot]
     message[0] = state.tx_at[3] + (pair * state.names.shape[1] + packet.path) * state.names.shape[2]
@@ -242,15 +250,18 @@ def send_data(state: EndpointState, pair: int, now_ps: int, most: int) -> int:
         slot = free_slot(state)
         if slot < 0:
             break
+        room = planes_for_data(state, pair)
+        if room == 0:
+            break
         drawn = sender.qp[pair]["draws"]
-        if next_data(sender, pair, now_ps, -1, out) != DATA:
+        if next_data(sender, pair, now_ps, room, out) != DATA:
             if sender.qp[pair]["draws"] != drawn:
                 # No path can be used; looking for one has moved the rotation on.
-                note(state, journal.NEXT_DATA, pair, now_ps, (-1,))
+                note(state, journal.NEXT_DATA, pair, now_ps, (-1, 0, 0, 0, 0, room))
             break
         note(
             state, journal.NEXT_DATA, pair, now_ps,
-            (out["seq"], out["ev"], out["value"], out["retransmission"], out["length"]),
+            (out["seq"], out["ev"], out["value"], out["retransmission"], out["length"], room),
         )  # fmt: skip
         index = sender.packets[pair, out["seq"] & sender.params[0]["slot_mask"]]["message"]
         end = pack_data(
@@ -276,7 +287,9 @@ def _reverse_path(state: EndpointState, pair: int, now_ps: int) -> int:
     A plane that has gone down silently would otherwise go on swallowing its share of the answers.
     """
     _apart()
-    found = -1
+    found = way_back(state, pair, now_ps)
+    if found >= 0:
+        return found
     for _ in range(state.sender.params[0]["planes"]):
         path = reverse_ev(state.sender, pair, state.receiver, pair)
         note(state, journal.REVERSE_EV, pair, now_ps, (path,))

@@ -14,8 +14,9 @@ from weft.transport.memory.journal import note
 from weft.transport.memory.layout import EndpointState
 from weft.transport.messages.running import begin_program, run_programs
 from weft.transport.messages.transfers import Write, expects, fail_members, post_write, run_transfers, say, sent
-from weft.transport.packets.arrivals import acknowledge, receive_batch, report
+from weft.transport.packets.arrivals import acknowledge, receive_batch, receive_shared, report
 from weft.transport.packets.departures import ask, flush, pass_time, send_data, set_deadline
+from weft.transport.packets.shared import fall_asleep
 
 _apart, _ppoll, _read, _now_ns = native.apart, native.ppoll, native.read, native.now_ns
 _fence = native.fence
@@ -48,6 +49,7 @@ def pump(state: EndpointState, rounds: int, wait_ns: int) -> int:
         # Arrivals before departures: what a SACK frees may go out in the same turn, and answers share a batch.
         work = _take_commands(state, now_ps)
         work += receive_batch(state, now_ps)
+        work += receive_shared(state, now_ps)
         work += run_programs(state, now_ps)
         work += run_transfers(state, now_ps)
         work += _serve(state, now_ps)
@@ -73,21 +75,23 @@ def _sleep(state: EndpointState, wait_ns: int) -> None:
     hub["asleep"] = 1
     # Store, then look: without the fence both sides could miss each other, and a command would wait for a timeout.
     _fence()
-    if hub["posted"] > hub["taken"]:
-        # Python saw us awake and did not write to the eventfd.
+    if fall_asleep(state, 1) or hub["posted"] > hub["taken"]:
+        # Python, or a peer on this host, saw us awake and did not ring.
+        fall_asleep(state, 0)
         hub["asleep"] = 0
         return
     hub["wakes"] += 1
     asked = _POLLIN | (_POLLOUT if hub["blocked"] else 0)
     # Two `pollfd` as two words: descriptor below, wanted events in bits 32 to 47, what happened from bit 48 on.
     state.polls[0] = hub["socket"] | asked << 32
-    state.polls[1] = hub["eventfd"] | _POLLIN << 32
+    state.polls[1] = hub["bell"] | _POLLIN << 32
     state.clock[2] = wait_ns // _SECOND_NS
     state.clock[3] = wait_ns % _SECOND_NS
     _ppoll(state.tx_at[4], 2, state.tx_at[5] + 16, 0)
+    fall_asleep(state, 0)
     hub["asleep"] = 0
     if (state.polls[1] >> 48) & _POLLIN:
-        _read(hub["eventfd"], state.tx_at[5], 8)
+        _read(hub["bell"], state.tx_at[5], 16)
 
 
 @rule

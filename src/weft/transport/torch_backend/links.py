@@ -39,6 +39,8 @@ class Wiring:
 
     planes: int = 4
     """Planes on loopback, where no underlay is given."""
+    shared: bool = False
+    """Whether ranks of one host also share memory, as one plane more, which carries everything while it is whole."""
     underlay: Underlay | None = None
     """Where packets go; the lab that WEFT_LAB names, or loopback, where none is given."""
     endpoint: EndpointSettings = field(default_factory=EndpointSettings)
@@ -49,7 +51,7 @@ def _underlay(wiring: Wiring, rank: int, ranks: int) -> Underlay:
     """Return the lab that the environment names, or loopback."""
     name = os.environ.get(LAB_VARIABLE)
     if not name:
-        return Loopback(planes=wiring.planes)
+        return Loopback(planes=wiring.planes + int(wiring.shared), shared=wiring.shared)
     make = entry_point("weft.underlays", "lab")
     if make is None:
         raise UsageError(f"{LAB_VARIABLE} names a lab, which is a distribution of its own; pip install 'weft[lab]'")

@@ -1,11 +1,10 @@
 """One end of MRC between two hosts of a lab: a stream of large writes, or small ones there and back.
 
 It runs inside a host's namespace (`python -m weft_lab.agents.mrc`). The transport is the ordinary endpoint and
-knows no lab; what is added here is where packets go (the carrier of each EV) and what a NIC would see of its ports.
+knows no lab; what is added here is where packets go (the carrier of each EV).
 """
 
 import os
-import selectors
 import threading
 import time
 from collections import deque
@@ -21,12 +20,10 @@ from weft.transport.regions import Region
 from weft.transport.statistics import PEER_COUNTERS
 from weft.transport.underlay import Place
 from weft_lab.agents.channel import SAMPLE_S, AgentChannel
-from weft_lab.agents.port_watch import PortWatch
 from weft_lab.underlay import LabUnderlay
 
 IN_FLIGHT = 8
 """Writes that are posted and not yet acknowledged: enough that the transport never waits for the program."""
-_WATCH_S = 0.2
 
 
 class MrcAgent:
@@ -64,7 +61,6 @@ class MrcAgent:
         for ev in asked["denied"]:
             self.pair.deny(ev)
         self.stop = threading.Event()
-        threading.Thread(target=self._watch_ports, name="weft-ports", daemon=True).start()
         threading.Thread(target=self._watch_line, name="weft-line", daemon=True).start()
 
     def write(self, number: int) -> None:
@@ -75,20 +71,6 @@ class MrcAgent:
     def next(self, wait_s: float) -> Completion | None:
         """Return the next completion, or nothing after a while."""
         return self.pair.wait(wait_s)
-
-    def _watch_ports(self) -> None:
-        """Tell the endpoint which of this host's ports have a link, as a NIC would see it."""
-        watch = PortWatch()
-        with selectors.DefaultSelector() as ready:
-            ready.register(watch, selectors.EVENT_READ)
-            for plane, up in watch.up.items():
-                if not up:
-                    self.endpoint.port_changed(plane, up=False)
-            while not self.stop.is_set():
-                ready.select(_WATCH_S)
-                for change in watch.changes():
-                    self.endpoint.port_changed(change.plane, up=change.up)
-        watch.close()
 
     def _watch_line(self) -> None:
         """Wait for the word to stop; a command that has gone is such a word."""

@@ -3,18 +3,25 @@
 A NIC knows at once when its own link goes; an endpoint in a lab learns it here. Addresses and routes are not looked at.
 """
 
+import fcntl
+import os
+import selectors
 import socket
 import struct
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+
+from weft.core.errors import WeftError
 
 _RTMGRP_LINK = 1
 _RTM_NEWLINK, _RTM_DELLINK = 16, 17
 _IFLA_IFNAME = 3
 _IFF_UP_AND_LOWER_UP = 0x1 | 0x10000
 _HEADER = struct.Struct("=IHHII")
+_GET_FLAGS, _IFF_UP_AND_RUNNING = 0x8913, 0x1 | 0x40
+_REQUEST = struct.Struct("=16sH22x")
 _LINK = struct.Struct("=BxHiII")
 _ATTRIBUTE = struct.Struct("=HH")
 
@@ -28,7 +35,7 @@ class PortChange:
 
 
 class PortWatch:
-    """Watches the ports of the host that this process runs at."""
+    """Watches the ports of the host in whose network it was made."""
 
     def __init__(self) -> None:
         """Begin to listen, then look how the ports are now: no change can fall between."""
@@ -55,6 +62,35 @@ class PortWatch:
                         self.up[change.plane] = change.up
                         found.append(change)
         return found
+
+
+def follow(watch: PortWatch, changed: Callable[[int, bool], None]) -> Callable[[], None]:
+    """Call `changed` for every port that is down, then at every change, in a thread; return what ends that."""
+    for plane, up in watch.up.items():
+        if not up:
+            changed(plane, False)
+    end = os.eventfd(0, os.EFD_CLOEXEC)
+
+    def listen() -> None:
+        with selectors.DefaultSelector() as ready:
+            ready.register(watch, selectors.EVENT_READ)
+            ready.register(end, selectors.EVENT_READ)
+            while all(key.fd != end for key, _ in ready.select()):
+                # An endpoint that has just ended takes no more words.
+                with suppress(WeftError):
+                    for change in watch.changes():
+                        changed(change.plane, change.up)
+
+    thread = threading.Thread(target=listen, name="weft-ports", daemon=True)
+    thread.start()
+
+    def stop() -> None:
+        os.eventfd_write(end, 1)
+        thread.join()
+        watch.close()
+        os.close(end)
+
+    return stop
 
 
 def changes_in(message: bytes) -> Iterator[PortChange]:
@@ -96,8 +132,8 @@ def _planes() -> list[int]:
 
 
 def _is_up(plane: int) -> bool:
-    # `ip netns exec` shows each namespace its own /sys.
-    try:
-        return Path(f"/sys/class/net/p{plane}/carrier").read_text().strip() == "1"
-    except OSError:
-        return False
+    # Asked by a socket: /sys may show another network than that of a thread which has only stepped in.
+    with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as asking, suppress(OSError):
+        answer = fcntl.ioctl(asking, _GET_FLAGS, _REQUEST.pack(f"p{plane}".encode(), 0))
+        return _REQUEST.unpack(answer)[1] & _IFF_UP_AND_RUNNING == _IFF_UP_AND_RUNNING
+    return False

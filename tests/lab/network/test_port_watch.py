@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.lab.conftest import Weft
 
-from weft_lab.agents.port_watch import PortChange, changes_in
 from weft_lab.network.lab import Lab
+from weft_lab.network.port_watch import PortChange, changes_in
 
 UP = 0x1 | 0x10000
 
@@ -43,7 +43,7 @@ def test_anything_else_is_passed_over(noise: bytes):
 
 
 WATCH = """
-from weft_lab.agents.port_watch import PortWatch
+from weft_lab.network.port_watch import PortWatch
 import selectors
 watch = PortWatch()
 print(sorted(watch.up.items()), flush=True)
