@@ -103,12 +103,12 @@ EV = np.dtype(
     [
         *(("value", "i4"), ("skips", "i2"), ("patience", "i2")),
         *(("plane", "i1"), ("state", "i1"), ("role", "i1"), ("losses", "i1"), ("probes", "i1")),
-        *(("unused", "i1"), ("inflight", "i2")),
+        *(("told", "i1"), ("inflight", "i2")),
     ]
 )
 """One entropy value: its 32 bits; for how many rounds it is still passed over, and for how many after its next packet;
-its plane, its state and use, silent losses and answered probes in a row; its packets in flight. Its 16 bytes never lie
-across two lines."""
+its plane, its state and use, silent losses and answered probes in a row; how many packets were in flight on it when a
+mark last counted, less those whose fate is known; its packets in flight. Its 16 bytes never lie across two lines."""
 
 PLANE = np.dtype(
     [

@@ -20,7 +20,7 @@ from weft.mrc.columns import (
 from weft.mrc.invariants import check_sender
 from weft.mrc.rules.acks import on_sack
 from weft.mrc.rules.control import ID_MASK, next_control, next_deadline, on_ev_probe_answer, on_timer
-from weft.mrc.rules.evs import SILENCE, ev_event
+from weft.mrc.rules.evs import MARK, SILENCE, ev_event
 from weft.mrc.rules.ports import port_changed
 from weft.mrc.wire.packets import VERDICT_ALWAYS_SKIP, VERDICT_NONE, VERDICT_SKIP_ONCE
 
@@ -179,3 +179,46 @@ def test_nothing_happens_before_the_deadline(packets: int, bad: int, steps: list
             acknowledge(sender, rows.pop(0), now_ps=now_ps)
         check_sender(sender, 0)
         now_ps += step
+
+
+@given(st.integers(2, 8), st.integers(0, 2**32 - 1), st.integers(1, 6), st.booleans())
+def test_probes_of_a_full_window_soon_leave_the_path_that_holds_it(paths: int, word: int, sent: int, skipped: bool) -> None:
+    # The oldest packet's EV may be dead. Where the window is full, only a probe on another one can show it.
+    sender = sender_of(paths=paths, word=word, planes=1)
+    send(sender, sent)
+    dead = int(sender.packets[0, int(sender.qp[0]["oldest"])]["ev"])
+    for other in range(paths):
+        if skipped and other != dead:
+            ev_event(sender, 0, other, MARK)
+            sender.evs[0, other]["skips"] = 30
+    out, taken = send_row(), []
+    for k in range(3):
+        assert next_control(sender, 0, (k + 1) * 10**10, -1, out) == PROBE
+        taken.append(int(out["ev"]))
+    assert taken[0] != dead
+    assert taken[2] != dead
+    assert sender.qp[0]["reused_ev"] == 0
+
+
+def test_probes_go_on_where_there_is_one_path_alone() -> None:
+    sender = sender_of(paths=1, planes=1)
+    send(sender, 1)
+    for k in range(4):
+        assert next_control(sender, 0, (k + 1) * 10**10, -1, send_row()) == PROBE
+
+
+def test_an_answered_probe_of_a_retired_path_lets_the_window_be_asked_for_soon() -> None:
+    # Everything in flight is on dead paths, and probes of it have become rare.
+    sender, (bad,) = retired()
+    send(sender, 1)
+    now_ps, out = 0, send_row()
+    for _ in range(6):
+        now_ps += 10**10
+        while next_control(sender, 0, now_ps, -1, out) != PROBE:
+            pass
+    assert sender.qp[0]["probe_misses"] == 5
+    sender.qp[0]["ev_probe_ev"], sender.qp[0]["ev_probe_id"] = bad, 7
+    now_ps += int(sender.params[0]["probe_after_ps"])
+    assert next_control(sender, 0, now_ps, -1, out) != PROBE
+    on_ev_probe_answer(sender, 0, 7, VERDICT_NONE)
+    assert next_control(sender, 0, now_ps, -1, out) == PROBE

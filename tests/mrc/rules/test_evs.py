@@ -298,3 +298,45 @@ def test_silence_never_takes_the_last_path_of_a_pair_that_has_few() -> None:
     assert (int(s.qp[0]["active"]), int(s.qp[0]["refused"])) == (1, 1)
     assert evs.pick_ev(s, 0, -1, -1) == e
     check_evs(s, 0)
+
+
+@given(st.integers(2, 32), st.integers(1, 31), st.integers(1, 32), st.integers(0, 120), st.integers(0, 2**32))
+def test_dead_paths_that_the_floor_keeps_carry_next_to_nothing(
+    paths: int, dead: int, floor: int, behind: int, seed: int
+) -> None:
+    dead = min(dead, paths - 1)
+    s = made(1, active=paths, backup=0, min_active=min(floor, paths), paths=paths, seed=seed)
+    gone = set(range(dead))
+    waiting: list[int] = []
+    carried = []
+    # What became of a packet is known only so many packets later.
+    for _ in range(3000):
+        e = int(evs.pick_ev(s, 0, -1, -1))
+        carried.append(e in gone)
+        waiting.append(e)
+        if len(waiting) > behind:
+            known = waiting.pop(0)
+            if known in gone:
+                evs.ev_silent(s, 0, known)
+            else:
+                evs.ev_delivers(s, 0, known)
+                skipping.ev_clear(s, 0, known)
+    kept = sum(1 for e in s.rotation[0, : s.qp[0]["active"]] if int(e) in gone)
+    working = int(s.qp[0]["active"]) - kept
+    # In a round each EV that works carries one packet, each dead one a 33rd of one; twice that for chance.
+    assert sum(carried[-1000:]) / 1000 <= 2 * kept / 33 / working + 0.01
+    check_evs(s, 0)
+
+
+@given(st.integers(2, 8), st.integers(0, 7), st.integers(0, 2**32), st.booleans())
+def test_a_lost_packet_goes_out_on_its_own_path_again_where_all_others_lose(
+    paths: int, own: int, seed: int, marked: bool
+) -> None:
+    own %= paths
+    s = made(1, active=paths, backup=0, min_active=paths, paths=paths, seed=seed)
+    for other in set(range(paths)) - {own}:
+        for _ in range(3):
+            evs.ev_silent(s, 0, other)
+    if marked:
+        evs.ev_event(s, 0, own, evs.MARK)
+    assert [int(evs.pick_ev(s, 0, own, -1)) for _ in range(50)] == [own] * 50

@@ -115,3 +115,18 @@ def test_few_planes_send_every_second_answer_the_way_the_packet_came_once_no_pro
     found = [int(sender.evs[0, int(reverse_ev(sender, 0, receiver, 0))]["value"]) for _ in range(8)]
     assert found[0::2] == [came] * 4
     assert found[1::2] != [came] * 4
+
+
+@given(st.integers(2, 8), st.integers(0, 7), st.integers(0, 2**32 - 1))
+def test_of_few_paths_the_one_by_which_packets_come_is_soon_probed(paths: int, came: int, word: int) -> None:
+    sender = sender_of(planes=1, paths=paths, word=word)
+    receiver = receiver_of(planes=1)
+    value = int(sender.evs[0, came % paths]["value"])
+    probed, now_ps, out = [], 0, send_row()
+    for number in range(4):
+        now_ps += int(sender.params[0]["base_rtt_ps"])
+        receive(receiver, 0, DataHeader(number, value, 0, 0, 1, 64, -1), now_ps)
+        take_sack(receiver, 0, reply_row())
+        assert next_reverse_probe(sender, 0, receiver, 0, now_ps, out) == EV_PROBE
+        probed.append(int(out["value"]))
+    assert probed.count(value) >= 2

@@ -135,3 +135,28 @@ def test_where_nothing_is_skipped_marks_leave_no_trace() -> None:
     s = made(16, skip=False)
     evs.ev_marked(s, 0, 0)
     assert (int(s.evs[0, 0]["state"]), int(s.qp[0]["mark_share"])) == (GOOD, 0)
+
+
+@given(st.integers(2, 8), st.integers(0, 200), st.integers(2, 40))
+def test_marks_of_packets_that_were_in_flight_together_count_once(active: int, inflight: int, rounds: int) -> None:
+    s = made(active)
+    s.qp[0]["inflight"] = active * inflight
+    s.evs[0, 0]["inflight"] = inflight
+    together = max(1, min(inflight, 128))
+    doublings = []
+    for _ in range(rounds * together):
+        evs.ev_marked(s, 0, 0)
+        doublings.append(int(s.evs[0, 0]["patience"]))
+    expected = [min(2 ** (k + 1), MOST * 8) for k in range(rounds) for _ in range(together)]
+    assert doublings == expected
+
+
+@given(st.integers(2, 40), st.integers(0, 38))
+def test_a_packet_without_a_mark_is_one_less_of_those_in_flight_together(inflight: int, clear: int) -> None:
+    s = made(2)
+    s.evs[0, 0]["inflight"] = inflight
+    evs.ev_marked(s, 0, 0)
+    for _ in range(min(clear, inflight - 1)):
+        skipping.ev_clear(s, 0, 0)
+    assert s.evs[0, 0]["told"] == max(inflight - 1 - clear, 0)
+    assert s.evs[0, 1]["told"] == 0

@@ -34,7 +34,7 @@ def next_control(sender: Sender, pair: int, now_ps: int, room: int, out: SendRow
             qp["announced_ps"] = now_ps
             return describe_control(sender, pair, PORT_STATUS, ev_index, qp["announce_id"], out)
     if _probe_due_ps(sender, pair) <= now_ps:
-        ev_index = pick_ev(sender, pair, -1, room)
+        ev_index = pick_ev(sender, pair, _in_doubt(sender, pair), room)
         if ev_index >= 0:
             return _probe(sender, pair, ev_index, now_ps, out)
     if _ev_probe_due_ps(sender, pair) <= now_ps:
@@ -47,6 +47,18 @@ def next_control(sender: Sender, pair: int, now_ps: int, room: int, out: SendRow
             qp["ev_probe_sent_ps"] = now_ps
             return describe_control(sender, pair, EV_PROBE, ev_index, qp["ev_probe_id"], out)
     return NOTHING
+
+
+@rule
+def _in_doubt(sender: Sender, pair: int) -> int:
+    """Return the EV that a reliability probe is to avoid, that of the oldest packet in flight, or -1.
+
+    Where few EVs are left that one may be dead, and a full window lets nothing else go out that would show it. It may
+    as well be the only one that works: where the last probe was not answered, every other one avoids no EV.
+    """
+    qp = sender.qp[pair]
+    unanswered = qp["probe_misses"] + qp["probe_open"]
+    return -1 if unanswered & 1 else sender.packets[pair, qp["oldest"]]["ev"]
 
 
 @rule
@@ -110,13 +122,15 @@ def _next_bad(sender: Sender, pair: int, room: int) -> int:
 def on_ev_probe_answer(sender: Sender, pair: int, number: int, verdict: int) -> None:
     """Take in the answer to an EV probe: enough of them in a row bring the EV back.
 
-    Writes `ev_probe_ev`, `probes`, `ev_probe_at` and `ev_probe_due_ps`.
+    Writes `ev_probe_ev`, `probe_misses`, `probes`, `ev_probe_at` and `ev_probe_due_ps`.
     """
     qp = sender.qp[pair]
     ev_index = qp["ev_probe_ev"]
     if ev_index < 0 or number != qp["ev_probe_id"]:
         return
     qp["ev_probe_ev"] = -1
+    # The peer is there and a way to it works: what is in flight is to be asked for again soon.
+    qp["probe_misses"] = 0
     ev = sender.evs[pair, ev_index]
     if ev["state"] != ASSUMED_BAD:
         return

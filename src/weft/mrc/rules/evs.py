@@ -12,8 +12,9 @@ leave open is chosen here:
   that it meets stay in SKIP.
 - A mark skips an EV once; whether it does at all, and for how long one is passed over that is marked again and again
   or has too much in flight, is decided in `skipping`.
-- A retired EV whose plane has no spare leaves a gap, unless `min_active` would be undercut: then it stays, in SKIP. A
-  pair with few paths has few EVs, and its floor is the same share of them.
+- A retired EV whose plane has no spare leaves a gap, unless `min_active` would be undercut: then it stays, in SKIP, for
+  as many rounds as it has lost packets in a row, up to `most_skips`. Where most paths are dead the few that work carry
+  nearly all. A pair with few paths has few EVs, and its floor is the same share of them.
 - Where switches do not trim, an EV is blamed for as many losses in a row as random loss alone would hardly bring: where
   one packet in ten is lost three are enough, where every second one is it takes ten. So a full queue retires no path.
 - Where they trim, one silent loss is enough, unless one on another EV came within about 10,000 packets before it: what
@@ -54,6 +55,7 @@ TRANSITIONS = np.array(
 )
 """Next state by state (GOOD, SKIP, ASSUMED_BAD, DENIED) and input; the cursor never meets the last two states."""
 
+_OTHER, _AVOIDED, _DOUBTFUL, _ANY = range(4)
 _DRAWS_FOR_A_PLANE = 2
 _MOST_COUNTED = 100
 _ONE = 1024
@@ -198,9 +200,10 @@ def _find_usable(sender: Sender, pair: int, first: int, room: int) -> int:
 def pick_ev(sender: Sender, pair: int, avoid: int, room: int) -> int:
     """Return the EV for the next packet, or -1 where none can be used; never `avoid` while there is another.
 
-    Where none can be used nothing is drawn and nothing changes.
+    A packet that has to avoid an EV was lost once: one whose last packets vanished is no other for it. Where none can
+    be used nothing is drawn and nothing changes.
 
-    Writes `skipping`, `state` and `reused_ev`.
+    Writes `skipping` and `state`.
     """
     qp = sender.qp[pair]
     if qp["reach"] & qp["local_up"] & qp["peer_up"] & room == 0:
@@ -209,32 +212,38 @@ def pick_ev(sender: Sender, pair: int, avoid: int, room: int) -> int:
     most = most_held(params, qp)
     revived = False
     held = 0
-    fallback = -1
-    passed = -1
+    last = _ANY
+    chosen = -1
     # Twice the rotation: the round may end in the middle, and every EV is to be met once after that.
     for _ in range(2 * qp["active"]):
         ev_index = _next_in_round(sender, pair, room)
         if ev_index < 0:
             break
         ev = sender.evs[pair, ev_index]
+        rank = _rank(ev, ev_index == avoid, avoid >= 0)
         if ev["state"] == SKIP:
             revived = _pass_over(qp, ev, revived)
-            passed = ev_index if passed < 0 or passed == avoid else passed
-        elif ev_index == avoid:
-            fallback = ev_index
-        elif held < most and is_held(params, qp, ev):
+        elif rank == _OTHER:
+            if held >= most or not is_held(params, qp, ev):
+                pace(params, qp, ev)
+                return ev_index
             held += 1
-            passed = ev_index if passed < 0 or passed == avoid else passed
-        else:
-            pace(qp, ev)
-            return ev_index
-    # Every path is busy: the first that was passed over serves, or else the one to be avoided.
-    chosen = passed if passed != avoid and passed >= 0 else max(passed, fallback)
+        # Every path may be busy: the first that was passed over serves then, of the best rank that was met.
+        if rank < last:
+            last = rank
+            chosen = ev_index
     if chosen >= 0:
         qp["skipping"] -= sender.evs[pair, chosen]["state"] == SKIP
         sender.evs[pair, chosen]["state"] = TRANSITIONS[SKIP, PASSED]
-        qp["reused_ev"] += 1 if chosen == avoid else 0
     return chosen
+
+
+@rule
+def _rank(ev: EvRow, avoided: bool, again: bool) -> int:
+    """Return how far an EV is from what a packet wants: another EV, then the one to be avoided, then a doubtful one."""
+    if avoided:
+        return _AVOIDED
+    return _DOUBTFUL if again and ev["losses"] > 1 else _OTHER
 
 
 @rule
@@ -286,6 +295,7 @@ def _event(sender: Sender, pair: int, ev_index: int, event: int) -> int:
         if ev["role"] == ACTIVE and not _leave_rotation(sender, pair, ev_index, event == DENY):
             sender.qp[pair]["refused"] += 1
             ev["state"] = SKIP
+            ev["skips"] = min(max(ev["losses"], 1), params["most_skips"])
             return SKIP
         _leave(sender, pair, ev_index, new)
     elif old > SKIP and new <= SKIP:

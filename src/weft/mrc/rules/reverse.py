@@ -7,12 +7,13 @@ where the pair receives but sends nothing, one EV probe in a round trip on an EV
 hundred queue pairs at once, a little on each, would else spend a twentieth of its link on ways that it hardly uses. So
 a dead reverse path costs a share of the SACKs for a few round trips, never all of them. Where there are few planes that
 share would be large, and both ends could wait for each other on dead ways: ours, where no probe was answered for two
-round trips, or there are few EVs at all, every second answer goes back the way by which the last packet came; where
-none was answered for long, the others take an EV drawn at random.
+round trips, or there are few EVs at all, every second answer goes back the way by which the last packet came, and
+every second probe takes that way, too: it works in one direction and is most likely to work in the other. Where none
+was answered for long, the others take an EV drawn at random.
 """
 
 from weft.core.compile.rules import rule
-from weft.mrc.columns import DENIED, EV_PROBE, NOTHING, Receiver, Sender, SendRow
+from weft.mrc.columns import DENIED, EV_PROBE, NOTHING, Receiver, ReceiverRow, Sender, SendRow
 from weft.mrc.rules.evs import usable
 from weft.mrc.rules.numbers import draw
 
@@ -57,19 +58,27 @@ def reverse_ev(sender: Sender, sender_pair: int, receiver: Receiver, pair: int) 
 def _other_way(sender: Sender, sender_pair: int, receiver: Receiver, pair: int) -> int:
     """Return an EV for every second answer where the one that is trusted could be dead, else -1."""
     qp = receiver.qp[pair]
-    rtt_ps = sender.params[0]["base_rtt_ps"]
-    # What the pair itself sends proves its way as a probe does, by being answered.
-    old_ps = qp["heard_ps"] - max(qp["reverse_good_ps"], sender.qp[sender_pair]["heard_ps"])
-    few = sender.planes[sender_pair, 0]["used"] * sender.params[0]["planes"] <= _FEW_EVS
-    if not few and old_ps <= _FRESH_ROUND_TRIPS * rtt_ps:
+    if not _is_in_doubt(sender, sender_pair, qp):
         return -1
     qp["reverse_turn"] ^= 1  # every second answer
     ev_index = _way_it_came(sender, sender_pair, qp["came_ev"]) if qp["reverse_turn"] else -1
-    return (
-        _drawn(sender, sender_pair, receiver, pair)
-        if ev_index < 0 and old_ps > RECENT_ROUND_TRIPS * rtt_ps
-        else ev_index
-    )
+    long_ago = _unproved_ps(sender, sender_pair, qp) > RECENT_ROUND_TRIPS * sender.params[0]["base_rtt_ps"]
+    return _drawn(sender, sender_pair, receiver, pair) if ev_index < 0 and long_ago else ev_index
+
+
+@rule
+def _unproved_ps(sender: Sender, sender_pair: int, qp: ReceiverRow) -> int:
+    """Return for how long packets have come since any way back was last proved."""
+    # What the pair itself sends proves its way as a probe does, by being answered.
+    return qp["heard_ps"] - max(qp["reverse_good_ps"], sender.qp[sender_pair]["heard_ps"])
+
+
+@rule
+def _is_in_doubt(sender: Sender, sender_pair: int, qp: ReceiverRow) -> bool:
+    """Return whether the EV that is trusted could be dead: few there are, or none was proved lately."""
+    few = sender.planes[sender_pair, 0]["used"] * sender.params[0]["planes"] <= _FEW_EVS
+    rtt_ps = sender.params[0]["base_rtt_ps"]
+    return few or _unproved_ps(sender, sender_pair, qp) > _FRESH_ROUND_TRIPS * rtt_ps
 
 
 @rule
@@ -137,7 +146,11 @@ def next_reverse_probe(
     if sending["una"] < sending["end"] or replies == qp["reverse_replies"]:
         return NOTHING
     qp["reverse_replies"] = replies
-    ev_index = _drawn(sender, sender_pair, receiver, pair)
+    ev_index = -1
+    if _is_in_doubt(sender, sender_pair, qp) and qp["reverse_probe_id"] & 1:
+        ev_index = _way_it_came(sender, sender_pair, qp["came_ev"])
+    if ev_index < 0:
+        ev_index = _drawn(sender, sender_pair, receiver, pair)
     if ev_index < 0:
         return NOTHING
     qp["reverse_probe_id"] = (qp["reverse_probe_id"] + 1) & _ID_MASK

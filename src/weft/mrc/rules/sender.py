@@ -208,7 +208,10 @@ def _choose_ev(sender: Sender, pair: int, wish: int, avoid: int, room: int) -> i
 
 @rule
 def _send_again(sender: Sender, pair: int, wish: int, now_ps: int, room: int, out: SendRow) -> int:
-    """Send a lost packet again on a fresh EV, never on the one that it was lost on. Writes `resent`."""
+    """Send a lost packet again on a fresh EV, on the one that it was lost on only where there is no other.
+
+    Writes `resent` and `reused_ev`.
+    """
     qp = sender.qp[pair]
     slot = qp["lost_first"]
     packet = sender.packets[pair, slot]
@@ -219,6 +222,7 @@ def _send_again(sender: Sender, pair: int, wish: int, now_ps: int, room: int, ou
         return _no_path(sender, pair, now_ps)
     unlink_lost(sender, pair, slot)
     qp["resent"] += 1
+    qp["reused_ev"] += ev_index == packet["before"]
     _transmit(sender, pair, slot, ev_index, now_ps)
     _describe(sender, pair, slot, out)
     return DATA

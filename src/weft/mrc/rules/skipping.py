@@ -6,6 +6,9 @@ A mark skips an EV once (facts section 4.2). What goes beyond is chosen here; `e
   that it carries, up to `most_skips`; each unmarked packet takes a quarter off. So a path that is always full is left
   to others, where skipping once would still send every other packet of its turn there. Sooner is too soon: marks come
   a round trip late, and paths that have long emptied would stay so.
+- Of packets that are in flight on one EV together only the first mark counts so: the others were sent before it was
+  known and tell of the same queue. A pair of few paths would else leave one of them for many rounds after a single
+  round trip, fill the others, and go back and forth between them.
 - That holds while few other EVs are in SKIP, a quarter of them at most (or one). Where a fabric is full, every queue
   holds a part of the windows and most paths are marked now and then: that is load, for which no path is to blame. To
   leave a path then gives its packets to others that are as full and undoes the evenness of the rotation, and queues
@@ -33,6 +36,8 @@ _OLD_MARKS = 2
 _MOST_HELD = 8
 """EVs that are not in SKIP and that one packet passes over at most, and not more than a quarter of all."""
 _QUARTER_SHIFT = 2
+_MOST_TOLD = 127
+"""Packets of one EV whose marks may say nothing new: what a column of 8 bits holds."""
 _ONE = 1024
 _SHARE_SHIFT = 5
 """Packets, a power of two, over which the share of marked ones is averaged: few, so that it follows the queues."""
@@ -64,11 +69,14 @@ def _is_alone(qp: SenderRow) -> bool:
 def note_mark(params: SettingsRow, qp: SenderRow, ev: EvRow) -> None:
     """Note a mark on an EV; those that fall on few EVs lengthen how long it is passed over.
 
-    Writes `mark_share` and `patience`.
+    Writes `mark_share`, `patience` and `told`.
     """
     qp["mark_share"] += (_ONE - qp["mark_share"]) >> _SHARE_SHIFT
-    if _is_alone(qp):
+    if ev["told"] > 0:
+        ev["told"] -= 1
+    elif _is_alone(qp):
         ev["patience"] = min(2 * max(ev["patience"], 1), params["most_skips"] << _PATIENCE_SHIFT)
+        ev["told"] = min(max(ev["inflight"] - 1, 0), _MOST_TOLD)
     else:
         ev["patience"] = max(ev["patience"], 2)
 
@@ -87,13 +95,15 @@ def rounds_of(ev: EvRow) -> int:
 
 
 @rule
-def pace(qp: SenderRow, ev: EvRow) -> None:
-    """Let an EV that is marked again and again carry one packet, and then be passed over as long as it has to.
+def pace(params: SettingsRow, qp: SenderRow, ev: EvRow) -> None:
+    """Let an EV that is marked or loses again and again carry one packet, and then be passed over as long as it has to.
 
     Writes `state`, `skips` and `skipping`.
     """
-    rounds = rounds_of(ev)
-    if rounds > 1 and _is_alone(qp):
+    rounds = rounds_of(ev) if _is_alone(qp) else 1
+    # One that lost its last packets and is in rotation for want of others: what this one did is known a round trip on.
+    rounds = max(rounds, min(ev["losses"], params["most_skips"]))
+    if rounds > 1:
         ev["state"] = SKIP
         ev["skips"] = rounds
         qp["skipping"] += 1
@@ -105,6 +115,7 @@ def ev_clear(sender: Sender, pair: int, ev_index: int) -> None:
     if sender.params[0]["paced"]:
         qp = sender.qp[pair]
         qp["mark_share"] -= qp["mark_share"] >> _SHARE_SHIFT
+        sender.evs[pair, ev_index]["told"] -= sender.evs[pair, ev_index]["told"] > 0
         patience = sender.evs[pair, ev_index]["patience"]
         # A quarter, or twice the share that is marked everywhere: an EV is left only where it stands out.
         off = max(patience // 4, 2 * qp["mark_share"] * patience // _ONE, 1)
