@@ -122,10 +122,10 @@ class FoldedCluster:
         """Return a seat of a gang, or a free one while it waits, on which nothing is known to be wrong."""
         state = self.state
         held = state.nodes_of.get(gang)
-        seats = held.tolist() if held is not None else [at for at, name in enumerate(self.holder) if not name]
+        seats = held if held is not None else [at for at, name in enumerate(self.holder) if not name]
         for _ in range(len(seats)):
             self._next += 1
-            seat = seats[self._next % len(seats)]
+            seat = int(seats[self._next % len(seats)])
             node = state.pool.nodes[seat]
             if node.state is NodeState.READY and not node.evidence and not node.degraded \
                     and self.unit_of[seat] not in busy:  # fmt: skip

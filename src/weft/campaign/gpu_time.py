@@ -69,4 +69,4 @@ class GpuTime:
 
     def out(self) -> int:
         """Return how many GPUs are out of service now."""
-        return sum(self.count[bucket] for bucket in OUT)
+        return sum(map(self.count.__getitem__, OUT))

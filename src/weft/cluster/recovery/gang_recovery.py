@@ -73,7 +73,8 @@ def _jobs_on(cluster: ClusterState, nodes: set[int]) -> set[str]:
 
 def _mended(cluster: ClusterState, job: Job, lost: set[int], now_ms: int) -> Replace | Resize | Preempt:
     assert job.placement is not None
-    gone = tuple(node for node in job.placement.nodes if node in lost)
+    held = cluster.nodes_of[job.id]
+    gone = tuple(held[np.isin(held, list(lost))].tolist())
     rest = len(job.placement.nodes) - len(gone)
     if job.kind == "training" and not job.placement.devices:
         found = cluster.pool.candidates(job.placement.gpus_per_node, degraded=job.takes_degraded)

@@ -209,8 +209,15 @@ class Pool:
 
     def _profile(self, number: int) -> None:
         """Reckon anew when GPUs of a node come free."""
-        parts = sorted(self.members.get(number, {}).values())
-        taken = int(self.taken[number])
+        taken, members = int(self.taken[number]), self.members.get(number)
+        if not members:
+            # One job has it whole, or none has any of it: one moment for all that is not free now.
+            self.free_ms[:, number] = 0
+            free = max(0, int(self.usable[number]) - taken)
+            if taken and self.usable[number]:
+                self.free_ms[free + 1 :, number] = self._whole_ms[number]
+            return
+        parts = sorted(members.values())
         whole = taken - sum(gpus for _, gpus, _ in parts)
         if whole > 0:
             parts = sorted([*parts, (int(self._whole_ms[number]), whole, 0)])

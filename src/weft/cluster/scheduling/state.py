@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from weft.cluster.records.actions import Wait
+from weft.cluster.records.actions import Replace, Wait
 from weft.cluster.records.effects import JobAction, NodeAction, job_after, node_after
 from weft.cluster.records.job import ENDED, HOLDING, Job, JobState, Team
 from weft.cluster.records.node import Node
@@ -145,7 +145,21 @@ class ClusterState:
             if job.id in self.queue.rows:
                 self.queue.table[LAST_WAIT, self.queue.rows[job.id]] = BY_CODE[action.code]
             return
+        if isinstance(action, Replace) and not self._by_rack and after.placement and not after.placement.devices:
+            self._swap(after, action, now_ms)
+            return
         self.put(after, now_ms)
+
+    def _swap(self, job: Job, action: Replace, now_ms: int) -> None:
+        """Let spares take the places of lost nodes: of thousands of a gang only those few change."""
+        assert job.placement is not None, "only a job that runs has nodes to swap"
+        self.shares.advance(now_ms)
+        self.jobs[job.id] = job
+        self.nodes_of[job.id] = np.array(job.placement.nodes, dtype=np.int64)
+        gpus = job.placement.gpus_per_node
+        self.pool.give(job.id, np.array(action.lost, dtype=np.int64), gpus, shared=False)
+        hold = Hold(gpus, back_ms(job), (), size_class(job))
+        self.pool.take(job.id, np.array(action.spares, dtype=np.int64), hold)
 
     def take_up_node(self, action: NodeAction, now_ms: int) -> None:
         """Change the node that `action` speaks of, as if it were carried out."""
