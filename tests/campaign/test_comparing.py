@@ -110,6 +110,10 @@ def test_a_log_becomes_the_rates_of_a_scenario(tmp_path: Path, capsys: pytest.Ca
     (LOG + "e,5,4,failed\n", 6, "is not after"),
     (LOG + "e,x,4,failed\n", 6, "is no time"),
     (LOG + "e,1,4,broken\n", 6, "is no event"),
+    (LOG + "e,0,nan,failed\n", 6, "is no time"),
+    (LOG + "e,-inf,4,failed\n", 6, "is no time"),
+    (LOG + "e,0,1e-300,failed\n", 6, "no life of a part"),
+    (LOG + "x" * 200_000 + ",0,4,failed\n", 6, "is no table"),
     (LOG.replace("failed", "removed"), None, "at least 3"),
 ])  # fmt: skip
 def test_a_bad_log_is_refused_with_its_line(text: str, line: int | None, what: str):
@@ -138,11 +142,12 @@ def test_a_diary_is_run_against_the_controllers(tmp_path: Path, capsys: pytest.C
 @pytest.mark.parametrize(("row", "what"), [
     ("5,gpu,node-99999", "there is no 'node-99999'"), ("5,rack,40", "rack has 32 parts"),
     ("5,flux,1", "no class of faults"),
+    ("5,gpu,²", "there is no '²'"), ("nan,gpu,1", "the campaign lasts"), ("5,gpu,1,maybe", "neither true nor false"),
     ("9999,gpu,1", "the campaign lasts"), ("soon,gpu,1", "no number of hours"), ("5,gpu,-1", "there is no '-1'"),
 ])  # fmt: skip
 def test_a_diary_that_names_what_is_not_there_is_refused_with_its_line(row: str, what: str, tmp_path: Path):
     diary = tmp_path / "history.csv"
-    diary.write_text(f"at_h,class,part\n4,gpu,1\n{row}\n")
+    diary.write_text(f"at_h,class,part,soft\n4,gpu,1\n{row}\n", encoding="utf-8-sig")
     with pytest.raises(SpecError, match=what) as caught:
         read_diary(diary, fleet())
     assert caught.value.mistakes[0].line == 3

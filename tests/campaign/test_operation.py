@@ -3,11 +3,12 @@
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from tests.campaign.small_fleets import QUIET, faults, question, run, scenarios
 
-from weft.campaign.arrivals import Arrivals
+from weft.campaign.arrivals import Arrivals, renewals
 from weft.campaign.fleet import HOUR_MS, Fleet
 from weft.campaign.gpu_time import BUCKETS
 from weft.campaign.outcome import bands, outcome_of
@@ -140,6 +141,51 @@ def test_a_part_with_a_weibull_life_fails_as_often_as_its_rate_says():
     assert len(drawn) == pytest.approx(expected, rel=0.25)
 
 
+class NoLuck:
+    """Draws with which every part fails at once, and its successors never."""
+
+    def exponential(self, size: int) -> np.ndarray:
+        return np.zeros(size)
+
+    def weibull(self, shape: float, size: int) -> np.ndarray:
+        return np.full(size, np.inf)
+
+
+@pytest.mark.parametrize("shape", [0.2, 0.5, 0.7, 1.3, 3.0, 10.0])
+def test_old_parts_that_fail_at_once_fail_at_the_beginning_and_not_before(shape: float):
+    # The difference of two great ages is rounded: it may be below zero.
+    for days in range(1000, 40_000, 7000):
+        part = {"rate": "3000000 FIT", "shape": shape, "age": f"{days} d"}
+        done = question(QUIET, GANG, {"components": {"gpu": part}})
+        times, _ = renewals(Fleet(done.site, done.spec).classes["gpu"], HOUR_MS, NoLuck())  # type: ignore[arg-type]
+        assert min(times) >= 0
+
+
+def test_a_fleet_of_one_node_has_a_gang_and_no_spare():
+    done = run(QUIET, {"nodes": 1, "duration": "1 d"})
+    assert done.ledger.total["training"] > 0.9 * done.fleet.gpus * done.end_ms
+
+
+def test_a_gpu_that_is_reported_bad_again_is_counted_once():
+    ladder = {
+        "ladder": {"unit": "gpu", "defer": "9 d"},
+        "nodes": 4,
+        "spares": 1,
+        "gangs": [{"name": "one", "gpus": 16}],
+    }
+    done = run(QUIET, ladder, {"duration": "1 d"}, script=faults((2, "gpu", 3), (5, "hbm", 3)))
+    assert done.ledger.count["deferred"] == 1
+    assert sum(done.ledger.total.values()) == done.fleet.gpus * done.end_ms
+
+
+def test_where_every_node_is_sick_those_that_say_so_again_are_looked_at_together():
+    sick = {"nic": {"rate": "500000000 FIT"}, "host": {"rate": "100000000 FIT"}}
+    done = run(GANG, {"nodes": 400, "duration": "3 h", "components": sick})
+    assert done.alarms > 0
+    # Each of hundreds reports every minute: without that each report had a pass of its own.
+    assert done.passes < 2 * sum(done.struck.values())
+
+
 def test_bands_hold_every_number_that_all_seeds_have():
     asked = question(GANG, {"duration": "2 d"})
     found = bands(outcomes(asked, [0, 1], 1))
@@ -155,7 +201,12 @@ def test_bands_hold_every_number_that_all_seeds_have():
     ({"nodes": 4, "spares": 4}, "no units are left for gang 'pretraining'"),
     ({"policy": "none-such"}, "none-such"),
     ({"trace": "absent.csv"}, "absent.csv"),
-    ({"components": {"gpu": {"rate": "9e12 FIT"}}}, "are not simulated one by one"),
+    ({"components": {"gpu": {"rate": "9e12 FIT"}}}, "most of them by components.gpu"),
+    ({"bursts": [{"name": "x", "per_year": 1e9}]}, "most of them by bursts x"),
+    ({"maintenance": {"every": "1 s"}, "duration": "365 d"}, "most of them by maintenance.every"),
+    ({"screening": {"mode": "replay", "every": "1 s"}, "duration": "365 d"}, "most of them by screening.every"),
+    ({"bursts": [{"name": "software", "per_year": 1.0}]}, "'software' is a class of faults"),
+    ({"bursts": [{"name": "x", "per_year": 1.0}] * 2}, "'x' stands there twice"),
 ])  # fmt: skip
 def test_what_a_fleet_cannot_do_is_refused(table: dict[str, Any], text: str):
     with pytest.raises(UsageError, match=text.replace("(", r"\(")):

@@ -7,6 +7,7 @@ swapped.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,8 +17,8 @@ from weft.core.errors import UsageError
 from weft.core.seeds import Seed
 
 YEAR_MS = 365 * DAY_MS
-_MOST_EVENTS = 20_000_000
-_MOST_RENEWALS = 1000
+_MOST_EVENTS = 5_000_000
+"""Half a gigabyte of them, and minutes; a year of 131,072 GPUs with all classes has 120,000."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class Arrivals:
         """Draw them."""
         self._fleet, self._end_ms, self._seed = fleet, end_ms, seed
         spec, site = fleet.spec, fleet.site
+        refuse_too_many(expected_events(fleet, gangs, end_ms))
         draw = seed.stream("lemons")
         self.lemon = draw.random(fleet.units) < spec.lemons.share
         self._found: list[FleetFault] = []
@@ -72,7 +74,6 @@ class Arrivals:
     def _of_parts(self, each: PartClass) -> None:
         if each.fit <= 0:
             return
-        self._refuse_too_many(each.per_hour)
         if each.spec.shape == 1:
             own = each.groups == self._fleet.units
             elusive = self._fleet.spec.repair.elusive
@@ -82,18 +83,11 @@ class Arrivals:
         times, parts = renewals(each, self._end_ms, draw)
         self._add(each.name, times, parts * each.groups // each.count, draw, each.spec.soft)
 
-    def _refuse_too_many(self, per_hour: float) -> None:
-        events = per_hour * self._end_ms / HOUR_MS
-        if events > _MOST_EVENTS:
-            raise UsageError(f"{events:,.0f} failures in the campaign; rates that bring more than {_MOST_EVENTS:,} are "
-                             "not simulated one by one")  # fmt: skip
-
     def _poisson(
         self, name: str, fit: float, groups: int, *, soft: float = 0.0, elusive: float = 0.0, own: bool = False
     ) -> None:
         """Draw failures at a constant rate, `own` ones more often in lemons; the mean over all is the same."""
         per_hour = fit / FIT_HOURS
-        self._refuse_too_many(per_hour)
         draw = self._seed.stream("parts", name)
         count = int(draw.poisson(per_hour * self._end_ms / HOUR_MS))
         times = np.floor(draw.random(count) * self._end_ms).astype(np.int64)
@@ -146,6 +140,37 @@ class Arrivals:
         ]
 
 
+def expected_events(fleet: Fleet, gangs: int, end_ms: int) -> dict[str, float]:
+    """Return how many events of each kind a campaign has on average, by the key that brings them."""
+    spec, site, hours = fleet.spec, fleet.site, end_ms / HOUR_MS
+    found = {f"components.{each.name}": each.per_hour * hours for each in fleet.classes.values()}
+    silent = site.failures.silent if spec.silent.rate is None else spec.silent.rate
+    software = site.failures.software if spec.software.rate is None else spec.software.rate
+    found["silent.rate"] = silent * fleet.gpus * hours / FIT_HOURS
+    found["software.rate"] = software * gangs * hours / FIT_HOURS
+    found["alarms.rate"] = spec.alarms.rate * fleet.units * fleet.trays * hours / FIT_HOURS
+    for burst in spec.bursts:
+        groups = 1 if burst.scope == "all" else int(fleet.groups_of(burst.scope).max()) + 1
+        found[f"bursts {burst.name}"] = burst.per_year * end_ms / YEAR_MS * max(1.0, burst.hits * fleet.units / groups)
+    found["experiments.per_day"] = spec.experiments.per_day * end_ms / DAY_MS
+    found["power.demand_response.per_year"] = spec.power.demand_response.per_year * end_ms / YEAR_MS
+    if spec.maintenance.every is not None:
+        found["maintenance.every"] = gangs * (1 + spec.maintenance.nodes) * end_ms / ms(spec.maintenance.every)
+    if spec.screening.mode in ("scheduled", "replay"):
+        found["screening.every"] = gangs * end_ms / ms(spec.screening.every)
+    return found
+
+
+def refuse_too_many(events: Mapping[str, float]) -> None:
+    """Raise where there are more events than are simulated one by one."""
+    if sum(events.values()) > _MOST_EVENTS:
+        name = max(events, key=lambda key: events[key])
+        raise UsageError(
+            f"{sum(events.values()):,.0f} events in the campaign, most of them by {name}; at most {_MOST_EVENTS:,} are "
+            "simulated one by one: write a lower rate or a shorter duration"
+        )
+
+
 def renewals(each: PartClass, end_ms: int, draw: np.random.Generator) -> tuple[Numbers, Numbers]:
     """Return when which part of a class with a Weibull life fails; a failed part is replaced by a new one.
 
@@ -158,12 +183,17 @@ def renewals(each: PartClass, end_ms: int, draw: np.random.Generator) -> tuple[N
     at_ms = scale_ms * ((age_ms / scale_ms) ** shape + draw.exponential(size=each.count)) ** (1 / shape) - age_ms
     times: list[Numbers] = []
     who: list[Numbers] = []
-    for _ in range(_MOST_RENEWALS):
+    drawn = 0
+    while True:
         alive = at_ms < end_ms
         parts, at_ms = parts[alive], at_ms[alive]
+        drawn += len(parts)
         if not len(parts):
             break
-        times.append(np.floor(at_ms).astype(np.int64))
+        # With a shape below 1 new parts fail far more often than the mean says.
+        refuse_too_many({f"components.{each.name}": float(drawn)})
+        # The difference from a great age is rounded: what fails at once would fail before the beginning.
+        times.append(np.floor(np.maximum(at_ms, 0)).astype(np.int64))
         who.append(parts)
         at_ms = at_ms + scale_ms * draw.weibull(shape, len(parts))
     none = np.zeros(0, dtype=np.int64)

@@ -41,10 +41,17 @@ def experiment_units(fleet: Fleet) -> int:
     return max(sizes[-1], math.ceil(_HEADROOM * mean))
 
 
+def spares_of(fleet: Fleet) -> int:
+    """Return the units that are kept free; a fleet of one unit keeps none unless that is written."""
+    if fleet.spec.spares is None:
+        return min(math.ceil(_SPARE_SHARE * fleet.units), fleet.units - 1)
+    return -(-fleet.spec.spares // fleet.trays)
+
+
 def demand_of(fleet: Fleet, folder: Path | None = None) -> Demand:
     """Return what a scenario asks for, or raise where the fleet cannot give it; a trace lies in `folder`."""
     spec = fleet.spec
-    spares = math.ceil(_SPARE_SHARE * fleet.units) if spec.spares is None else -(-spec.spares // fleet.trays)
+    spares = spares_of(fleet)
     serving = spec.serving.replicas * spec.serving.nodes
     room = experiment_units(fleet)
     fixed = [gang for gang in spec.gangs if gang.gpus is not None]

@@ -5,8 +5,6 @@ a number). A decision log is what `cluster.log` writes for the local engine and 
 campaign's own state goes through the same changes, and every pass is made again.
 """
 
-import csv
-import io
 import json
 import math
 from dataclasses import asdict, dataclass
@@ -14,28 +12,22 @@ from pathlib import Path
 from typing import Any
 
 from weft.campaign.arrivals import FleetFault
+from weft.campaign.csv_rows import csv_rows, csv_text
 from weft.campaign.fleet import HOUR_MS, Fleet, ms
 from weft.cluster.log import replayed
 from weft.core.errors import Mistake, SpecError, UsageError
 
 COLUMNS = ("at_h", "class", "part")
 _OPTIONAL = ("soft",)
+_YES, _NO = ("1", "true", "yes"), ("", "0", "false", "no")
 _MOST_SHOWN = 10
 
 
 def read_diary(path: Path, fleet: Fleet) -> tuple[FleetFault, ...]:
     """Return the faults of a diary; every mistake is named with its line."""
-    rows = csv.reader(io.StringIO(_text(path)))
-    header = [each.strip() for each in next(rows, [])]
-    missing = [column for column in COLUMNS if column not in header]
-    if missing:
-        raise UsageError(f"{path} lacks {', '.join(missing)}; the columns are {','.join(COLUMNS)} and soft")
     found: list[FleetFault] = []
     mistakes: list[Mistake] = []
-    for number, row in enumerate(rows, start=2):
-        if not any(row):
-            continue
-        values = {name: row[at].strip() if at < len(row) else "" for at, name in enumerate(header)}
+    for number, values in csv_rows(csv_text(path), str(path), COLUMNS, _OPTIONAL):
         try:
             found.append(_fault(values, fleet))
         except _DiaryLineError as error:
@@ -45,13 +37,6 @@ def read_diary(path: Path, fleet: Fleet) -> tuple[FleetFault, ...]:
     if not found:
         raise UsageError(f"{path} has no faults below its header; write at least one line")
     return tuple(sorted(found, key=lambda fault: fault.at_ms))
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from None
 
 
 class _DiaryLineError(Exception):
@@ -76,14 +61,16 @@ def _fault(values: dict[str, str], fleet: Fleet) -> FleetFault:
     if name == "software":
         groups = len(fleet.spec.gangs)
     names = {record.name: record.number for record in fleet.records} if groups == fleet.units else {}
-    number = names.get(part, int(part) if part.isdigit() else -1)
+    number = names.get(part, int(part) if part.isdecimal() and part.isascii() else -1)
     if not 0 <= number < groups:
         what = "a node's name, or a number" if names else "a number"
         raise _DiaryLineError(
             "part", f"there is no {part!r}; {name} has {groups:,} parts: write {what} below {groups:,}"
         )
-    soft = values.get("soft", "").lower() in ("1", "true", "yes")
-    return FleetFault(round(at_h * HOUR_MS), name, number, soft=soft)
+    soft = values.get("soft", "").lower()
+    if soft not in (*_YES, *_NO):
+        raise _DiaryLineError("soft", f"{values['soft']!r} is neither true nor false; write one of them, or nothing")
+    return FleetFault(round(at_h * HOUR_MS), name, number, soft=soft in _YES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +93,7 @@ class LogReplay:
 def replayed_log(path: Path) -> LogReplay:
     """Make every decision of a log again by the pass that campaigns make."""
     passes = decisions = faults = 0
-    lines = [line for line in _text(path).splitlines() if line.strip()]
+    lines = [line for line in csv_text(path).splitlines() if line.strip()]
     try:
         for line in lines:
             entry = json.loads(line)
@@ -118,6 +105,8 @@ def replayed_log(path: Path) -> LogReplay:
         found = list(replayed(lines))
     except (ValueError, KeyError, TypeError, AssertionError) as error:
         raise UsageError(f"{path} is no decision log: {error}; an engine writes one") from None
+    if not passes:
+        raise UsageError(f"{path} is no decision log: it holds no pass; an engine writes one")
     return LogReplay(passes, decisions, faults, len(found), str(found[0].at_ms) if found else "")
 
 

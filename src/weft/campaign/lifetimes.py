@@ -6,16 +6,15 @@ likelihood by scipy, which weft has already: lifelines brings pandas and autogra
 no release for long. Intervals come from the observed information; those of rates are exact (Garwood).
 """
 
-import csv
-import io
 import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 import numpy as np
 
+from weft.campaign.csv_rows import csv_rows
 from weft.campaign.fleet import FIT_HOURS, Numbers
 from weft.core.errors import Mistake, SpecError, UsageError
 
@@ -23,6 +22,7 @@ COLUMNS = ("serial", "installed", "removed", "event")
 EVENTS = ("failed", "removed", "running")
 _FEWEST = 3
 _MOST_SHOWN = 10
+_SHORTEST_H, _LONGEST_H = 1 / 3600, 1000 * 365 * 24.0
 _AGES_H = (0, 30 * 24, 90 * 24, 365 * 24, 3 * 365 * 24)
 
 
@@ -36,21 +36,12 @@ class Lives:
 
 def read_lives(text: str, name: str) -> Lives:
     """Return the parts of a log; every mistake is named with its line."""
-    rows = csv.reader(io.StringIO(text))
-    header = [each.strip() for each in next(rows, [])]
-    missing = [column for column in COLUMNS if column not in header]
-    if missing:
-        raise UsageError(f"{name} lacks {', '.join(missing)}; the columns are {','.join(COLUMNS)}")
-    places = [header.index(column) for column in COLUMNS]
     mistakes: list[Mistake] = []
     hours: list[float] = []
     failed: list[bool] = []
-    for number, row in enumerate(rows, start=2):
-        if not any(row):
-            continue
-        values = [row[place].strip() if place < len(row) else "" for place in places]
+    for number, values in csv_rows(text, name, COLUMNS):
         try:
-            span, ended = _row(values)
+            span, ended = _row(*(values[column] for column in COLUMNS[1:]))
         except _RowError as error:
             mistakes.append(Mistake(name, error.column, str(error), line=number))
             continue
@@ -69,8 +60,7 @@ class _RowError(Exception):
         self.column = column
 
 
-def _row(values: Sequence[str]) -> tuple[float, bool]:
-    _, installed, removed, event = values
+def _row(installed: str, removed: str, event: str) -> tuple[float, bool]:
     if event not in EVENTS:
         raise _RowError("event", f"{event!r} is no event; write one of {', '.join(EVENTS)}")
     begin, end = _moment("installed", installed), _moment("removed", removed)
@@ -79,18 +69,25 @@ def _row(values: Sequence[str]) -> tuple[float, bool]:
         raise _RowError(
             "removed", f"{removed!r} is not after {installed!r}; a running part has the day of the log here"
         )
+    if not _SHORTEST_H <= span <= _LONGEST_H:
+        raise _RowError("removed", f"{span:g} h is no life of a part; write one from a second to 1,000 years")
     return span, event == "failed"
 
 
 def _moment(column: str, text: str) -> float:
-    """Return a moment in hours: a date, a date with a time, or a number of hours."""
+    """Return a moment in hours: a date, a date with a time (UTC where no zone is written), or a number of hours."""
     try:
-        return float(text)
+        hours = float(text)
     except ValueError:
         pass
+    else:
+        if math.isfinite(hours):
+            return hours
     try:
-        return datetime.fromisoformat(text).timestamp() / 3600
-    except ValueError:
+        found = datetime.fromisoformat(text)
+        # Without a zone the machine's own would count, and a log would say something else in summer.
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() / 3600
+    except (ValueError, OverflowError):
         raise _RowError(column, f"{text!r} is no time; write 2026-03-01, 2026-03-01T12:00 or hours") from None
 
 

@@ -56,7 +56,10 @@ class NodeCare:
         self.out: dict[int, OutOfService] = {}
         self.broken_trays: Counter[int] = Counter()
         """Trays of each unit in service that are broken."""
+        self._bad_gpus: Counter[int] = Counter()
+        """GPUs of each unit in service that are not used."""
         self._accused: set[int] = set()
+        self._look_is_due = False
         self.out_most = 0
         """Most units that were out at the same time."""
         self.out_ms: Counter[int] = Counter()
@@ -94,7 +97,21 @@ class NodeCare:
     def _again(self, unit: int, name: str, check: str) -> None:
         self._accused.discard(unit)
         if self.in_service(unit) and not self.cluster.is_folded(unit) and self.cluster.node_of(unit).evidence:
+            dirty = self.agenda.dirty
             self.accuse(unit, name, check)
+            if "brake" in self.cluster.state.alarms:
+                # Thousands that look sick say so again each at its moment: they are looked at together.
+                self.agenda.dirty = dirty
+                self._look_soon()
+
+    def _look_soon(self) -> None:
+        if not self._look_is_due:
+            self._look_is_due = True
+            self.agenda.after(self.cluster.state.policy.brake_rest_ms, self._look)
+
+    def _look(self) -> None:
+        self._look_is_due = False
+        self.agenda.dirty = True
 
     def answer_alarm(self) -> None:
         """Take out by hand what the brake held back, if it still does: a person was called and has looked."""
@@ -169,8 +186,7 @@ class NodeCare:
             return
         broken = self.broken_trays.pop(unit, 0)
         self.ledger.shift("deferred", -broken * fleet.node_gpus, now_ms)
-        bad = self.cluster.node_of(unit).bad_gpus
-        self.ledger.shift("deferred", -len(bad), now_ms)
+        self.ledger.shift("deferred", -self._bad_gpus.pop(unit, 0), now_ms)
         self.ledger.shift("standby", -(fleet.trays - fleet.needed - broken) * fleet.node_gpus, now_ms)
         self._count_out()
         self.out[unit] = out
@@ -275,7 +291,10 @@ class NodeCare:
     def degraded(self, action: Degrade) -> None:
         """Go on without a GPU; its repair is put off."""
         unit = self.cluster.unit_of[action.node]
-        self.ledger.shift("deferred", len(action.gpus), self.agenda.now_ms)
+        # A GPU that is bad already may be reported again: it is one that does not work.
+        bad = len(self.cluster.node_of(unit).bad_gpus)
+        self.ledger.shift("deferred", bad - self._bad_gpus[unit], self.agenda.now_ms)
+        self._bad_gpus[unit] = bad
         self.events["degraded"] += 1
         self.agenda.after(max(1, ms(self.fleet.spec.ladder.defer)), self._mend_gpu, unit)
 

@@ -335,6 +335,14 @@ def _same_name(table: Any) -> str | None:
     return f"{double[0]!r} stands there twice; give each gang a name of its own" if double else None
 
 
+def _bursts_are_new(table: Any) -> str | None:
+    names = [burst.name for burst in table.bursts]
+    taken = {*ComponentsSpec.model_fields, "silent", "software", "alarm"}.intersection(names)
+    double = taken or {name for name in names if names.count(name) > 1}
+    why = "is a class of faults" if taken else "stands there twice"
+    return f"{min(double)!r} {why}; give each burst a name of its own" if double else None
+
+
 def _one_rest(table: Any) -> str | None:
     rest = [gang.name for gang in table.gangs if gang.gpus is None]
     return f"{' and '.join(rest)} both take what is left; give all but one gpus" if len(rest) > 1 else None
@@ -359,7 +367,7 @@ class CampaignSpec(Spec):
     policy: str = "weft"
     """Policy of the scheduler: a built-in name or a file."""
     spares: Count | None = None
-    """Nodes kept free to replace failed ones, whatever the policy says; default: 2 % of them."""
+    """Nodes kept free to replace failed ones, whatever the policy says; default: 2 % of them, none of a single one."""
     trace: str | None = None
     """A job trace (CSV of `weft cluster generate`) that is submitted besides the gangs."""
     gangs: Annotated[tuple[GangSpec, ...], Field(strict=False)] = (GangSpec(name="pretraining"),)
@@ -387,5 +395,6 @@ class CampaignSpec(Spec):
         *_at_least_a_second("duration"),
         Check(("gangs",), _same_name),
         Check(("gangs",), _one_rest),
+        Check(("bursts",), _bursts_are_new),
         Check(("trace", "experiments", "serving"), _trace_or_demand),
     )

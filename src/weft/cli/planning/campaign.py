@@ -216,17 +216,15 @@ def fit(
     json: JsonFlag = False,
 ) -> None:
     """Fit Weibull lives and rates by age to a log of parts, as a scenario takes them."""
+    from weft.campaign.csv_rows import csv_text
     from weft.campaign.lifetimes import fit_weibull, rates_by_age, read_lives
     from weft.specs.campaign import ComponentsSpec
 
     if component not in ComponentsSpec.model_fields:
         raise UsageError(f"--component {component!r}: write one of {', '.join(ComponentsSpec.model_fields)}")
-    try:
-        lives = read_lives(log.read_text(encoding="utf-8"), str(log))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{log} cannot be read: {error}") from None
+    lives = read_lives(csv_text(log), str(log))
     found, ages = fit_weibull(lives), rates_by_age(lives)
-    table = f'[components.{component}]\nrate = "{found.rate_fit:.0f} FIT"\nshape = {found.shape.value:.3f}'
+    table = f'[components.{component}]\nrate = "{found.rate_fit:.4g} FIT"\nshape = {found.shape.value:.3f}'
     if json:
         print_json({
             "parts": len(lives.hours), "failures": int(lives.failed.sum()), "weibull": asdict(found),
