@@ -81,6 +81,19 @@ def test_the_weibull_law_of_drawn_lives_is_found_again(shape: float):
     assert found.shape.low < found.shape.value < found.shape.high
 
 
+@pytest.mark.parametrize("shape", [0.4, 1.0, 3.0])
+def test_intervals_of_drawn_lives_hold_the_true_law_as_often_as_they_say(shape: float):
+    draw = np.random.default_rng(round(10 * shape))
+    held = np.zeros(2)
+    for _ in range(120):
+        lives, seen = 8000 * draw.weibull(shape, 200), 16_000 * draw.random(200)
+        found = fit_weibull(Lives(np.minimum(lives, seen), lives <= seen))
+        held += [found.shape.low <= shape <= found.shape.high, found.scale_h.low <= 8000 <= found.scale_h.high]
+    # 95 %, give or take three standard deviations of 120 draws.
+    assert (held >= 0.89 * 120).all()
+    assert held.sum() < 240
+
+
 def test_a_constant_rate_is_failures_over_part_hours_with_garwoods_interval():
     found = rate_of(10, 1e6)
     assert found.value == pytest.approx(10_000)
@@ -100,6 +113,8 @@ def test_a_log_becomes_the_rates_of_a_scenario(tmp_path: Path, capsys: pytest.Ca
     assert main(["campaign", "fit", str(log), "--component", "optic", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["parts"], found["failures"]) == (4, 3)
+    assert main(["campaign", "fit", str(log)]) == 0
+    assert "fewer than 30 failures" in capsys.readouterr().out
     scenario = tmp_path / "own.toml"
     scenario.write_text('extends = "standard"\nduration = "1 d"\nnodes = 8\n' + found["scenario"])
     assert main(["campaign", "h100-400g-16k", "--scenario", str(scenario)]) == 0

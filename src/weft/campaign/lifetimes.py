@@ -21,6 +21,8 @@ from weft.core.errors import Mistake, SpecError, UsageError
 COLUMNS = ("serial", "installed", "removed", "event")
 EVENTS = ("failed", "removed", "running")
 _FEWEST = 3
+SURE_FAILURES = 30
+"""From so many failures on, intervals hold the true values about as often as they say (docs/campaign.md)."""
 _MOST_SHOWN = 10
 _SHORTEST_H, _LONGEST_H = 1 / 3600, 1000 * 365 * 24.0
 _AGES_H = (0, 30 * 24, 90 * 24, 365 * 24, 3 * 365 * 24)

@@ -217,7 +217,7 @@ def fit(
 ) -> None:
     """Fit Weibull lives and rates by age to a log of parts, as a scenario takes them."""
     from weft.campaign.csv_rows import csv_text
-    from weft.campaign.lifetimes import fit_weibull, rates_by_age, read_lives
+    from weft.campaign.lifetimes import SURE_FAILURES, fit_weibull, rates_by_age, read_lives
     from weft.specs.campaign import ComponentsSpec
 
     if component not in ComponentsSpec.model_fields:
@@ -243,6 +243,8 @@ def fit(
          f"{each.fit.value:,.0f} FIT", f"{each.fit.low:,.0f} to {each.fit.high:,.0f}")
         for each in ages
     ]  # fmt: skip
+    if lives.failed.sum() < SURE_FAILURES:
+        say(f"with fewer than {SURE_FAILURES} failures the intervals are too narrow; collect more")
     print_table("rate by age", ("age", "failures", "part-hours", "rate", "95 % interval"), bands_)
     say(table)
 
