@@ -28,6 +28,8 @@ _BUCKET = {
     NodeState.REPAIRING: "repair queue", NodeState.RETIRED: "given up", NodeState.QUARANTINED: "diagnosis",
 }  # fmt: skip
 _IDLE_TEST_MS = 900_000
+_LOOK_MS = 15_000
+"""How long reports of nodes that the brake keeps are gathered: well below the pause that makes them forgotten."""
 
 
 @dataclass(slots=True)
@@ -107,7 +109,7 @@ class NodeCare:
     def _look_soon(self) -> None:
         if not self._look_is_due:
             self._look_is_due = True
-            self.agenda.after(self.cluster.state.policy.brake_rest_ms, self._look)
+            self.agenda.after(_LOOK_MS, self._look)
 
     def _look(self) -> None:
         self._look_is_due = False
