@@ -79,8 +79,8 @@ verify: $(STAMP)  ## Check published results against the simulator and write doc
 	@$(PIP) install --editable '.[sim]'
 	@PYTHONPATH=$(PYTHONPATH):$(CURDIR) $(BIN)/python -m verification
 
-pictures: $(STAMP)  ## Draw the screenshot in README.md again, from a real run
-	@$(BIN)/python scripts/screenshot
+pictures: $(STAMP)  ## Make the pictures of README.md and the documentation again, from real runs (minutes)
+	@$(BIN)/python scripts/pictures.py
 
 docs: $(STAMP)  ## Build the documentation into build/docs
 	@$(PIP) install --group docs

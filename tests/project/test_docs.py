@@ -1,11 +1,12 @@
 """The documentation is true: its code runs, its links lead somewhere, its pages are in the menu."""
 
 import re
+import shlex
 import tomllib
 from pathlib import Path
 
 import pytest
-from scripts import generated_pages, shown_output
+from scripts import generated_pages, pictures, shown_output
 
 import weft
 from weft.cli.main import app
@@ -125,3 +126,20 @@ def test_every_page_is_in_the_menu_or_in_the_list_of_decisions():
     menu = (ROOT / "zensical.toml").read_text() + (ROOT / "docs" / "decisions" / "index.md").read_text()
     for page in (ROOT / "docs").rglob("*.md"):
         assert page.name in menu, page
+
+
+def test_pictures_are_made_by_a_program_and_shown():
+    there = {path.stem for path in (ROOT / "docs/pictures").iterdir()}
+    shown = {
+        name for page in PAGES for name in re.findall(r"!\[[^\]]+\]\([^)]*pictures/([\w-]+)\.\w+\)", page.read_text())
+    }
+    made = {*pictures.every()} | {name for name in there if name.startswith("verification-")}
+    assert there == made, "scripts/pictures.py and python -m verification make all of them"
+    assert shown == there
+
+
+def test_what_makes_a_picture_is_a_command():
+    every = {**pictures.PLOTTED, **pictures.TRAINED, **pictures.PRINTED}
+    for words in every.values():
+        parsed = app.parse_args(shlex.split(words), exit_on_error=False, print_error=False)
+        assert parsed[0] is not None, words

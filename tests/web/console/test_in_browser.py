@@ -164,7 +164,9 @@ def test_the_url_of_a_cluster_opens_it(tmp_path: Path):
         done = subprocess.run([*program, *words], capture_output=True, text=True, check=True, env=place)
         return done.stdout
 
-    url = weft("cluster", "up", "--nodes", "2").split("console: ")[1].strip()
+    policy = tmp_path / "budget.toml"
+    policy.write_text('[power]\nsite = "3 kW"\nramp_per_second = "1 kW"\nnode_idle = "100 W"\ngpu_rise = "600 W"\n')
+    url = weft("cluster", "up", "--nodes", "2", "--policy", str(policy)).split("console: ")[1].strip()
     try:
         for name, seconds in (("long", "60"), ("wide", "1")):
             weft(
@@ -184,7 +186,9 @@ def test_the_url_of_a_cluster_opens_it(tmp_path: Path):
             page = visit.open("/cluster")
             page.get_by_role("row", name="wide-2 waiting").get_by_text("nodes are free").wait_for()
             page.get_by_role("row", name="long-1 running").wait_for()
-            assert "bind long-1" in page.locator("section").nth(1).inner_text()
+            assert "bind long-1" in page.locator("section", has_text="Decisions").inner_text()
+            page.get_by_text("1.4 kW of 3 kW; largest change within a second 1.2 kW, of at most 1 kW").wait_for()
+            assert page.get_by_label("declared draw over time").count() == 1
             photograph(page, "cluster-with-jobs")
             assert visit.accessible() == []
             page.on("dialog", lambda dialog: dialog.accept())

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from weft.cluster.records.encoding import from_plain
+from weft.cluster.records.snapshot import Power
 from weft.core.errors import WeftError
 from weft.engines.local.client import LocalClient
 from weft.engines.local.home import Home
@@ -61,7 +63,7 @@ class ClusterWindow:
 
 def _down(problem: str) -> dict[str, Any]:
     return {"up": False, "problem": problem, "status": None, "jobs": [], "why": {}, "spans": [], "decisions": [],
-            "node_states": [], "names": []}  # fmt: skip
+            "node_states": [], "names": [], "power": _Past().power()}  # fmt: skip
 
 
 def _waiting(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -97,7 +99,7 @@ def past_of(entries: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "spans": past.spans[-_MOST_SPANS:] + list(past.running.values()),
         "node_states": past.node_states[-_MOST_SPANS:],
-        "decisions": past.decisions[-_MOST_ENTRIES:], "names": past.names,
+        "decisions": past.decisions[-_MOST_ENTRIES:], "names": past.names, "power": past.power(),
     }  # fmt: skip
 
 
@@ -110,10 +112,17 @@ class _Past:
         self.spans: list[dict[str, Any]] = []
         self.node_states: list[dict[str, Any]] = []
         self.decisions: list[dict[str, Any]] = []
+        self._budget = Power()
+        self._watts: dict[str, int] = {}
+        self._draw: list[tuple[int, int]] = []
 
     def open(self, snapshot: Mapping[str, Any]) -> None:
         """Begin with a whole state."""
+        self._budget = from_plain(Power, snapshot.get("power") or {})
         self.names = [str(node.get("name", node["number"])) for node in snapshot.get("nodes", ())]
+        for record in snapshot.get("jobs", ()):
+            if record.get("start_ms") is not None:
+                self._job(record, record["start_ms"])
 
     def take(self, entry: Mapping[str, Any]) -> None:
         """Take one pass: what it saw, and what it said."""
@@ -140,11 +149,30 @@ class _Past:
             self._end(name, at_ms)
             began_ms, team = record.get("start_ms") or at_ms, record.get("team", "default")
             self.running[name] = {"job": name, "nodes": nodes, "from_ms": began_ms, "to_ms": None, "team": team}
+            if not self._draw:
+                self._draw.append((at_ms, self._drawn_w()))
+            declared = record.get("watts_per_gpu")
+            gpu_w = self._budget.gpu_rise_w if declared is None else declared
+            self._watts[name] = len(nodes) * record["placement"].get("gpus_per_node", 1) * gpu_w
+            self._draw.append((at_ms, self._drawn_w()))
 
     def _end(self, name: str, at_ms: int) -> None:
         known = self.running.pop(name, None)
         if known is not None:
             self.spans.append({**known, "to_ms": at_ms})
+            self._watts.pop(name, None)
+            self._draw.append((at_ms, self._drawn_w()))
+
+    def _drawn_w(self) -> int:
+        return len(self.names) * self._budget.node_idle_w + sum(self._watts.values())
+
+    def power(self) -> dict[str, Any]:
+        """Return the draw over time, as jobs and policy declare it, and what may be drawn."""
+        budget = self._budget
+        return {
+            "site_w": budget.site_w, "ramp_w_per_s": budget.ramp_w_per_s, "now_w": self._drawn_w(),
+            "draw": self._draw[-_MOST_SPANS:],
+        }  # fmt: skip
 
     def _node(self, record: Mapping[str, Any], at_ms: int) -> None:
         self.node_states.append({"node": record["number"], "state": record.get("state", "healthy"), "at_ms": at_ms})

@@ -171,7 +171,7 @@ export function stackedSteps(place, columns, range, ghost) {
 }
 
 export function axes(pen, given) {
-  const {width, height, bottom, top, low, high, x, range, format} = given;
+  const {width, height, bottom, top, low, high, x, range, format, formatX} = given;
   pen.fillStyle = colour("quiet");
   pen.strokeStyle = colour("grid");
   pen.lineWidth = 1;
@@ -182,7 +182,7 @@ export function axes(pen, given) {
     pen.beginPath(); pen.moveTo(LEFT, Math.round(at) + 0.5); pen.lineTo(width - RIGHT, Math.round(at) + 0.5); pen.stroke();
     pen.fillText(format(value), LEFT - 8, at);
   }
-  steps(pen, {width, height, bottom, x, range});
+  steps(pen, {width, height, bottom, x, range, format: formatX});
 }
 
 export function steps(pen, {width, height, bottom, x, range, format}) {

@@ -1,5 +1,6 @@
 // The cluster of this machine: who ran where, who waits and why, how nodes are, and every decision by its time.
 import {LEFT, RIGHT, canvas, colour, onTheme, onWidth, series, steps} from "./charts.js";
+import {drawPower, powerInWords} from "./cluster_power.js";
 import {ask, clock, el, number, put, say, table} from "./dom.js";
 
 const LOOK_MS = 1000;
@@ -13,19 +14,19 @@ export async function show(main) {
     const before = state.seen;
     state.seen = seen;
     if (!before || JSON.stringify({...before, status: null}) !== JSON.stringify({...seen, status: null}) || nodesOf(before) !== nodesOf(seen)) draw(places, state);
-    else gantt(places, state);
+    else { gantt(places, state); drawPower(places.power, seen, windowOf(seen)); }
   };
   await look();
   setInterval(() => look().catch((error) => say(error.message, true)), LOOK_MS);
   onTheme(() => draw(places, state));
-  onWidth(places.gantt, () => state.seen?.up && gantt(places, state));
+  onWidth(places.gantt, () => state.seen?.up && (gantt(places, state), drawPower(places.power, state.seen, windowOf(state.seen))));
 }
 
 const nodesOf = (seen) => JSON.stringify(seen.status?.nodes?.map((node) => [node.state, node.jobs]));
 
 function layout(main, state) {
   const places = {};
-  for (const name of ["tiles", "body", "down", "gantt", "queue", "nodes", "decision", "teams"]) places[name] = el("div", {});
+  for (const name of ["tiles", "body", "down", "gantt", "power", "queue", "nodes", "decision", "teams"]) places[name] = el("div", {});
   places.slider = el("input", {type: "range", min: 0, max: 0, value: 0, "aria-label": "decision"});
   places.when = el("output", {});
   places.slider.addEventListener("input", () => { state.at = Number(places.slider.value); decision(places, state); gantt(places, state); });
@@ -35,6 +36,7 @@ function layout(main, state) {
   };
   put(places.body,
     el("section", {}, el("h2", {}, "Gangs over time"), places.gantt),
+    el("section", {}, el("h2", {}, "Declared power"), places.power),
     el("section", {}, el("h2", {}, "Decisions"), el("div", {class: "clock"}, el("button", {type: "button", onclick: move(-1), "aria-label": "decision before"}, "\u2190"),
       places.slider, el("button", {type: "button", onclick: move(1), "aria-label": "decision after"}, "\u2192"), places.when), places.decision),
     el("div", {class: "columns"}, el("section", {}, el("h2", {}, "Queue"), places.queue), el("section", {}, el("h2", {}, "Nodes"), places.nodes)),
@@ -56,9 +58,10 @@ function draw(places, state) {
   const held = status.teams.reduce((sum, team) => sum + team.holds_gpus, 0);
   put(places.tiles, el("dl", {class: "tiles"}, [["nodes", number(status.nodes.length)], ["GPUs in use", `${number(held)} of ${number(gpus)}`],
     ["running", number(status.jobs.running || 0)], ["waiting", number(status.jobs.waiting || 0)],
-    ["engine", status.health.state], ["alarms", status.alarms.length ? status.alarms.join(", ") : "none"]]
+    ["declared draw", powerInWords(seen.power)], ["engine", status.health.state], ["alarms", status.alarms.length ? status.alarms.join(", ") : "none"]]
     .map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))));
   gantt(places, state);
+  drawPower(places.power, seen, windowOf(seen));
   queue(places, state);
   nodes(places, state);
   put(places.teams, table("teams", ["team", "quota", "holds"], status.teams.map((team) => [team.name, [number(team.quota_gpus), true], [number(team.holds_gpus), true]])));
@@ -69,15 +72,21 @@ function draw(places, state) {
   decision(places, state);
 }
 
-// Gangs as bars on their nodes; jobs that wait begin where they are promised, as outlines in the future.
-function gantt(places, state) {
-  const seen = state.seen;
-  if (!seen?.up) return;
-  const now = seen.status.now_ms, names = seen.status.nodes.map((node) => node.name);
+// The hour, or less, that is shown, and what is promised after it.
+function windowOf(seen) {
+  const now = seen.status.now_ms;
   const promised = seen.jobs.filter((job) => job.state === "waiting" && seen.why[job.id]?.expected_ms)
     .map((job) => ({job: job.id, at: seen.why[job.id].expected_ms, early: seen.why[job.id].early_ms, late: seen.why[job.id].late_ms}));
   const begins = Math.max(Math.min(...seen.spans.map((span) => span.from_ms), now - 60_000), now - 3_600_000);
   const ends = Math.max(now + (now - begins) * 0.15, ...promised.map((each) => Math.min(each.late || each.at, now + (now - begins)) + 10_000));
+  return {now, begins, ends, promised};
+}
+
+// Gangs as bars on their nodes; jobs that wait begin where they are promised, as outlines in the future.
+function gantt(places, state) {
+  const seen = state.seen;
+  if (!seen?.up) return;
+  const names = seen.status.nodes.map((node) => node.name), {now, begins, ends, promised} = windowOf(seen);
   const row = Math.max(12, Math.min(26, 420 / Math.max(1, names.length))), top = 6, bottom = 24;
   const extra = promised.length ? Math.min(promised.length, 8) * 20 + 8 : 0;
   const width = places.gantt.clientWidth, height = names.length * row + extra + top + bottom;

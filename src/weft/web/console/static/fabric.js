@@ -80,6 +80,8 @@ async function refresh(places, state, loud = true) {
     if (loud) say(error.message, true);
     return false;
   }
+  // Before the page is changed: then no style has to be worked out again in between.
+  paint(places, state);
   say("");
   history.replaceState(null, "", `?${asked}`);
   put(places.failed, [...state.down].map((name) => el("button", {type: "button", class: "part", "aria-label": `heal ${name}`, onclick: () => {
@@ -90,7 +92,6 @@ async function refresh(places, state, loud = true) {
   put(places.counts, legend([["all planes", colour("map-good"), number(state.shape.nics - found.nics_affected)],
     ["some planes lost", colour("map-some"), number(found.nics_affected - found.nics_cut_off)],
     ["cut off", colour("bad"), number(found.nics_cut_off)]]));
-  paint(places, state);
   if (state.walked) await follow(places, state);
   return true;
 }
@@ -120,29 +121,40 @@ function planesOf(state, nic) {
   return `without plane ${lost.join(", ")}`;
 }
 
+const pack = ([r, g, b]) => ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
+
+// Where each GPU lies and how it looks when it is well: made once for a fabric and a theme, and only copied afterwards.
+function wellMap(state) {
+  const {shape} = state, good = [pack(parse(colour("map-good"))), pack(parse(colour("map-other")))];
+  const drawn = state.well;
+  if (drawn?.shape === shape && drawn.good.every((shade, index) => shade === good[index])) return drawn;
+  const map = plot(shape), pixels = new Uint32Array(map.width * map.height), place = new Uint32Array(shape.nics);
+  const block = Math.max(1, map.at(shape.down - 1)[0] + 1), rows = map.at(shape.down - 1)[1] + 1;
+  for (let nic = 0; nic < shape.nics; nic += 1) {
+    const [x, y] = map.at(nic);
+    place[nic] = y * map.width + x;
+    // Two shades by T0, so that it is seen which GPUs share switches.
+    pixels[place[nic]] = good[(Math.floor(x / block) + Math.floor(y / rows)) % 2];
+  }
+  return state.well = {shape, good, map, pixels, place};
+}
+
 function paint(places, state) {
+  const began = performance.now();
   const {shape, affected} = state;
-  const map = state.plot = plot(shape), wide = map.width;
+  const well = wellMap(state), map = state.plot = well.map, wide = map.width;
   const canvas = places.map;
-  canvas.width = wide;
-  canvas.height = map.height;
+  if (canvas.width !== wide || canvas.height !== map.height) Object.assign(canvas, {width: wide, height: map.height});
   const pen = canvas.getContext("2d"), image = pen.createImageData(wide, map.height);
   const pixels = new Uint32Array(image.data.buffer);
-  const pack = ([r, g, b]) => (255 << 24) | (b << 16) | (g << 8) | r;
-  const good = [pack(parse(colour("map-good"))), pack(parse(colour("map-other")))], bad = pack(parse(colour("bad")));
-  const some = parse(colour("map-some")), worse = parse(colour("bad"));
-  // Two shades by T0, so that it is seen which GPUs share switches.
-  const fill = (first, end, shadeOf) => {
-    for (let nic = first; nic < end; nic += 1) { const [x, y] = map.at(nic); pixels[y * wide + x] = shadeOf(x, y, nic); }
-  };
-  const block = Math.max(1, map.at(shape.down - 1)[0] + 1), rows = map.at(shape.down - 1)[1] + 1;
-  fill(0, shape.nics, (x, y) => good[(Math.floor(x / block) + Math.floor(y / rows)) % 2]);
+  pixels.set(well.pixels);
+  const bad = pack(parse(colour("bad"))), some = parse(colour("map-some")), worse = parse(colour("bad"));
   for (const [first, count, mask] of affected.runs) {
     let lost = 0;
     for (let plane = 0; plane < shape.planes; plane += 1) if (mask & (1 << plane)) lost += 1;
     const share = shape.planes > 1 ? (lost - 1) / (shape.planes - 1) : 1;
     const shade = lost === shape.planes ? bad : pack(some.map((value, index) => Math.round(value + (worse[index] - value) * 0.7 * share)));
-    fill(first, Math.min(first + count, shape.nics), () => shade);
+    for (let nic = first, end = Math.min(first + count, shape.nics); nic < end; nic += 1) pixels[well.place[nic]] = shade;
   }
   pen.putImageData(image, 0, 0);
   pen.strokeStyle = colour("text");
@@ -151,6 +163,7 @@ function paint(places, state) {
   for (const [first, count] of affected.runs) if (count < 16) ring(pen, map.at(first), colour("bad"));
   state.ends.forEach((nic) => ring(pen, map.at(nic), colour("path")));
   for (const tile of places.tiles.querySelectorAll("canvas")) paintTile(tile, state);
+  performance.measure("map", {start: began, end: performance.now()});
 }
 
 function ring(pen, [x, y], shade) {
