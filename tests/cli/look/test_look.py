@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.web.console.conftest import incident, line, write_run
 
-from weft.cli.look.top import cluster_rows, run_rows
+from weft.cli.look.top import CLUSTER_HEAD, cluster_rows, fitted, run_rows
 from weft.cli.main import main
 from weft.training.run_trace import trace_of_run
 
@@ -106,3 +106,20 @@ def test_a_run_and_a_plan_are_exported(tmp_path: Path, capsys: pytest.CaptureFix
         capsys, "export", "tiny-gpt-9", "--folder", str(tmp_path), "--perfetto", str(target)
     )
     assert "ends in .json" in refused(capsys, "export", "tiny-gpt-1", "--perfetto", str(tmp_path / "trace.txt"))
+
+
+@given(
+    st.lists(
+        st.tuples(*(st.text("ab-1", min_size=1, max_size=9) for _ in range(4)), st.text("why it \x1b", max_size=120)),
+        max_size=5,
+    ),
+    st.sampled_from([80, 100, 120]),
+)
+def test_the_last_column_of_top_is_folded_and_loses_no_word(rows: list[tuple[str, ...]], width: int):
+    shown = fitted(CLUSTER_HEAD, rows, width)
+    columns = zip(CLUSTER_HEAD, *shown, strict=True)
+    taken = sum(2 + max(len(part) for cell in column for part in cell.split("\n")) for column in columns)
+    assert taken <= width
+    for row, written in zip(shown, rows, strict=True):
+        assert row[:-1] == written[:-1]
+        assert row[-1].split() == written[-1].replace("\x1b", " ").split()

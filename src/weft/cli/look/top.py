@@ -7,7 +7,8 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from weft.cli.cluster.local import HomeOption, home_of
-from weft.cli.output import JsonFlag, print_json, say
+from weft.cli.output import JsonFlag, print_json, print_table
+from weft.cli.screen.tables import clean, folded
 from weft.cli.training.runs import sparkline
 from weft.core.errors import UsageError
 from weft.core.extras import need
@@ -15,6 +16,9 @@ from weft.core.quantity import significant
 
 _RUNS = Path("runs")
 _SPARKS = 24
+_PADDING, _SCROLL_BAR = 2, 2
+_LEAST_LAST = 12
+"""Letters that the last column of a table keeps on the narrowest terminal."""
 
 
 def top(
@@ -41,8 +45,8 @@ def top(
         print_json({"runs": runs.listed(), "cluster": window.shown()})
         return
     if not os.isatty(1):
-        for line in [*map("  ".join, run_rows(runs.listed())), *map("  ".join, cluster_rows(window.shown()))]:
-            say(line)
+        print_table("runs", RUN_HEAD, run_rows(runs.listed()), words=(0, 1, 4))
+        print_table("cluster", CLUSTER_HEAD, cluster_rows(window.shown()), words=(0, 1, 2, 4))
         return
     _watch(lambda: (run_rows(runs.listed()), cluster_rows(window.shown())), every)
 
@@ -77,12 +81,24 @@ def cluster_rows(shown: dict[str, Any]) -> list[tuple[str, ...]]:
     return rows or [("-", "idle", "-", "-", "nothing runs or waits")]
 
 
+def fitted(head: tuple[str, ...], rows: list[tuple[str, ...]], width: int) -> list[tuple[str, ...]]:
+    """Return rows whose last cells are folded at spaces, so that a table of `head` is no wider than `width`."""
+    from rich.cells import cell_len
+
+    cells = [tuple(map(clean, row)) for row in rows]
+    before = sum(max(map(cell_len, column)) + _PADDING for column in list(zip(head, *cells, strict=True))[:-1])
+    room = max(_LEAST_LAST, width - before - _PADDING - _SCROLL_BAR)
+    return [(*row[:-1], "\n".join(folded(row[-1], room))) for row in cells]
+
+
 def _watch(look: Any, every: float) -> None:
     """Show two tables until somebody ends it."""
     from rich.text import Text
     from textual.app import App, ComposeResult
     from textual.widgets import DataTable, Footer, Header
     from typing_extensions import override
+
+    heads = (("runs", RUN_HEAD), ("cluster", CLUSTER_HEAD))
 
     class Top(App[None]):
         """Runs above, the cluster below."""
@@ -100,20 +116,20 @@ def _watch(look: Any, every: float) -> None:
 
         def on_mount(self) -> None:
             """Begin to look."""
-            for name, head in (("runs", RUN_HEAD), ("cluster", CLUSTER_HEAD)):
+            for name, head in heads:
                 self.query_one(f"#{name}", DataTable).add_columns(*head)
             self.set_interval(every, self.look)
             self.look()
 
         def look(self) -> None:
             """Fill both tables anew, and leave the cursor where it is."""
-            for name, rows in zip(("runs", "cluster"), look(), strict=True):
+            for (name, head), rows in zip(heads, look(), strict=True):
                 found = self.query_one(f"#{name}", DataTable)
                 row = found.cursor_row
                 found.clear()
-                for cells in rows:
+                for cells in fitted(head, rows, self.size.width):
                     # A name is text, whatever markup it looks like.
-                    found.add_row(*(Text(cell) for cell in cells))
+                    found.add_row(*(Text(cell) for cell in cells), height=1 + cells[-1].count("\n"))
                 found.move_cursor(row=min(row, max(0, len(rows) - 1)))
 
     Top().run()
