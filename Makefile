@@ -34,7 +34,7 @@ $(STAMP): pyproject.toml packages/weft-lab/pyproject.toml
 	@touch $@
 
 demo: $(STAMP)  ## Six acts in four minutes: design, simulate, train, break and mend, equal bits, 131,072 GPUs
-	@$(BIN)/python examples/demo.py build/demo
+	@$(BIN)/python examples/demo.py build/demo $(if $(LIVE),--live)
 
 test: $(STAMP)  ## Run the tests (fast ones; under ten minutes on two cores)
 	@echo "test: the fast tests on $(WORKERS) workers"

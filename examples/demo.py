@@ -1,10 +1,12 @@
 """Six acts in a few minutes: a fabric designed, simulated beside RoCE, trained on, broken, mended, rehearsed.
 
-    python examples/demo.py [FOLDER]
+    python examples/demo.py [FOLDER] [--live]
 
 Every act is a command of weft with --json, run as you would run it. With root, `ip` and `nft` the fourth act runs on a
 real SRv6 fabric of network namespaces, where a cable is pulled; without them its planes are loopback's. It ends with 0
-when every act held, 1 when one did not, 130 when it was interrupted; nothing keeps running.
+when every act held, 1 when one did not, 130 when it was interrupted; nothing keeps running. With --live (`make demo
+LIVE=1`) the console stands beside it, where the trainings are seen while they run, until the report is written and
+somebody presses Ctrl-C.
 """
 
 import json
@@ -14,8 +16,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,6 +44,7 @@ class Stage:
     out: Console
     numbers: dict[str, str] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
+    closed: bool = False
 
     def weft(self, *words: str, may_fail: bool = False) -> Any:
         """Run a command of weft and return its JSON; what it is doing it shows itself, where this is a terminal."""
@@ -186,9 +189,33 @@ def play(stage: Stage) -> None:
         stage.out.print(f"    [green]✓[/] {line} [dim]({time.monotonic() - began:.0f} s)[/]", highlight=False)
 
 
+def _close(stage: Stage, seconds: float) -> None:
+    """Print the box with which it ends."""
+    rows = [f"{name}: [bold]{value}[/]" for name, value in stage.numbers.items()]
+    rows += ["", f"the report: {stage.folder / 'rehearsal.html'}", f"it took {seconds:.0f} s"]
+    stage.out.print(Panel("\n".join(rows), title="weft", title_align="left", expand=False), highlight=False)
+    stage.closed = True
+
+
+@contextmanager
+def console_beside(folder: Path) -> Iterator[str]:
+    """Give the address of a console over the runs in `folder`, which ends with it."""
+    command = [sys.executable, "-m", "weft", "ui", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:  # noqa: S603 - our own command line
+        assert server.stdout is not None, "it is a pipe"
+        try:
+            line = server.stdout.readline()
+            if "http" not in line:
+                raise ActFailedError(f"the console did not open: {line.strip()}")
+            yield line.split()[-1]
+        finally:
+            server.terminate()
+
+
 def main(words: Sequence[str]) -> int:
     """Run the demo in a folder of its own and return its exit status."""
-    folder = Path(words[0] if words else "build/demo")
+    named = [word for word in words if word != "--live"]
+    folder = Path(named[0] if named else "build/demo")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     stage = Stage(folder, Console())
@@ -196,16 +223,22 @@ def main(words: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     began = time.monotonic()
     try:
-        play(stage)
+        with console_beside(folder) if "--live" in words else nullcontext("") as url:
+            if url:
+                stage.out.print(f"the console, live: {url}", highlight=False, soft_wrap=True)
+            play(stage)
+            _close(stage, time.monotonic() - began)
+            if url:
+                stage.out.print("the console stays until Ctrl-C", highlight=False)
+                signal.pause()
     except KeyboardInterrupt:
+        if stage.closed:
+            return 0
         stage.out.print("interrupted; nothing keeps running")
         return INTERRUPTED
     except ActFailedError as error:
         stage.out.print(f"    [red]✗[/] {error}", highlight=False)
         return 1
-    rows = [f"{name}: [bold]{value}[/]" for name, value in stage.numbers.items()]
-    rows += ["", f"the report: {folder / 'rehearsal.html'}", f"it took {time.monotonic() - began:.0f} s"]
-    stage.out.print(Panel("\n".join(rows), title="weft", title_align="left", expand=False), highlight=False)
     return 0
 
 

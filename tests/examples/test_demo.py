@@ -1,9 +1,12 @@
 """The demo: what it says of an act that does not hold, and that nothing of it stays when it is interrupted."""
 
 import signal
+import socket
 import subprocess
 import sys
 import time
+import urllib.parse
+import urllib.request
 from contextlib import suppress
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -85,3 +88,27 @@ def members(group: int) -> list[str]:
                 if int(fields[2]) == group and fields[0] not in "ZX":
                     found.append(name)
     return found
+
+
+def test_the_console_stands_beside_it_and_ends_with_it(demo: ModuleType, tmp_path: Path):
+    with demo.console_beside(tmp_path) as url:
+        # The token goes into a cookie.
+        browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        with browser.open(url, timeout=20) as answer:
+            assert answer.status == 200
+        host = urllib.parse.urlsplit(url)
+    with pytest.raises(OSError, match="refused"), socket.create_connection((host.hostname, host.port), 1):
+        pass
+
+
+def test_live_plays_the_acts_and_stays_until_somebody_ends_it(
+    demo: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def pressed() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo, "play", lambda _stage: None)
+    monkeypatch.setattr(signal, "pause", pressed)
+    assert demo.main([str(tmp_path / "demo"), "--live"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.index("the console, live: http://127.0.0.1") < shown.index("the report") < shown.index("until Ctrl-C")
