@@ -44,9 +44,11 @@ def test_a_name_is_refused_and_nothing_runs(tmp_path: Path, protocol: int) -> No
 
 
 def test_a_known_name_is_described_and_not_made() -> None:
-    found = described(pickle.dumps(Path("a"), protocol=4), ("pathlib.PosixPath",), "a dump")
+    # Python 3.13 writes the name of a module of its own.
+    name = f"{type(Path()).__module__}.PosixPath"
+    found = described(pickle.dumps(Path("a"), protocol=4), (name,), "a dump")
     assert isinstance(found, Described)
-    assert found.name == "pathlib.PosixPath"
+    assert found.name == name
 
 
 def test_a_list_that_holds_itself_is_refused_at_once() -> None:

@@ -33,7 +33,7 @@ _KNOWN = {
         TensorStorageMetadata,
     )),
     f"{_METADATA}._MEM_FORMAT_ENCODING", "torch.distributed.checkpoint.filesystem._StorageInfo", "torch.Size",
-    "torch.serialization._get_layout", "pathlib.PosixPath", *_DTYPES,
+    "torch.serialization._get_layout", "pathlib.PosixPath", "pathlib._local.PosixPath", *_DTYPES,
 }  # fmt: skip
 """Every name that a file may call for."""
 
