@@ -147,8 +147,8 @@ class Measures:
     def evicted(self, action: Preempt) -> None:
         """Note that a job was made to leave."""
         self.evictions += 1
-        if action.reason == "node":
-            self.preempted["node"] += 1
+        if action.reason in ("node", "backfill"):
+            self.preempted[action.reason] += 1
 
     def requeued(self, job: Job, at_ms: int) -> None:
         """Note that a job that had to leave waits again."""

@@ -16,7 +16,8 @@ _MW_PER_W = 1000
 _PLAIN = {
     "rules": ("order", "rules"), "priorities": ("order", "priorities"), "fair": ("order", "fair"),
     "borrow": ("order", "borrow"), "lane_share": ("lane", "share"), "lane_nodes": ("lane", "nodes"),
-    "lane_most_nodes": ("lane", "largest"), "backfill": ("backfill", "enabled"), "preempt": ("preemption", "enabled"),
+    "lane_most_nodes": ("lane", "largest"), "backfill": ("backfill", "enabled"), "give_way": ("backfill", "give_way"),
+    "preempt": ("preemption", "enabled"),
     "preempt_gap": ("preemption", "gap"), "spare_nodes": ("spares", "nodes"), "test_at_once": ("idle_tests", "at_once"),
     "power": ("power", "enabled"), "brake_share": ("health", "brake", "share"),
     "brake_least": ("health", "brake", "least"), "brake_most": ("health", "brake", "most"),

@@ -71,6 +71,8 @@ class BackfillSpec(Spec):
     """Whether later jobs may start before a blocked one where that does not delay it."""
 
     enabled: bool = True
+    give_way: bool = True
+    """Whether who was let past a blocked job leaves once that one could start without it."""
     assumed: Duration = _s(86_400)
     """Which nodes are drained first where nobody knows when a blocked job can start: those back within this time."""
 

@@ -199,7 +199,9 @@ def test_a_head_behind_jobs_without_limits_drains_the_nodes_that_lack_least():
         Job("late", Gang(1, 1), 2),
         Job("brief", Gang(1, 1), 3, limit_ms=MINUTE),
     )
-    cluster = ClusterState(Snapshot(nodes_of(2, 8, odd=False), jobs, (Team("default", 16),), policy=PLAIN))
+    cluster = ClusterState(
+        Snapshot(nodes_of(2, 8, odd=False), jobs, (Team("default", 16),), policy=replace(PLAIN, give_way=False))
+    )
     bound = {each.job: each.placement.nodes for each in decide(cluster, 10) if isinstance(each, Bind)}
     assert cluster.reservation is not None
     assert (cluster.reservation.job, cluster.reservation.at_ms) == ("head", FAR_MS)

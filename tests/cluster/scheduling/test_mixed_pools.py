@@ -9,13 +9,15 @@ from hypothesis import strategies as st
 
 from weft.campaign.replay import Habits, TraceReplay
 from weft.campaign.trace import TraceJob
-from weft.cluster.records.actions import Reserve
+from weft.cluster.records.actions import Preempt, Reserve
 from weft.cluster.records.job import KINDS, Kind, Team
 from weft.cluster.records.node import Location, Node
 from weft.cluster.records.snapshot import FAR_MS, SchedulingPolicy, Snapshot
 
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 PLAIN = SchedulingPolicy(fair=False, priorities=False, preempt=False, aged_ms=10**12)
+WRITE = 7
+"""Time that a training takes to write a checkpoint."""
 TEAMS = ("red", "blue", "green")
 
 
@@ -127,6 +129,56 @@ def test_a_promise_is_kept_and_exact_limits_make_it_no_later_than_without_backfi
         again, _, without_ms = first_head(world, backfill=False)
         assert head == again
         assert start_ms <= without_ms + 1
+
+
+@st.composite
+def untold_worlds(draw: st.DrawFn) -> tuple[list[TraceJob], list[int], tuple[Team, ...], SchedulingPolicy]:
+    """Jobs of unequal nodes whose limits are missing, exact or up to ten times too long; some write checkpoints."""
+    lines, sizes, _, policy = draw(limited_worlds())
+    told = draw(st.sampled_from(["never", "too long", "mixed"]))
+    kinds: tuple[Kind, ...] = draw(st.sampled_from([KINDS[1:2], KINDS[:2]]))
+    found: list[TraceJob] = []
+    for each in lines:
+        longer = each.duration_ms * draw(st.integers(1, 10))
+        limit = {"never": None, "too long": longer, "mixed": draw(st.sampled_from([None, longer]))}[told]
+        found.append(replace(each, team="red", limit_ms=limit, kind=draw(st.sampled_from(kinds))))
+    return found, sizes, (Team("red", sum(sizes)),), replace(policy, lane_share=0.0, fair=draw(st.booleans()))
+
+
+@settings(max_examples=80, deadline=None)
+@given(untold_worlds())
+def test_no_head_starts_later_than_without_backfill_whatever_limits_say(
+    world: tuple[list[TraceJob], list[int], tuple[Team, ...], SchedulingPolicy],
+):
+    heads: list[tuple[str, int]] = []
+    for backfill in (True, False):
+        lines, sizes, teams, policy = world
+        snapshot = Snapshot(pool(sizes), teams=teams, policy=replace(policy, backfill=backfill))
+        replay = TraceReplay(snapshot, lines, Habits(min_run_ms=0, write_ms=WRITE), pass_ms=1)
+        head = ""
+        for _ in replay.actions():
+            promised = replay.cluster.reservation
+            head = head or (promised.job if promised is not None else "")
+        heads.append((head, replay.measures.records[head].start_ms or 0 if head else 0))
+    (head, start_ms), (again, without_ms) = heads
+    assert head == again
+    # Who writes checkpoints is asked and gets its grace for one; who writes none leaves at once.
+    assert start_ms <= without_ms + 1 + (WRITE + 1 if any(each.kind == "training" for each in lines) else 0)
+
+
+def test_who_was_let_past_leaves_only_where_that_lets_the_blocked_job_start():
+    # Two nodes of four; the head needs both. One runs for long; what was let past on the other one stays.
+    lines = [TraceJob(0, 1000, None, 1, 4, "red", 100, "experiment"),
+             TraceJob(1, 50, None, 2, 4, "red", 100, "experiment"),
+             TraceJob(2, 400, None, 1, 1, "red", 100, "experiment"),
+             TraceJob(3, 5000, None, 1, 3, "red", 100, "experiment")]  # fmt: skip
+    snapshot = Snapshot(pool([4, 4]), teams=(Team("red", 8),), policy=PLAIN)
+    replay = TraceReplay(snapshot, lines, Habits(min_run_ms=0), pass_ms=1)
+    left = [(each.job, replay.now_ms) for each in replay.actions() if isinstance(each, Preempt)]
+    assert [name for name, _ in left] == ["job-000003"]
+    assert left[0][1] == 1000
+    assert replay.measures.records["job-000001"].start_ms == 1001
+    assert replay.measures.preempted["backfill"] == 1
 
 
 @pytest.mark.parametrize(("seed", "wide"), [(0, 4), (1, 5)])

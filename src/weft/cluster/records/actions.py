@@ -35,6 +35,11 @@ class Bind:
     why: str = ""
     """The rule by which it starts now: "order", "backfill", "lane"."""
 
+    @property
+    def let_past(self) -> bool:
+        """Return whether it starts before a blocked job that stands before it."""
+        return self.why in ("backfill", "lane")
+
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
@@ -54,7 +59,7 @@ class Preempt:
     stage: Literal["ask", "evict"]
     """Ask it to write a checkpoint and end itself, or end it now."""
     reason: str
-    """Why: "priority", "reclaim", "node", "drain"."""
+    """Why: "priority", "reclaim", "backfill" (it was let past `for_job`), "node", "drain"."""
     by_ms: int
     """When it must be gone."""
     for_job: str = ""

@@ -38,7 +38,7 @@ def job_after(job: Job, action: JobAction, now_ms: int) -> Job:  # noqa: PLR0911
         case Bind():
             return replace(
                 job, state=JobState.STARTING, placement=action.placement, start_ms=now_ms, last_wait_code="",
-                borrowed=action.borrowed,
+                borrowed=action.borrowed, let_past=action.let_past,
             )  # fmt: skip
         case Preempt(stage="ask"):
             return replace(
@@ -92,7 +92,8 @@ def requeued(job: Job, now_ms: int) -> Job:
     assert job.start_ms is not None, "only a job that was started can lose its nodes"
     return replace(
         job, state=JobState.WAITING, placement=None, start_ms=None, checkpoint_ms=None, asked_ms=None, asked_for="",
-        leave_by_ms=None, ending="", borrowed=False, predicted_ms=None, ran_ms=job.ran_ms + now_ms - job.start_ms,
+        leave_by_ms=None, ending="", borrowed=False, let_past=False, predicted_ms=None,
+        ran_ms=job.ran_ms + now_ms - job.start_ms,
         lost_gpu_ms=job.lost_gpu_ms + job.gpus * (now_ms - job.kept_ms(now_ms)), preemptions=job.preemptions + 1,
         last_wait_code="", queued_ms=now_ms,
     )  # fmt: skip

@@ -109,7 +109,7 @@ class Job:
     grace_ms: int = 60_000
     """What it needs to write a checkpoint and leave, when asked."""
     min_run_ms: int = 0
-    """What it is promised once started, before it can be asked to leave."""
+    """What it is promised once started in its turn, before it can be asked to leave."""
     watts_per_gpu: int | None = None
     """Its draw on each GPU, where it is known to differ from the site's."""
     takes_degraded: bool = True
@@ -135,6 +135,8 @@ class Job:
     """What becomes of it once it has stopped: it waits again, or it is remembered as failed or cancelled."""
     borrowed: bool = False
     """Whether it started above its team's quota, so that others may reclaim what it has."""
+    let_past: bool = False
+    """Whether it started before a blocked job that stood before it: it leaves once that one could start without it."""
     ran_ms: int = 0
     """What earlier starts have run."""
     lost_gpu_ms: int = 0

@@ -51,6 +51,8 @@ class SchedulingPolicy:
     """The order of the queue and the placement of gangs, by name (`scheduling.rules`)."""
     backfill: bool = True
     """Whether later jobs may start before a blocked one where that does not delay it."""
+    give_way: bool = True
+    """Whether who was let past a blocked job leaves once that one could start without it."""
     preempt: bool = True
     """Whether jobs may be asked to leave for others."""
     preempt_gap: int = 100

@@ -8,16 +8,18 @@ fast lane is the head only where it is aged or may make those behind it leave: a
 but what is cleared for one must not go back to those that left.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from weft.cluster.records.actions import Action, Bind, Reserve, Wait
+from weft.cluster.records.actions import Action, Bind, Preempt, Reserve, Resize, Wait
 from weft.cluster.records.job import Job, Placement
 from weft.cluster.records.snapshot import FAR_MS, Reservation
 from weft.cluster.records.wait_reasons import REMEDIES, TEXTS, Reason
 from weft.cluster.scheduling import power_budget
 from weft.cluster.scheduling.explanation import Considered, explain
 from weft.cluster.scheduling.placement import Column, Flags
-from weft.cluster.scheduling.preemption import Want, horizon_ms, make_room
+from weft.cluster.scheduling.preemption import Want, behind, called_back, give_way, horizon_ms, make_room
 from weft.cluster.scheduling.queue import LAST_WAIT
 from weft.cluster.scheduling.reservation import Head, KeptNodes, drained, rest_ms, widened
 from weft.cluster.scheduling.rules import Placing
@@ -66,10 +68,15 @@ class SchedulingCycle:
     def __init__(self, cluster: ClusterState, now_ms: int, depth: int | None = None) -> None:
         self.cluster, self.now_ms, self.policy = cluster, now_ms, cluster.policy
         queue = cluster.queue
-        queue.promised, queue.firm = "", False
+        queue.promised, queue.firm, self.turn = "", False, False
+        """Whether nodes are drained for the promised job, which its team's quota could hold."""
         if cluster.reservation is not None:
             queue.promised = cluster.reservation.job
-            queue.firm = cluster.reservation.at_ms >= FAR_MS and self._own(cluster.jobs.get(queue.promised))
+            own = self._own(cluster.jobs.get(queue.promised))
+            self.turn = own and cluster.reservation.at_ms >= FAR_MS
+            # Who gave way to it must not go before it now.
+            due = cluster.reservation.at_ms <= now_ms + self.policy.grace_most_ms
+            queue.firm = self.turn or (own and due and self.policy.give_way)
         rows, self.aged = cluster.rules.order(queue, cluster.shares, now_ms)
         self.rows = rows[:depth]
         self.beyond = rows[len(self.rows) :]
@@ -82,10 +89,12 @@ class SchedulingCycle:
         self.waiting = len(self.rows)
         self.reasons = np.full(len(self.rows), Reason.BEHIND, dtype=np.int64)
         self.priority = pick[12]
-        self.size_class = pick[13]
+        self.size_class, self.submit_ms = pick[13], pick[14]
         self.ages_ms = self.total
         self.minds_lane = pick[10]
         """Who must leave the lane's nodes free: all but the lane's own jobs and gangs that need the whole pool."""
+        self.called: Column | None = None
+        """GPUs of each node that come free once those have written checkpoints who give way to the head."""
         self.head: Head | None = None
         self.kept: KeptNodes | None = None
         self.stale = True
@@ -195,6 +204,8 @@ class SchedulingCycle:
             self._pass_over(at, Reason.SIZE)
             return
         start_ms = self._earliest_ms(back, keep, total)
+        if start_ms > self.now_ms and self._call_back(at):
+            return
         soon_ms = self.now_ms + horizon_ms(cluster)
         if self.policy.preempt and start_ms > soon_ms and at not in self.tried:
             self.tried.add(at)
@@ -217,6 +228,7 @@ class SchedulingCycle:
         since_ms = old.since_ms if old is not None and old.job == job.id else self.now_ms
         begin_ms = min(FAR_MS, max(self.now_ms, start_ms, power_ms))
         self.head = Head(at, job, begin_ms, keep, total, int(self.watts[at]), since_ms)
+        self.head.called, self.head.now_ms = self.called, self.now_ms
         if start_ms >= FAR_MS:
             wide = widened(keep, len(back), self.now_ms - since_ms, cluster.running.typical_ms(self.now_ms))
             self.head.closed = drained(pool, job, wide, self.now_ms + self.policy.assumed_ms)
@@ -255,7 +267,7 @@ class SchedulingCycle:
 
     def _reclaim_beside(self, head: Head) -> bool:
         """Let the first job that its quota covers ask for nodes beside those that are drained for the head."""
-        if not self.cluster.queue.firm or head.closed is None or not (self.policy.preempt and self.policy.fair):
+        if not self.turn or head.closed is None or not (self.policy.preempt and self.policy.fair):
             return False
         shares = self.cluster.shares
         covered = self.allowed & (self.total <= (shares.quota - shares.held)[self.team])
@@ -266,21 +278,43 @@ class SchedulingCycle:
         self.tried.add(at)
         return self._ask(at, int(self.need[at]), self.now_ms + horizon_ms(self.cluster), closed=head.closed)
 
+    def _call_back(self, at: int) -> bool:
+        """Make those leave that were let past the job at a position, if it could start without them."""
+        cluster, pool, job = self.cluster, self.cluster.pool, self._job(at)
+        if not (self.policy.give_way and cluster.running.let_past):
+            return False
+        lane = self._lane() * int(self.minds_lane[at])
+        keep = self._with_kept(at, int(self.need[at]), self.policy.spare_nodes + lane // max(1, pool.largest))
+        soon_ms, self.called = called_back(cluster, job, self.now_ms)
+        without = pool.able(job.gang.gpus_per_node, degraded=job.takes_degraded)
+        without &= pool.free_at(soon_ms) + pool.lent >= job.gang.gpus_per_node
+        if np.count_nonzero(without) < keep:
+            return False
+        first = self._in_quota(at) or (cluster.queue.firm and cluster.queue.promised == job.id)
+        want = Want(job, keep, first, soon_ms, int(self.total[at]) + lane if lane else 0)
+        return self._asked(give_way(cluster, want, self.now_ms))
+
     def _ask(self, at: int, wanted: int, soon_ms: int, total: int = 0, closed: Flags | None = None) -> bool:
         """Ask others to leave for the job at a position, so that it gets its nodes soon; return whether anybody was."""
         job = self._job(at)
-        shares = self.cluster.shares
-        team = int(self.team[at])
-        # Those of its team that stand before it are covered first: rights follow the order.
-        ahead = self.left[:at] & (self.team[:at] == team) & (self.priority[:at] == self.priority[at])
-        ahead &= self.total[:at] <= shares.quota[team]
-        asks = int(self.total[:at][ahead].sum()) + int(self.total[at])
-        in_quota = bool(shares.held[team] + asks <= shares.quota[team])
         patient_ms = job.submit_ms + self.policy.patience_ms
         if self.now_ms < patient_ms:
             self.cluster.wake_by(patient_ms)
             return False
-        asked = make_room(self.cluster, Want(job, wanted, in_quota, soon_ms, total, closed), self.now_ms)
+        want = Want(job, wanted, self._in_quota(at), soon_ms, total, closed)
+        return self._asked(make_room(self.cluster, want, self.now_ms))
+
+    def _in_quota(self, at: int) -> bool:
+        """Return whether the job at a position is within its team's quota."""
+        shares, team = self.cluster.shares, int(self.team[at])
+        # Those of its team that stand before it are covered first: rights follow the order.
+        ahead = self.left[:at] & (self.team[:at] == team) & (self.priority[:at] == self.priority[at])
+        ahead &= self.total[:at] <= shares.quota[team]
+        asks = int(self.total[:at][ahead].sum()) + int(self.total[at])
+        return bool(shares.held[team] + asks <= shares.quota[team])
+
+    def _asked(self, asked: Sequence[Preempt | Resize]) -> bool:
+        """Take it that others were asked to leave; return whether anybody was."""
         for action in asked:
             self.cluster.take_up(action, self.now_ms)
         self.stale = True
@@ -329,7 +363,19 @@ class SchedulingCycle:
             harmless &= short | (self.total <= slack + self._lane() * self.fast)
         if self.cluster.scarce_w:
             harmless &= short | (self.watts <= self._power_at(head.start_ms) - head.watts)
+        harmless |= self._lent(head)
         return harmless & (before | self._leaves_rights(head))
+
+    def _lent(self, head: Head) -> Flags:
+        """Return who may have what is drained for the head, as it would leave again once that could start."""
+        found = np.zeros(len(self.rows), dtype=bool)
+        if head.closed is None or self.called is not None or not self.policy.give_way:
+            return found
+        shares = self.cluster.shares
+        found[head.at + 1 :] = True
+        borrows = shares.held[self.team] + self.total > shares.quota[self.team]
+        want = Want(head.job, 0, self._in_quota(head.at) or self._own(head.job), 0)
+        return found & behind(self.cluster, want, (self.priority, self.team, self.submit_ms, borrows))
 
     def _leaves_rights(self, head: Head) -> Flags:
         """Return who leaves to the head what its team and its array may have: a later one could use it up."""
@@ -343,6 +389,8 @@ class SchedulingCycle:
 
     def _short(self, head: Head) -> Flags:
         """Return who is over by the time that the head was promised, or is thought to be well before a drain is."""
+        if self.called is not None:
+            return np.zeros(len(self.rows), dtype=bool)
         if head.closed is not None:
             return np.minimum(self.limit_ms, _SAFELY * self.ages_ms[self.size_class]) <= head.rest_ms
         return self.limit_ms <= head.start_ms - self.now_ms
@@ -373,7 +421,8 @@ class SchedulingCycle:
         found = pool.candidates(gang.gpus_per_node, degraded=job.takes_degraded)
         head = self.head
         if head is not None and not self._short(head)[at] and (at > head.at or head.closed is not None):
-            found = self._keeping(head).allowed(found, gang.gpus_per_node)
+            kept = self._keeping(head).allowed(found, gang.gpus_per_node)
+            found = found if len(kept) < gang.fewest and self._lent(head)[at] else kept
         node_rise_w = gang.gpus_per_node * cluster.rise_w(job)
         if self.policy.power:
             found = power_budget.within(found, pool.rack, cluster.rack_w, cluster.power.rack_w, node_rise_w)
@@ -388,7 +437,7 @@ class SchedulingCycle:
         team = int(self.team[at])
         held, quota = int(cluster.shares.held[team]), int(cluster.shares.quota[team])
         borrowed = held + count * gang.gpus_per_node > quota
-        if cluster.queue.firm and job.id == cluster.queue.promised and count * gang.gpus_per_node <= quota:
+        if self.turn and job.id == cluster.queue.promised and count * gang.gpus_per_node <= quota:
             # It waited for its turn within its quota: what its team has above it is what began meanwhile.
             borrowed = False
         why = "order" if head is None or at < head.at else "lane" if self.fast[at] else "backfill"

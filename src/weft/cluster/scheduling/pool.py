@@ -29,6 +29,8 @@ class Hold(NamedTuple):
     """Numbers of its GPUs on each node; empty where it has whole nodes."""
     size_class: int = 0
     """The class of jobs that run about as long (`running_jobs.size_class`)."""
+    let_past: bool = False
+    """Whether the job gives them back once a job that it was let past could start without it."""
 
 
 class Pool:
@@ -51,6 +53,8 @@ class Pool:
         """GPUs of the node that a job can have when it is empty; 0 where it takes no work."""
         self.taken = np.zeros(count, dtype=np.int64)
         """GPUs that jobs hold, whatever the node's state."""
+        self.lent = np.zeros(count, dtype=np.int64)
+        """GPUs of those that jobs hold which were let past others."""
         self.degraded = np.zeros(count, dtype=bool)
         self.free_ms = np.zeros((self.largest + 1, count), dtype=np.int64)
         """When at least k GPUs (the row) are free on each node at the latest, by what its jobs declare; 0 for now.
@@ -172,7 +176,9 @@ class Pool:
 
     def take(self, job: str, nodes: Column, hold: Hold) -> None:
         """Give GPUs of each of `nodes` to a job."""
-        gpus, back_ms, devices, size_class = hold
+        gpus, back_ms, devices, size_class, let_past = hold
+        if let_past:
+            self.lent[nodes] += gpus
         self.classes[nodes] |= 1 << size_class
         alone = not devices and bool((self.taken[nodes] == 0).all())
         self._shift(nodes, gpus)
@@ -189,8 +195,10 @@ class Pool:
             self.members.setdefault(number, {})[job] = (back_ms, gpus, 1 << size_class)
             self._profile(number)
 
-    def give(self, job: str, nodes: Column, gpus: int, *, shared: bool) -> None:
+    def give(self, job: str, nodes: Column, gpus: int, *, shared: bool, let_past: bool = False) -> None:
         """Take back what a job had."""
+        if let_past:
+            self.lent[nodes] -= gpus
         self._shift(nodes, -gpus)
         self._whole_ms[nodes] = 0
         self.free_ms[:, nodes] = 0

@@ -81,6 +81,64 @@ def make_room(cluster: ClusterState, want: Want, now_ms: int) -> list[Preempt | 
     return found
 
 
+def give_way(cluster: ClusterState, want: Want, now_ms: int) -> list[Preempt]:
+    """Return who leaves as it was let past a blocked job that could start without it; nobody where that is not enough.
+
+    Only those that would stand behind it again: they would take their GPUs back otherwise. Who writes checkpoints
+    gets its grace to write one, the others leave at once: what they have is lost in any case.
+    """
+    running, job, policy = cluster.running, want.job, cluster.policy
+    if not running.let_past:
+        return []
+    able = running.mask("let_past") & ~running.mask("leaving") & (running.column("start_ms") >= job.submit_ms)
+    columns = (
+        running.column("priority"),
+        running.column("team"),
+        running.column("submit_ms"),
+        running.mask("borrowed"),
+    )
+    able &= behind(cluster, want, columns)
+    if not able.any():
+        return []
+    lost = running.lost_gpu_ms(now_ms)
+    found: list[Preempt] = []
+    for row in _Clearing(cluster, want).cheapest(able, able, now_ms):
+        other = cluster.jobs[running.ids[row]]
+        writes = other.checkpoint_every_ms is not None or other.checkpoint_ms is not None
+        by_ms = now_ms + (min(other.grace_ms, policy.grace_most_ms) if writes else 0)
+        found.append(Preempt(other.id, "ask" if writes else "evict", "backfill", by_ms, job.id, int(lost[row])))
+    return found
+
+
+def called_back(cluster: ClusterState, job: Job, now_ms: int) -> tuple[int, Column | None]:
+    """Return by when all have left that were asked for a job, and the GPUs of each node that gave way of them hold."""
+    asked = [cluster.jobs[each] for each in cluster.running.leaving() if cluster.jobs[each].asked_for == job.id]
+    called: Column | None = None
+    for each in asked:
+        if each.let_past and each.placement is not None:
+            called = np.zeros_like(cluster.pool.taken) if called is None else called
+            called[cluster.nodes_of[each.id]] += each.placement.gpus_per_node
+    return max([now_ms, *(each.leave_by_ms or 0 for each in asked)]), called
+
+
+def behind(cluster: ClusterState, want: Want, columns: tuple[Column, Column, Column, Flags]) -> Flags:
+    """Return which jobs would stand behind one: by priority, team, submission, and whether they are above a quota."""
+    job, policy, shares = want.job, cluster.policy, cluster.shares
+    priority, teams, submit_ms, borrowed = columns
+    below = priority < job.priority if policy.priorities else np.zeros(len(priority), dtype=bool)
+    equal = priority == job.priority if policy.priorities else ~below
+    later = submit_ms >= job.submit_ms
+    if not policy.fair:
+        return below | (equal & later)
+    # Teams take turns; a line is covered in its order, and whoever a quota covers goes before those that it does not.
+    own = teams == shares.index[job.team]
+    asked = job.gang.fewest * job.gang.gpus_per_node
+    beyond = policy.borrow and not want.in_quota
+    alone = beyond and asked > shares.quota[shares.index[job.team]]
+    uncovered = borrowed if beyond else np.ones(len(priority), dtype=bool)
+    return below | (equal & np.where(own, later & (uncovered | (not alone)), uncovered))
+
+
 def leave_by_ms(cluster: ClusterState, job: Job, reason: str, now_ms: int) -> int:
     """Return when a job that is asked now must be gone."""
     assert job.start_ms is not None

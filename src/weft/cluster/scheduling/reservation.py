@@ -35,6 +35,9 @@ class Head:
     """By how much it raises the site's draw."""
     since_ms: int
     """Since when it is the head."""
+    called: Column | None = None
+    """GPUs of each node that are given back for it as soon as checkpoints are written: it starts then."""
+    now_ms: int = 0
     closed: Flags | None = None
     """Nodes that are drained for it: nothing starts on them that may outlast what runs there."""
     rest_ms: int = 0
@@ -54,6 +57,8 @@ class KeptNodes:
             self._serves, self._then, self.extra, self.slack = head.closed, pool.usable * 0, 0, None
             return
         self._then = pool.free_at(head.start_ms)
+        if head.called is not None:
+            self._then = pool.free_at(head.now_ms) + head.called
         self._serves = pool.able(self._gpus, degraded=head.job.takes_degraded) & (self._then >= self._gpus)
         self.extra = int(np.count_nonzero(self._serves)) - head.keep
         """Nodes that the head does not need of those that could serve it."""

@@ -18,6 +18,7 @@ from weft.cluster.scheduling.placement import Column
 Field = Literal[
     "live", "priority", "team", "nodes", "gpus", "start_ms", "kept_ms", "every_ms", "min_run_ms", "grace_ms", "service",
     "borrowed", "leaving", "watts", "back_ms", "shrinks", "fast", "size_class",
+    "let_past", "submit_ms",
 ]  # fmt: skip
 _FIELDS: tuple[Field, ...] = get_args(Field)
 
@@ -44,6 +45,8 @@ class RunningJobs:
         """Jobs of each priority."""
         self.borrowers = 0
         """Jobs that started above their team's quota."""
+        self.let_past = 0
+        """Jobs that started before one that stood before them."""
 
     def __len__(self) -> int:
         """Return how many jobs hold nodes."""
@@ -67,6 +70,7 @@ class RunningJobs:
         insort(self._ends_ms, back_ms(job))
         self.by_priority[job.priority] += 1
         self.borrowers += job.borrowed
+        self.let_past += job.let_past
         kept_ms = job.start_ms if job.checkpoint_ms is None else job.checkpoint_ms
         nodes = len(job.placement.nodes)
         shrinks = nodes - job.gang.fewest if job.gang.elastic else 0
@@ -74,7 +78,7 @@ class RunningJobs:
             1, job.priority, team, nodes, job.placement.gpus_per_node, job.start_ms, kept_ms,
             job.checkpoint_every_ms or FAR_MS, job.min_run_ms, job.grace_ms, job.kind == "service", job.borrowed,
             job.state in (JobState.ASKED, JobState.STOPPING), watts, back_ms(job), shrinks, fast,
-            size_class(job),
+            size_class(job), job.let_past, job.submit_ms,
         )  # fmt: skip
 
     def drop(self, job_id: str) -> None:
@@ -86,6 +90,7 @@ class RunningJobs:
         if not self.by_priority[priority]:
             del self.by_priority[priority]
         self.borrowers -= int(self._table[_AT["borrowed"], row])
+        self.let_past -= int(self._table[_AT["let_past"], row])
         self._table[:, row] = 0
         self._unused.append(row)
 
@@ -118,6 +123,10 @@ class RunningJobs:
         ends = self._ends_ms
         at = bisect_left(ends, True, bisect_left(ends, from_ms), key=enough)
         return ends[at] if at < len(ends) else FAR_MS
+
+    def leaving(self) -> list[str]:
+        """Return the jobs that were asked or made to leave."""
+        return [self.ids[row] for row in np.flatnonzero(self.column("leaving")).tolist()]
 
     def typical_ms(self, now_ms: int) -> int:
         """Return how long jobs without a limit have run on average: as long, on average, as they will go on."""

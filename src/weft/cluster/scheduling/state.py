@@ -224,7 +224,7 @@ class ClusterState:
         nodes = np.array(job.placement.nodes, dtype=np.int64)
         self.nodes_of[job.id] = nodes
         until_ms = back_ms(job)
-        hold = Hold(job.placement.gpus_per_node, until_ms, job.placement.devices, size_class(job))
+        hold = Hold(job.placement.gpus_per_node, until_ms, job.placement.devices, size_class(job), job.let_past)
         self.pool.take(job.id, nodes, hold)
         self.running.put(job, self.shares.index[job.team], self.rise_w(job), fast=is_fast(job, self.policy))
         if job.gang.elastic and len(nodes) < job.gang.nodes:
@@ -236,7 +236,8 @@ class ClusterState:
     def _vacate(self, job: Job) -> None:
         assert job.placement is not None
         nodes = self.nodes_of.pop(job.id)
-        self.pool.give(job.id, nodes, job.placement.gpus_per_node, shared=bool(job.placement.devices))
+        shared = bool(job.placement.devices)
+        self.pool.give(job.id, nodes, job.placement.gpus_per_node, shared=shared, let_past=job.let_past)
         self.running.drop(job.id)
         self.narrow.discard(job.id)
         self._account(job, -1)
