@@ -90,7 +90,9 @@ def give_way(cluster: ClusterState, want: Want, now_ms: int) -> list[Preempt]:
     running, job, policy = cluster.running, want.job, cluster.policy
     if not running.let_past:
         return []
-    able = running.mask("let_past") & ~running.mask("leaving") & (running.column("start_ms") >= job.submit_ms)
+    able = running.mask("let_past") & ~running.mask("leaving")
+    # Who came later has no claim on what began before, unless it stands above it.
+    able &= (running.column("start_ms") >= job.submit_ms) | (running.column("priority") < job.priority)
     columns = (
         running.column("priority"),
         running.column("team"),
