@@ -132,6 +132,37 @@ def stageless(job: JobSpec) -> nn.Module:
     return Stageless(job)
 
 
+class Foreign(nn.Module):
+    """A model of the library `transformers`, which knows nothing of weft."""
+
+    def __init__(self, job: JobSpec) -> None:
+        super().__init__()
+        import transformers
+
+        spec = job.model
+        self.inner = transformers.LlamaForCausalLM(
+            transformers.LlamaConfig(
+                vocab_size=spec.vocabulary,
+                hidden_size=spec.width,
+                num_hidden_layers=spec.layers,
+                num_attention_heads=spec.heads,
+                num_key_value_heads=spec.kv_heads,
+                intermediate_size=spec.ffn,
+                max_position_embeddings=job.batch.length,
+                use_cache=False,
+            )
+        )
+
+    @override
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.inner(input_ids=inputs).logits
+
+
+def foreign(job: JobSpec) -> nn.Module:
+    """Build a Llama of `transformers`."""
+    return Foreign(job)
+
+
 def number(job: JobSpec) -> int:
     """Build something that is no model."""
     return job.steps

@@ -23,6 +23,18 @@ class Place:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
+    def train(self, model: str, plan: dict[str, Any], *faults: dict[str, Any], steps: int = 6) -> dict[str, Any]:
+        """Train a model of one's own, or go on with it."""
+        recovery = {"snapshots": 2, "disk": 0, "policy": "wait"}
+        job = job_of(
+            self.folder, plan, steps=steps, checkpoint={"every": 3}, recovery=recovery, guard={"digest_every": 1},
+            optimizer={"learning_rate": 1e-2, "schedule": "constant"},
+        )  # fmt: skip
+        arguments = {"job": job, "folder": str(self.folder / "runs"), "model": model}
+        spec = FaultsSpec.model_validate({"faults": list(faults)})
+        main = RankMain(arguments=arguments)
+        return Supervisor(job, self.folder / "runs", main=main, faults=spec, resume=True).run()
+
     def run(self, main: Callable[[str, str], Any], *faults: dict[str, Any], ranks: int = 2) -> dict[str, Any]:
         recovery = {"snapshots": 2, "disk": 0, "policy": "wait"}
         job = job_of(
@@ -65,6 +77,34 @@ def test_a_loop_with_everything_goes_on_exactly_and_is_accounted_for(place: Call
     assert result["energy_j"] > 0
     noted = sum(line["energy_j"] for line in RunRecord(broken.folder / "runs" / result["run"]).steps())
     assert result["energy_j"] > noted
+
+
+@pytest.mark.parametrize(
+    ("model", "plan", "longer"),
+    [
+        ("tests.training.own_models:foreign", {"dp": 2}, {"dp": 3}),
+        ("tests.training.own_models:foreign", {"dp": 2, "shard": 2}, {"dp": 2, "shard": 2}),
+        ("tests.training.own_models:mixer", {"dp": 2, "pp": 2}, {"dp": 2, "pp": 2}),
+        ("tests.training.own_models:mixer", {"dp": 2, "tp": 2}, {"dp": 2, "tp": 2}),
+    ],
+    ids=str,
+)
+def test_models_of_others_are_killed_flipped_and_resumed_with_the_same_bits(
+    place: Callable[[str], Place], model: str, plan: dict[str, Any], longer: dict[str, Any]
+) -> None:
+    calm, broken = place("calm"), place("broken")
+    wanted = calm.train(model, longer)
+    flip = {"kind": "flip", "place": "weights", "rank": 1, "step": 4}
+    # Of a shard nobody holds a second copy that could tell.
+    faults = [{"kind": "kill", "rank": 0, "step": 2}, *([] if "shard" in plan else [flip])]
+    first = broken.train(model, plan, *faults, steps=5)
+    assert next(one["kind"] for one in first["incidents"]) == "killed"
+    assert len(first["incidents"]) == len(faults)
+    result = broken.train(model, longer)
+    assert result["run"] == first["run"]
+    assert result["weights_digest"] == wanted["weights_digest"]
+    assert broken.stored(result) == calm.stored(wanted)
+    assert RunRecord(broken.folder / "runs" / result["run"]).provenance()["model"] == model
 
 
 def test_synchronised_statistics_do_not_depend_on_the_number_of_replicas(place: Callable[[str], Place]) -> None:

@@ -21,6 +21,7 @@ from weft.training.run_dir import (
     find,
     latest,
     records,
+    resumed_model,
 )
 
 JOB = load_job("tiny-gpt")
@@ -245,3 +246,14 @@ def test_a_place_where_nothing_can_be_made_is_a_clear_failure(tmp_path: Path):
 def test_reading_runs_does_not_load_torch():
     text = "import sys; import weft.cli.training.runs; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", text], check=False).returncode == 0
+
+
+def test_a_run_goes_on_with_the_model_that_it_was_begun_with(tmp_path: Path):
+    for model in (None, "mine:build"):
+        with RunDir.start(tmp_path / str(model), JOB, None, model) as run:
+            record = RunRecord(run.folder)
+        assert resumed_model(record, None) == model
+        assert resumed_model(record, model) == model
+        with pytest.raises(UsageError, match=r"was begun with .*, not with other:build; resume it without --model"):
+            resumed_model(record, "other:build")
+    assert resumed_model(None, "mine:build") == "mine:build"

@@ -261,9 +261,27 @@ class BatchSpec(Spec):
     )
 
 
-class OptimizerSpec(Spec):
-    """AdamW and its schedule."""
+_NARROW_DECAY = 0.99
 
+
+def _narrow_decays(optimizer: Any) -> str | None:
+    if optimizer.state == "fp32" or optimizer.betas[1] <= _NARROW_DECAY:
+        return None
+    return (
+        f"betas[1] = {optimizer.betas[1]} moves the second moment by less than bf16 can hold;"
+        f" write at most {_NARROW_DECAY}, or state = 'fp32'"
+    )
+
+
+class OptimizerSpec(Spec):
+    """AdamW, alone or with Muon, and the schedule."""
+
+    kind: Literal["adamw", "muon"] = "adamw"
+    """AdamW for everything, or Muon for the matrices of blocks and AdamW for the rest."""
+    state: Literal["fp32", "bf16"] = "fp32"
+    """What AdamW keeps its moments in; its arithmetic is fp32 either way."""
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.95
+    """Muon's momentum."""
     learning_rate: Annotated[float, Field(gt=0, le=10)] = 3e-4
     """Highest learning rate."""
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = Field(
@@ -282,6 +300,8 @@ class OptimizerSpec(Spec):
     """How it falls afterwards."""
     final_share: Annotated[float, Field(ge=0, le=1)] = 0.1
     """Learning rate at the end, as a share of the highest."""
+
+    checks: ClassVar[tuple[Check, ...]] = (Check(("betas", "state"), _narrow_decays),)
 
 
 class PlanSpec(Spec):
@@ -437,5 +457,7 @@ class JobSpec(Spec):
     """What happens when a rank is lost."""
     guard: GuardSpec = GuardSpec()
     """What is checked while it trains."""
+    sinks: tuple[str, ...] = Field((), strict=False)
+    """Where metrics go besides the run folder: "wandb", "mlflow", each where its package is installed."""
     faults: tuple[RunFaultSpec, ...] = Field((), strict=False)
     """What goes wrong on purpose; drawn from the job's seed where left open."""

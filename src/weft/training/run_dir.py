@@ -37,7 +37,18 @@ _TAIL_BYTES = 1 << 20
 _NUMBERED = re.compile(r"(?P<job>.+)-(?P<number>\d+)")
 _MOST_RUNS = 1_000_000
 # What may change between a run and its resumption: how long, how wide, how often things are kept, and people's words.
-_FREE = ("steps", "description", "team", "priority", "time_limit", "checkpoint", "evaluation", "recovery", "faults")
+_FREE = (
+    "steps",
+    "description",
+    "team",
+    "priority",
+    "time_limit",
+    "checkpoint",
+    "evaluation",
+    "recovery",
+    "faults",
+    "sinks",
+)
 _FREE_PLAN = ("dp", "shard")
 
 
@@ -59,13 +70,17 @@ class RunDir:
         self._files: dict[str, int] = {}
 
     @classmethod
-    def start(cls, root: Path, job: JobSpec, corpus: str | None = None) -> Self:
-        """Make the next folder for `job` below `root` and hold it; `corpus` is the digest of what it learns from."""
+    def start(cls, root: Path, job: JobSpec, corpus: str | None = None, model: str | None = None) -> Self:
+        """Make the next folder for `job` below `root` and hold it; `corpus` is the digest of what it learns from.
+
+        `model` names what is trained where it is not the built-in model.
+        """
         folder = _new_folder(root, job.name)
         run = cls(folder, _lock(folder))
         asked = job.as_written()
         run.write(JOB, written(asked) + "\n")
         made = {**provenance(asked, job.seed).as_json(), "identity": digest(identity(job)), "corpus": corpus}
+        made["model"] = model
         run.write(PROVENANCE, json.dumps(made, indent=2) + "\n")
         return run
 
@@ -340,6 +355,19 @@ def latest(root: Path, job: JobSpec) -> RunRecord | None:
         return None
     mine = [one for one in records(root) if (m := _NUMBERED.fullmatch(one.name)) and m["job"] == job.name]
     return mine[-1] if mine else None
+
+
+def resumed_model(record: RunRecord | None, asked: str | None) -> str | None:
+    """Return which model goes on in `record`: the one that it was begun with; raises where another is `asked` for."""
+    if record is None or "model" not in (made := record.provenance()):
+        return asked
+    known = made["model"]
+    if asked not in (None, known):
+        raise UsageError(
+            f"{record.folder} was begun with {known or 'the built-in model'}, not with {asked}; resume it without"
+            " --model, or start a new run without --resume"
+        )
+    return known
 
 
 def check_same_job(record: RunRecord, job: JobSpec) -> None:

@@ -37,9 +37,11 @@ OnLine = Callable[[Mapping[str, Any]], None]
 class RunMetrics:
     """The record of one session on one rank."""
 
-    def __init__(self, context: RankContext, root: Path, on_line: OnLine | None, *, resume: bool) -> None:
+    def __init__(
+        self, context: RankContext, root: Path, on_line: OnLine | None, *, resume: bool, model: str | None = None
+    ) -> None:
         """Take a run folder below `root`: a new one, or the newest of this job; all ranks call it together."""
-        self._context, self._on_line = context, on_line
+        self._context, self._on_line, self._model = context, on_line, model
         self._dir: run_dir.RunDir | None = None
         self.folder: Path = shared(lambda: self._take(root, resume=resume))
         self._sinks: Sinks | None = None
@@ -60,8 +62,10 @@ class RunMetrics:
         if there is not None and life.place is not None and not life.place.joined:
             # Whose folder it is to write into is known when this rank takes its place.
             return there
-        take = run_dir.RunDir.start if there is None else run_dir.RunDir.resume
-        self._dir = take(root if there is None else there, job, self._corpus)
+        if there is None:
+            self._dir = run_dir.RunDir.start(root, job, self._corpus, self._model)
+        else:
+            self._dir = run_dir.RunDir.resume(there, job, self._corpus)
         life.opened(str(self._dir.folder))
         return self._dir.folder
 
@@ -98,7 +102,7 @@ class RunMetrics:
         self._context.ledger.leave()
         spent = self._joules(self._context.ledger.mark().seconds())
         if self._dir is not None:
-            self._sinks = Sinks.open(self.folder, done or None, self.problem)
+            self._sinks = Sinks.open(self.folder, done or None, self.problem, self._context.job.sinks)
             plan = self._context.mesh.plan.as_written()
             self._dir.session({"begins_at": done, "ranks": self._context.ranks, "plan": plan, "energy_j": spent})
 

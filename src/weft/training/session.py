@@ -56,13 +56,13 @@ _DENSE_FLOPS = 6
 
 def start(
     job: JobSpec | str, *, folder: Path | str = "runs", resume: bool = False, start_over: bool = False,
-    on_step: OnLine | None = None,
+    on_step: OnLine | None = None, model: str | None = None,
 ) -> "Session":  # fmt: skip
     """Join the ranks and begin a run of `job` (a spec, a built-in name or a file), or go on with its newest one.
 
     Where that one has stored something and nothing of it can be restored exactly, this is refused unless it may
-    `start_over`. `on_step` is called on rank 0 with every line of the metrics. Random numbers are seeded, so that every
-    rank draws the same weights. All ranks call this together.
+    `start_over`. `on_step` is called on rank 0 with every line of the metrics. `model` is written down as the name of
+    what is trained. Random numbers are seeded, so that every rank draws the same weights. All ranks call this together.
     """
     spec = load_job(job) if isinstance(job, str) else job
     place = supervisor_link.current().place
@@ -71,7 +71,7 @@ def start(
     try:
         context = RankContext.join(spec, Path(folder))
         seed_all(spec.seed)
-        metrics = RunMetrics(context, Path(folder), on_step or context.life.line, resume=resume)
+        metrics = RunMetrics(context, Path(folder), on_step or context.life.line, resume=resume, model=model)
         return Session(context, metrics, owns_group=made, start_over=start_over)
     except BaseException:
         if made:

@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from weft.specs import JobSpec
 from weft.training.launch.rank_place import Reporter
-from weft.training.model.optimizer import adamw
+from weft.training.model.optimizer import optimizers
 from weft.training.parallel.apply import parallelize
 from weft.training.parallel.exact_sum import tree_sum
 from weft.training.parallel.own_model import parallelize_own
@@ -24,15 +24,16 @@ def train(
     `model` names a model of one's own ("package:build", or an entry point of `weft.models`) instead of the built-in.
     """
     report = None if reporter is None else partial(reporter.send, "step")
-    run = start(job, folder=folder, resume=resume, on_step=report)
+    run = start(job, folder=folder, resume=resume, on_step=report, model=model)
     made: ParallelModel = parallelize(run) if model is None else parallelize_own(run, model)
-    optimizer = adamw(made.parameters(), job.optimizer)
-    run.attach(made, optimizer)
+    chosen = optimizers(made.named_parameters(), job.optimizer)
+    run.attach(made, *chosen)
     run.evaluations.add("held_out_loss", lambda _, __: {"held_out_loss": held_out_loss(run, made)})
     for step in run.steps():
         made.forward_backward(step)
         step.reduce()
-        optimizer.step()
+        for optimizer in chosen:
+            optimizer.step()
         run.finish(step)
     return run.close()
 

@@ -22,7 +22,7 @@ from weft.planning.cost_model.arithmetic import parameters
 from weft.specs import JobSpec, load_job
 from weft.specs.faults import FaultsSpec
 from weft.training.parallel.auto_plan import planned
-from weft.training.run_dir import check_root, find
+from weft.training.run_dir import check_root, find, latest, resumed_model
 
 _LINES = 10
 _WEIGHT_BYTES = 4
@@ -53,6 +53,7 @@ def train(
     need("torch")
     spec = planned(changed(load_job(job), set, job), site)
     check_memory(spec, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    model = resumed_model(latest(folder, spec) if resume else None, model)
     with _shown(spec, quiet=json) as show:
         broken = None if faults is None else validate(read_table(faults), FaultsSpec, faults)
         arguments = {"job": spec, "folder": str(folder), "resume": resume, "model": model}

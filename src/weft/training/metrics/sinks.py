@@ -1,16 +1,17 @@
-"""Where metrics go besides the run folder: every sink that is installed.
+"""Where metrics go besides the run folder: every sink that is installed, and W&B and MLflow where a job names them.
 
 TensorBoard ships; other distributions add theirs as entry points of group `weft.sinks`, each a function
 `open(folder, resumed_at)` that returns a `Sink` or nothing. A sink never stops a training: one that fails is reported
 once and left out from then on.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, Self, cast
 
 from weft.core import plugins
 from weft.training.metrics.step_line import StepLine
+from weft.training.metrics.tracking_sinks import TRACKERS, scalars_of
 
 TENSORBOARD = "tensorboard"
 GROUP = "weft.sinks"
@@ -41,15 +42,7 @@ class TensorBoard:
 
     def step(self, line: StepLine) -> None:
         """Write loss, gradient norm, learning rate, tokens per second and the shares of time."""
-        wall = sum(line.seconds.values())
-        scalars = {
-            "loss": line.loss,
-            "gradient norm": line.grad_norm,
-            "learning rate": line.learning_rate,
-            **({"tokens per second": line.tokens / wall} if wall > 0 else {}),
-            **{f"seconds/{kind}": seconds for kind, seconds in line.seconds.items()},
-        }
-        for name, value in scalars.items():
+        for name, value in scalars_of(line).items():
             self._writer.add_scalar(name, value, line.step)
 
     def evaluation(self, step: int, values: Mapping[str, float]) -> None:
@@ -83,12 +76,21 @@ class Sinks:
         self._sinks, self._report = dict(sinks), report
 
     @classmethod
-    def open(cls, folder: Path, resumed_at: int | None, report: Callable[[str], None]) -> Self:
-        """Open every sink that is installed, for the run in `folder`."""
+    def open(
+        cls, folder: Path, resumed_at: int | None, report: Callable[[str], None], asked: Sequence[str] = ()
+    ) -> Self:
+        """Open every sink that is installed, for the run in `folder`, and those of `TRACKERS` that are `asked` for."""
         made = cls({}, report)
         openers: dict[str, Callable[[], Sink | None]] = {TENSORBOARD: lambda: tensorboard(folder, resumed_at)}
         for name in plugins.names(GROUP):
             openers[name] = lambda name=name: cast("Any", plugins.entry_point(GROUP, name))(folder, resumed_at)
+        for name in asked:
+            if name in TRACKERS:
+                openers[name] = lambda name=name: TRACKERS[name](folder, resumed_at)
+            elif name not in openers:
+                report(
+                    f"metrics do not go to {name}: no sink is called so; there are {', '.join((*openers, *TRACKERS))}"
+                )
         for name, opener in openers.items():
             found: list[Sink | None] = []
             made._try(name, lambda opener=opener, found=found: found.append(opener()))
