@@ -229,8 +229,10 @@ class DataSpec(Spec):
     """What it learns from."""
 
     corpus: str = "python"
-    """A file, or a folder of text files or token files (.bin, .npy), relative to where the command runs; or "python":
-    the sources of the standard library, which every machine has."""
+    """A file, or a folder of text files, rows (.jsonl, .parquet) or token files (.bin, .npy), relative to where the
+    command runs; or "python": the sources of the standard library, which every machine has."""
+    column: str = "text"
+    """What a row of a JSONL or Parquet file calls its text; every row is a document of its own."""
     tokenizer: str = "bytes"
     """"bytes", or a tokenizer.json: a path, or a name in the corpus folder. Token files need none."""
     integers: Literal["uint16", "uint32"] = "uint16"

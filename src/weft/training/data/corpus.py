@@ -25,10 +25,10 @@ from weft.core.input_files import json_of, read_bytes
 from weft.specs.job import DataSpec
 from weft.training.data.corpus_files import Listing, list_corpus
 from weft.training.data.corpus_manifest import FORMAT, CorpusManifest, Source, load_manifest
+from weft.training.data.documents import ROW_SUFFIXES, digest_of, documents_of
 from weft.training.data.tokenizer import Tokenizer, Tokens, open_tokenizer
 
 _BLOCK_BYTES = 2**22
-_SNIFFED_BYTES = 8192
 _PAUSE_S = 0.05
 LONGEST_WAIT_S = 3600.0
 """Longest wait for another process that builds the same corpus."""
@@ -81,6 +81,8 @@ def open_corpus(data: DataSpec, cache: Path, *, longest_wait_s: float = LONGEST_
         listing = list_corpus(data.corpus, cache)
         tokenizer = None if listing.tokens else open_tokenizer(data.tokenizer, listing.root)
         asked = f"{FORMAT}\n{data.integers}\n{tokenizer and tokenizer.name}\n{listing.fingerprint()}"
+        if any(path.endswith(ROW_SUFFIXES) for path in listing.paths):
+            asked += f"\nrows {data.column}"
         key = hashlib.sha256(asked.encode()).hexdigest()[:24]
         kept = cache / f"{listing.name}-{key}"
         if not (kept / "manifest.json").exists():
@@ -116,7 +118,9 @@ def _build(listing: Listing, tokenizer: Tokenizer | None, data: DataSpec, kept: 
     part = Path(tempfile.mkdtemp(prefix=f".{kept.name}.", suffix=".part", dir=kept.parent))
     part.chmod(0o755)
     try:
-        manifest = _tokenise(listing, tokenizer, part / "tokens.bin") if tokenizer else _survey(listing, data)
+        manifest = (
+            _tokenise(listing, tokenizer, part / "tokens.bin", data.column) if tokenizer else _survey(listing, data)
+        )
         if manifest.tokens == 0:
             raise UsageError(f"the corpus {data.corpus} holds no text; put text or token files (.bin, .npy) there")
         manifest.save(part / "manifest.json")
@@ -126,23 +130,25 @@ def _build(listing: Listing, tokenizer: Tokenizer | None, data: DataSpec, kept: 
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _tokenise(listing: Listing, tokenizer: Tokenizer, target: Path) -> CorpusManifest:
+def _tokenise(listing: Listing, tokenizer: Tokenizer, target: Path, column: str) -> CorpusManifest:
     files: list[Source] = []
     skipped: list[str] = []
     largest = 0
     integers = "uint8"
     with target.open("wb") as out:
         for path in listing.paths:
-            content = (listing.root / path).read_bytes()
-            if b"\0" in content[:_SNIFFED_BYTES]:
+            place = listing.root / path
+            count: int | None = None
+            for document in documents_of(place, column):
+                tokens = tokenizer.encode(document)
+                integers = str(tokens.dtype)
+                out.write(tokens.tobytes())
+                largest = max(largest, int(tokens.max(initial=0)))
+                count = (count or 0) + len(tokens)
+            if count is None:
                 skipped.append(path)
                 continue
-            tokens = tokenizer.encode(content)
-            integers = str(tokens.dtype)
-            out.write(tokens.tobytes())
-            largest = max(largest, int(tokens.max(initial=0)))
-            digest = hashlib.sha256(content).hexdigest()
-            files.append(Source(path, len(content), len(tokens), digest, listing.licence_of(path)))
+            files.append(Source(path, place.stat().st_size, count, digest_of(place), listing.licence_of(path)))
         out.flush()
         os.fsync(out.fileno())
     total = sum(file.tokens for file in files)
