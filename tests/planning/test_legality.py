@@ -192,3 +192,13 @@ def test_another_number_of_ranks_is_refused_with_a_remedy(ranks: int, remedy: st
     assert problems(plan, MODEL, BATCH, plan.ranks) == []
     (found,) = problems(plan, MODEL, BATCH, ranks)
     assert found.endswith(remedy)
+
+
+def test_a_frozen_correction_has_no_backward_in_two_parts():
+    experts = {"count": 4, "top_k": 2, "ffn": 64, "correction": True}
+    model = ModelSpec.model_validate({"layers": 4, "width": 16, "heads": 2, "ffn": 8, "experts": experts})
+    batch = BatchSpec(sequences=8, micro=1, length=64)
+    assert not problems(PlanSpec(pp=2, schedule="interleaved"), model, batch)
+    for schedule in ("zero-bubble", "zbv", "dualpipev"):
+        plan = PlanSpec.model_validate({"pp": 2, "schedule": schedule})
+        assert any("experts.correction" in each for each in problems(plan, model, batch))

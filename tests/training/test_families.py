@@ -47,7 +47,7 @@ def test_two_ranks_train_the_same_bits_as_one(kind: str, tmp_path: Path) -> None
         ("gpt2", {}, {"dp": 2, "shard": 2}),
         ("deepseek", {}, {"dp": 2, "shard": 2}),
         ("deepseek", {"pp": 2}, {"pp": 2, "dp": 2}),
-        ("deepseek", {"pp": 2}, {"pp": 2, "schedule": "zbv"}),
+        ("deepseek", {"pp": 2}, {"pp": 2, "schedule": "interleaved"}),
         ("deepseek", {"dp": 2, "ep": 2}, {"dp": 4, "ep": 2}),
         ("deepseek", {"recompute": "full"}, {"dp": 2}),
         ("window", {"pp": 2}, {"pp": 2, "dp": 2}),

@@ -150,6 +150,12 @@ def _unsplit(plan: PlanSpec, model: ModelSpec) -> list[str]:
         for what, so in parts.items()
         if so and getattr(plan, axis) > 1
     ]
+    frozen = model.experts is not None and model.experts.correction
+    if frozen and plan.pp > 1 and plan.schedule in _SPLIT_BACKWARD:
+        problems.append(
+            f"schedule {plan.schedule!r} runs backward in two parts, which experts.correction, being frozen, cannot;"
+            " write schedule = 'interleaved'"
+        )
     if model.dropout and plan.recompute != "none":
         problems.append(
             f"recompute = {plan.recompute!r} would draw model.dropout anew in backward; write recompute = 'none'"

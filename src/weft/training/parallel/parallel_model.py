@@ -253,7 +253,8 @@ class ParallelModel(ABC):
         """Tell the step whose gradients come next; after a backward, collect those that came without a hook."""
         assert self._step is not None, "a pipeline runs inside a step"
         if chunk is None:
-            self._step.close_leaf(stage.submod.parameters())
+            # Frozen ones get no gradient, and nobody waits for it.
+            self._step.close_leaf(each for each in stage.submod.parameters() if each.requires_grad)
         else:
             self._step.open_leaf(chunk)
 
