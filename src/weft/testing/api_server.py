@@ -104,6 +104,8 @@ class FakeApiServer:
         self.logs: dict[str, str] = {}
         """What pods have printed, by namespace/name."""
         self.policy_versions: tuple[str, ...] = ("v1", "v1beta1")
+        self.release = (1, 34)
+        """Which version of Kubernetes it says that it is."""
         self.bookmark_s = 30.0
         self._random = random.Random(seed + 1)  # noqa: S311 - faults that repeat from run to run
         self._changed: set[asyncio.Event] = set()
@@ -196,6 +198,11 @@ class FakeApiServer:
     def _do(self, call: Call) -> Answer:
         if call.path == "/apis/policy":
             return _json({"versions": [{"version": one} for one in self.policy_versions]})
+        if call.path == "/version":
+            major, minor = self.release
+            return _json({"major": str(major), "minor": str(minor)})
+        if call.path == "/apis":
+            return _json({"groups": self.store.groups()})
         target = self.store.target(call.path)
         self.requests[f"{call.method} {target.resource.plural}"] += 1
         verb = "list" if call.method == "GET" and target.name is None else _VERBS[call.method]

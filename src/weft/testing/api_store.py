@@ -19,7 +19,7 @@ _CORE = (
     *(one for one in vars(known).values() if isinstance(one, Resource) and one not in known.OURS),
     *(Resource("", "v1", plural, kind) for plural, kind in _OTHERS.items()),
 )
-_STATUS = {"pods", "nodes", "namespaces", "poddisruptionbudgets", "customresourcedefinitions"}
+_STATUS = {"jobs", "pods", "nodes", "namespaces", "poddisruptionbudgets", "customresourcedefinitions"}
 _NAMESPACES = ("default", "kube-system", "kube-node-lease", "kube-public")
 _OVER = ("Succeeded", "Failed")
 _GRACE_S = 30
@@ -70,6 +70,8 @@ class ObjectStore:
         """Watches and pages from before this version are refused as gone."""
         self.garbage_collector = True
         """Whether what an object owned goes with it, as kube-controller-manager would have it."""
+        self.rules: list[Callable[[Resource, Object, Object], None]] = []
+        """Admission: each is asked about a change of an object before it is done, and may refuse it."""
         for name in _NAMESPACES:
             self.create(Target(known.NAMESPACES, None, None, None), {"metadata": {"name": name}})
 
@@ -85,6 +87,14 @@ class ObjectStore:
         if resource is None or len(rest) > 3:  # noqa: PLR2004 - plural, name and part
             raise Refusal(404, "NotFound", "the server could not find the requested resource")
         return Target(resource, namespace, *(*rest[1:], None, None)[:2])
+
+    def groups(self) -> list[Object]:
+        """Return the API groups that are served, and their versions, as discovery lists them."""
+        found: dict[str, list[str]] = {}
+        for one in self._served.values():
+            if one.group and one.version not in found.setdefault(one.group, []):
+                found[one.group].append(one.version)
+        return [{"name": name, "versions": [{"version": one} for one in each]} for name, each in found.items()]
 
     def compact(self) -> None:
         """Forget the past: who asks for an older version than now learns that it is gone."""
@@ -200,6 +210,8 @@ class ObjectStore:
             new |= {"status": old["status"]} if "status" in old else {}
         new["metadata"] = {**new["metadata"], **{name: old["metadata"][name] for name in ("uid", "creationTimestamp")}}
         if new.get("spec") != old.get("spec"):
+            for rule in self.rules:
+                rule(target.resource, old, new)
             new["metadata"]["generation"] = old["metadata"]["generation"] + 1
         new["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"]
         if new == old:

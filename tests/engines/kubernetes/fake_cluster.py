@@ -97,7 +97,7 @@ class FakeCluster:
     def pods(self, job: str | None = None) -> list[dict[str, Any]]:
         """Return the pods, of one job or of all."""
         every = self.server.store.objects(PODS).values()
-        return [one for one in every if job is None or one["metadata"]["labels"][JOB_LABEL] == job]
+        return [one for one in every if job is None or one["metadata"]["labels"].get(JOB_LABEL) == job]
 
     def on(self, job: str) -> list[str]:
         """Return the nodes of a job's pods, by rank."""

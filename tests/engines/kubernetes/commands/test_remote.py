@@ -301,3 +301,12 @@ def test_a_server_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("weft.engines.kubernetes.api.api_client._WAIT_S", 0.001)
     with pytest.raises(FailedError, match=r"127.0.0.1:1 of context 'fake' failed: it cannot be reached"):
         Remote(Access("http://127.0.0.1:1", "fake")).get("v1", "jobs")
+
+
+def test_a_workload_of_another_controller_is_asked_for_by_its_own_name(hosted: _Hosted) -> None:
+    stands = {"kind": "JobSet", "name": "pretrain", "uid": "u"}
+    status = {"state": "failed", "why": "its JobSet has failed"}
+    hosted.add(JOBS, {"metadata": {"name": "jobset-pretrain"}, "spec": {"workload": stands}}, status)
+    answer = hosted.remote().get("v1", "jobs", "pretrain", "why")
+    assert (answer["state"], answer["text"]) == ("failed", "its JobSet has failed")
+    assert hosted.remote().post("v1", "jobs", "pretrain", "cancel")["jobs"][0]["id"] == "jobset-pretrain"

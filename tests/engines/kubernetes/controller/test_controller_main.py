@@ -177,3 +177,45 @@ def test_a_look_fills_the_caches_and_writes_nothing() -> None:
             assert [one for one in server.writes if "leases" not in one] == writes
 
     asyncio.run(life())
+
+
+def test_a_follower_passes_reports_on_to_the_one_that_leads_and_says_503_when_nobody_does() -> None:
+    async def life() -> None:
+        ports = {"one": _free_port(), "two": _free_port()}
+        engines: list[KubernetesEngine] = []
+
+        def leading(name: str) -> Leading:
+            where = f"127.0.0.1:{ports[name]}"
+            return Leading(identity=name, metrics=where, lease_s=2.0, advertise=f"http://{where}")
+
+        async with _server() as (server, access), server.client() as client, contextlib.AsyncExitStack() as first:
+            await first.enter_async_context(running(control(access, _QUICK, leading("one"), on_engine=engines.append)))
+            await client.create(JOBS, _job("job"), "default")
+            await _until(lambda: _state(server, "job") == "running")
+            async with running(control(access, _QUICK, leading("two"), on_engine=engines.append)):
+                job = server.store.objects(JOBS)["default/job"]
+                node = job["status"]["placement"]["nodes"][0]
+                known = {"job": "default/job", "uid": job["metadata"]["uid"], "node": node, "checkpoint_ms": 1}
+                answers: list[tuple[int, str]] = []
+
+                async def ask(document: Any, status: int) -> None:
+                    for _ in range(300):
+                        with contextlib.suppress(aiohttp.ClientError):
+                            answers.append(await _post(ports["two"], document))
+                            if answers[-1][0] == status:
+                                return
+                        await asyncio.sleep(0.05)
+                    raise AssertionError(f"never {status}: {answers[-3:]}")
+
+                # The follower knows of no job; the one that leads answers for it, whatever the answer is.
+                await ask(known, 200)
+                await ask({**known, "uid": "another"}, 404)
+                await ask({"job": "nonsense"}, 400)
+                assert [one.entries for one in engines[1:]] == []
+                await first.aclose()
+                # Nobody answers where the lease points to, until the other has taken it.
+                await ask(known, 503)
+                await ask(known, 200)
+                assert len(engines) == 2
+
+    asyncio.run(life())

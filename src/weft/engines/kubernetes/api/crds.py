@@ -66,7 +66,20 @@ class FolderBody(_Body):
     """What the archive's SHA-256 begins with."""
 
 
+class WorkloadBody(_Body):
+    """A workload of another controller that a job stands for; weft writes it for objects with its queue label."""
+
+    kind: Annotated[str, Field(max_length=63)]
+    """Job, JobSet, TrainJob or PyTorchJob."""
+    name: _ObjectName
+    """What it is called."""
+    uid: Annotated[str, Field(max_length=128)]
+    """Which one of that name."""
+
+
 def _has_work(body: Any) -> str | None:
+    if body.workload is not None:
+        return "a workload brings its own work" if body.command or body.training is not None else None
     given = bool(body.command) + (body.training is not None)
     return None if given == 1 else "a job has either a command or a training; write one of them"
 
@@ -85,7 +98,7 @@ def _ranks_fit(body: Any) -> str | None:
 
 
 def _gang_has_network(body: Any) -> str | None:
-    if body.nodes == 1 or body.host_network:
+    if body.nodes == 1 or body.host_network or body.workload is not None:
         return None
     return "a gang of several nodes needs hostNetwork: its ranks find each other by the nodes' addresses"
 
@@ -151,16 +164,18 @@ class JobBody(_Body):
     """The folder of runs and checkpoints; on a volume, so that it outlives a pod."""
     training: JobSpec | None = None
     """A job file, as `weft train` reads it."""
+    workload: WorkloadBody | None = None
+    """The workload of another controller that this job stands for."""
     priority_class: _ObjectName | None = None
     """The PriorityClass of its pods, where one is wanted."""
     host_network: bool = True
     """Whether its pods use the node's own network, as RDMA needs; ranks then know each other's addresses at once."""
 
     checks: ClassVar[tuple[Check, ...]] = (
-        Check(("command", "training"), _has_work),
+        Check(("command", "training", "workload"), _has_work),
         Check(("min_nodes", "nodes"), _fits_gang),
         Check(("training", "nodes", "gpus_per_node"), _ranks_fit),
-        Check(("host_network", "nodes"), _gang_has_network),
+        Check(("host_network", "nodes", "workload"), _gang_has_network),
         Check(("template",), _fits_pods),
     )
 

@@ -50,6 +50,7 @@ BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget"
 OLD_BUDGETS = Resource("policy", "v1beta1", "poddisruptionbudgets", "PodDisruptionBudget")
 """What servers before 1.21 offer."""
 TOKEN_REVIEWS = Resource("authentication.k8s.io", "v1", "tokenreviews", "TokenReview", namespaced=False)
+BATCH_JOBS = Resource("batch", "v1", "jobs", "Job")
 JOBS = Resource(GROUP, VERSION, "weftjobs", "WeftJob")
 TEAMS = Resource(GROUP, VERSION, "teams", "Team", namespaced=False)
 HEALTH = Resource(GROUP, VERSION, "nodehealths", "NodeHealth", namespaced=False)
@@ -64,6 +65,20 @@ RANK_LABEL = f"{GROUP}/rank"
 """On a pod: its place in the gang."""
 ATTEMPT_LABEL = f"{GROUP}/attempt"
 """On a pod: which placement of the job it was made for."""
+QUEUE_LABEL = f"{GROUP}/queue"
+"""On a Job, JobSet, TrainJob or PyTorchJob: weft queues and places it. Its value names the team."""
+PRIORITY_LABEL = f"{GROUP}/priority"
+"""On the same: its place in the queue, as a WeftJob's priority."""
+OWNER_LABEL = f"{GROUP}/owner"
+"""On a pod that another controller has made: uid of the WeftJob that stands for its workload."""
+FIRST_LABEL = f"{GROUP}/first"
+"""On the same: the first place in the gang of its group of pods."""
+EACH_LABEL = f"{GROUP}/each"
+"""On the same: pods of each Job of its group."""
+GATE = f"{GROUP}/placement"
+"""Scheduling gate of such pods until they have a node, and the annotation that says which placement they are for."""
+HOST_LABEL = "kubernetes.io/hostname"
+"""On a node: its name; a pod that selects it can run nowhere else."""
 POOL_LABEL = f"{GROUP}/pool"
 """On a node: it belongs to us. Its value names the pool."""
 POOL_TAINT = f"{GROUP}/pool"

@@ -19,11 +19,13 @@ from weft.engines.kubernetes.api.access import Access
 from weft.engines.kubernetes.api.api_client import ApiClient, ApiError, explaining
 from weft.engines.kubernetes.api.crds import JobBody
 from weft.engines.kubernetes.api.resources import CONFIG_MAPS, JOB_LABEL, JOBS, NODES, PODS, RANK_LABEL
+from weft.engines.kubernetes.api.workload_kinds import KINDS
 from weft.engines.kubernetes.commands.object_views import detail, job_view, node_view
 from weft.engines.kubernetes.commands.submission import body_of, fitting_name
 from weft.engines.kubernetes.controller.control_loop import KubernetesEngine
 from weft.engines.kubernetes.controller.observed import CANCEL, WHY, ObservedJob, observe_job
 from weft.engines.kubernetes.controller.settings import Settings, system_ms
+from weft.engines.kubernetes.controller.workloads import stand_in_name
 
 _MOST_FOLDER = 900 * 1024
 _KEY = "cluster.weft/key"
@@ -140,16 +142,17 @@ class Remote:
         return {"jobs": [one for one in views if ended or one["state"] not in _ENDED]}
 
     async def _seen(self, client: ApiClient, name: str) -> ObservedJob:
-        there = await client.find(JOBS, name, self._space)
-        if there is None:
-            raise UsageError(f"there is no job {name!r} in namespace {self._space} of {self._access.context}")
-        return observe_job(there)
+        # A workload of another controller is known by the job that stands for it.
+        for one in (name, *(stand_in_name(kind, name) for kind in KINDS)):
+            if (there := await client.find(JOBS, one, self._space)) is not None:
+                return observe_job(there)
+        raise UsageError(f"there is no job {name!r} in namespace {self._space} of {self._access.context}")
 
     async def _job(self, client: ApiClient, name: str) -> dict[str, Any]:
         return detail(await self._seen(client, name))
 
     async def _cancel(self, client: ApiClient, name: str) -> dict[str, Any]:
-        await self._seen(client, name)
+        name = (await self._seen(client, name)).name
         by = os.environ.get("USER", "somebody")
         answer = await client.patch(JOBS, name, {"metadata": {"annotations": {CANCEL: by}}}, self._space)
         return {"jobs": [job_view(observe_job(answer))]}
@@ -162,6 +165,7 @@ class Remote:
 
     async def _log(self, client: ApiClient, name: str, query: Mapping[str, Any]) -> dict[str, Any]:
         seen = await self._seen(client, name)
+        name = seen.name
         rank, offset = query.get("rank", 0), int(query.get("offset") or 0)
         pods = await client.list(PODS, self._space, labels=f"{JOB_LABEL}={name},{RANK_LABEL}={rank}")
         open_ = seen.status.get("state") not in _ENDED
@@ -190,7 +194,7 @@ class Remote:
             "job": name, "state": state, "code": "", "text": text, "position": 0, "before": [], "holds": [],
             "expected_ms": None, "early_ms": None, "late_ms": None, "sooner": [], "now_ms": system_ms(),
         }  # fmt: skip
-        if state == "waiting" and (found := await self._answer(client, name)) is not None:
+        if state == "waiting" and (found := await self._answer(client, seen.name)) is not None:
             answer |= {key: found[key] for key in answer if key in found and key not in ("job", "state")}
         return answer
 

@@ -26,6 +26,7 @@ from weft.engines.kubernetes.controller.observed import (
     observe_pod,
     observe_team,
 )
+from weft.engines.kubernetes.controller.workload_cache import WorkloadCache
 
 _AboutNode = ObservedNode | ObservedHealth
 
@@ -58,6 +59,7 @@ class ClusterCache:
         self.health: Reflector[ObservedHealth] = Reflector(
             client, HEALTH, observe_health, self._node_changed, everywhere
         )
+        self.workloads = WorkloadCache(client, ours, lambda job_id: self._note(self.changed_jobs, job_id))
         self.topologies: Reflector[Mapping[str, Any]] = Reflector(
             client, TOPOLOGIES, lambda item: item.get("spec") or {}, self._topology_changed, everywhere
         )
@@ -78,7 +80,7 @@ class ClusterCache:
         self.changed_jobs, self.changed_nodes, self.changed_teams = set(), set(), set()
         return Observation(
             self.jobs.items, self.nodes.items, self.teams.items, self.health.items, self.topologies.items,
-            self.pods_of, self.pods_on, self.owners_of, jobs, nodes, teams, reports,
+            self.pods_of, self.pods_on, self.owners_of, jobs, nodes, teams, reports, self.workloads.view,
         )  # fmt: skip
 
     def _note(self, names: set[str], name: str) -> None:

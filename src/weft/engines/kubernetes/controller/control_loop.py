@@ -98,7 +98,8 @@ class KubernetesEngine:
 
     async def run(self) -> None:
         """Run until cancelled, or until the server refuses what the engine cannot do without."""
-        await first_of([*(one.run() for one in self.cache.reflectors), self.lanes.run(), self._loop()])
+        caches = [*self.cache.reflectors, self.cache.workloads]
+        await first_of([*(one.run() for one in caches), self.lanes.run(), self._loop()])
 
     async def look(self) -> None:
         """Fill the caches once and load the state from them, without deciding or writing anything."""

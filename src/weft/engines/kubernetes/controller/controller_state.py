@@ -5,15 +5,18 @@ state and is all that a pass remembers; `Write` is what a pass wants written. A 
 made anew from an observation alone.
 """
 
-from collections.abc import Mapping, Set
+from collections import Counter
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from weft.cluster.health.tickets import repair_for, ticket_document
 from weft.cluster.invariants import InvariantSampler
 from weft.cluster.log import RecordedState
-from weft.cluster.records.job import Job, Team
-from weft.cluster.records.node import Node
+from weft.cluster.records.job import HOLDING, Job, Team
+from weft.cluster.records.node import Node, NodeState
 from weft.cluster.records.snapshot import Snapshot
+from weft.cluster.scheduling.pool import Pool
 from weft.engines.kubernetes.api.crds import TopologyBody
 from weft.engines.kubernetes.controller.gangs import Step
 from weft.engines.kubernetes.controller.histograms import ControllerMeasures
@@ -29,6 +32,8 @@ from weft.engines.kubernetes.controller.observed import (
     PodReport,
 )
 from weft.engines.kubernetes.controller.settings import Now, Settings
+from weft.engines.kubernetes.controller.workload_gangs import WorkloadStep
+from weft.engines.kubernetes.controller.workloads import WorkloadsView, WorkloadWrite
 from weft.engines.policy_file import with_policy
 from weft.specs import PolicySpec
 
@@ -53,6 +58,8 @@ class Observation:
     changed_teams: Set[str] = frozenset()
     reports: tuple[PodReport, ...] = ()
     """What pods have reported since the last pass."""
+    workloads: WorkloadsView = field(default_factory=WorkloadsView)
+    """Workloads of other controllers that are queued."""
 
     def ready(self, node: str) -> bool:
         """Return whether a node is there and heard."""
@@ -80,7 +87,7 @@ class MovePod:
     """Make or remove a pod of a job."""
 
     entry: JobEntry
-    step: Step
+    step: Step | WorkloadStep
     at_ms: int
 
 
@@ -134,7 +141,7 @@ class SendTicket:
     document: dict[str, Any]
 
 
-Write = SendTicket | WriteStatus | MovePod | ClearPod | RefuseJob | MarkNode | WriteTeam | TellEvent
+Write = SendTicket | WriteStatus | MovePod | ClearPod | RefuseJob | MarkNode | WriteTeam | TellEvent | WorkloadWrite
 
 
 @dataclass
@@ -165,6 +172,8 @@ class ControllerState:
     """Orphaned pods whose deletion is on its way, by uid."""
     refused: dict[str, str] = field(default_factory=dict)
     """The version in which a job that cannot be read was last refused, by uid."""
+    adopting: set[str] = field(default_factory=set)
+    """What is on its way for workloads, or was said of them once: keys of `WorkloadWrite`."""
     invariants: InvariantSampler = field(default_factory=InvariantSampler)
     """Looks at the scheduler's state now and then."""
     measures: ControllerMeasures = field(default_factory=ControllerMeasures)
@@ -229,3 +238,22 @@ class ControllerState:
         elif name in self.cluster.shares.index:
             # A team that has gone keeps what runs and gets no more.
             self.cluster.put(Team(name, 0, 0), now.ms)
+
+    def team_statuses(self, seen: Observation) -> Iterator[tuple[str, dict[str, int]]]:
+        """Yield what each team holds and how many of its jobs wait, where that has changed."""
+        waiting = Counter(job.team for job in self.cluster.jobs.values() if job.state not in HOLDING)
+        shares = self.cluster.shares
+        for name, team in seen.teams.items():
+            if name in shares.index:
+                status = {"gpus": int(shares.held[shares.index[name]]), "waiting": waiting[name]}
+                if {key: team.status.get(key) for key in status} != status:
+                    yield name, status
+
+
+def open_tickets(pool: Pool, now_ms: int) -> Iterator[dict[str, Any]]:
+    """Yield the tickets of nodes under repair."""
+    for node in (pool.nodes[number] for number in sorted(pool.watched)):
+        if node.state is NodeState.REPAIRING:
+            found = [each for each in node.evidence if each.severity == "fatal"]
+            finding = found[-1].text or found[-1].check if found else "under repair"
+            yield ticket_document(node, repair_for(node, finding, now_ms))

@@ -71,6 +71,11 @@ class JobEntry:
         return same and (self.placed is self.seen.placed or self.placed == self.seen.placed)
 
     @property
+    def stands_in(self) -> bool:
+        """Return whether it stands for a workload, whose pods are made by another controller."""
+        return self.seen.body is not None and self.seen.body.workload is not None
+
+    @property
     def attempt(self) -> int:
         """Return the number of the last placement that the job had."""
         return int(self.seen.status.get("attempt") or 0)
@@ -185,3 +190,26 @@ def difference(status: Mapping[str, Any], seen: ObservedJob) -> dict[str, Any]:
             wanted = {**wanted, "moved": {**gone_places, **wanted["moved"]}}
         changed["placement"] = wanted
     return changed
+
+
+def bind_reason(action: Bind | Replace | Resize) -> str:
+    """Return in a few words why a job gets nodes."""
+    match action:
+        case Bind():
+            return action.why or "order"
+        case Replace():
+            return f"{len(action.lost)} replaced"
+        case Resize():
+            return action.reason
+
+
+def newer(version: str, than: str) -> bool:
+    """Say whether a version of an object may be newer than another."""
+    return not (version.isdigit() and than.isdigit()) or int(version) > int(than)
+
+
+def asked_now(record: Job, seen: ObservedJob) -> Job:
+    """Return a record with what its owner asks for now, as far as that may change while it lives."""
+    fresh = record_of(seen)
+    return replace(record, priority=fresh.priority, limit_ms=fresh.limit_ms, team=fresh.team, after=fresh.after,
+                   gang=fresh.gang if record.state not in HOLDING else record.gang)  # fmt: skip

@@ -24,12 +24,14 @@ from weft.engines.kubernetes.api.resources import (
     HEALTH,
     JOB_LABEL,
     JOBS,
+    OWNER_LABEL,
     POOL_TAINT,
     RANK_LABEL,
     SICK_TAINT,
     TEAMS,
     Resource,
 )
+from weft.engines.kubernetes.api.workload_kinds import WantedPlaces, wanted_places
 
 _PS_PER_MS = PICOSECONDS_PER_SECOND // 1000
 _MOST_TEXT = 500
@@ -123,6 +125,12 @@ class ObservedPod:
     """What the node says about it."""
     gpus: int = 0
     """GPUs that it holds on its node."""
+    gates: tuple[str, ...] = ()
+    """Gates that keep it from being scheduled."""
+    places: WantedPlaces | None = None
+    """Where in its gang it may stand, if it is a pod of another controller's."""
+    placed: bool = True
+    """Whether it was given its place."""
 
     @property
     def over(self) -> bool:
@@ -143,7 +151,7 @@ def observe_pod(item: Mapping[str, Any]) -> ObservedPod:
         namespace=meta["namespace"],
         name=meta["name"],
         uid=meta["uid"],
-        owner=owners[0]["uid"],
+        owner=labels.get(OWNER_LABEL) or owners[0]["uid"],
         job=labels.get(JOB_LABEL, ""),
         rank=int(rank) if rank.isdigit() else 0,
         attempt=int(attempt) if attempt.isdigit() else 0,
@@ -153,6 +161,9 @@ def observe_pod(item: Mapping[str, Any]) -> ObservedPod:
         code=ended[0].get("exitCode") if ended else None,
         reason=status.get("reason") or "",
         gpus=sum(_gpus(one) for one in spec.get("containers") or ()),
+        gates=tuple(one["name"] for one in spec.get("schedulingGates") or ()),
+        places=wanted_places(meta),
+        placed=RANK_LABEL in labels,
     )
 
 

@@ -10,14 +10,13 @@ import logging
 from collections.abc import Sequence, Set
 from dataclasses import replace
 
-from weft.cluster.health.tickets import repair_for, ticket_document
+from weft.cluster.health.tickets import ticket_document
 from weft.cluster.lifecycle import ProcessEnd, Tries, first_cause, outcome_of, pod_rules
 from weft.cluster.records import actions
 from weft.cluster.records.effects import checkpointed, ended, witnessed
 from weft.cluster.records.encoding import as_plain
 from weft.cluster.records.exit_status import TRY_AGAIN
 from weft.cluster.records.job import ENDED, HOLDING, Ending, Gang, Job, JobState, Placement
-from weft.cluster.records.node import NodeState
 from weft.cluster.why import why
 from weft.engines.kubernetes.controller.claims import crowded, evicted, full, given_up, let_go
 from weft.engines.kubernetes.controller.controller_state import (
@@ -32,11 +31,30 @@ from weft.engines.kubernetes.controller.controller_state import (
     Write,
     WriteStatus,
     WriteTeam,
+    open_tickets,
 )
 from weft.engines.kubernetes.controller.gangs import Make, Step, count_pods, steps
-from weft.engines.kubernetes.controller.ledger import JobEntry, difference, placed_by, refused, restore, status_of
-from weft.engines.kubernetes.controller.observed import ObservedJob, ObservedPod, record_of
+from weft.engines.kubernetes.controller.ledger import (
+    JobEntry,
+    asked_now,
+    bind_reason,
+    difference,
+    newer,
+    placed_by,
+    refused,
+    restore,
+    status_of,
+)
+from weft.engines.kubernetes.controller.observed import ObservedJob, ObservedPod
 from weft.engines.kubernetes.controller.settings import Now
+from weft.engines.kubernetes.controller.workload_gangs import (
+    GangView,
+    PlacePod,
+    WorkloadStep,
+    gang_observed,
+    workload_steps,
+)
+from weft.engines.kubernetes.controller.workloads import adopted, stood_for
 
 _LOG = logging.getLogger(__name__)
 _LEFT_BY_NODE = frozenset({"NodeLost", "NodeShutdown", "Shutdown", "Evicted", "Preempting", "UnexpectedAdmissionError"})
@@ -61,7 +79,7 @@ def reconcile(seen: Observation, state: ControllerState, now: Now) -> list[Write
         nodes |= seen.nodes.keys()
     if now.s - state.resynced_s > state.settings.resync_s:
         state.resynced_s = now.s
-        jobs |= state.entries.keys() | seen.pods_of.keys()
+        jobs |= state.entries.keys() | seen.pods_of.keys() | seen.workloads.items.keys()
     jobs |= state.live
     fresh = not state.passes
     one.take_in_nodes(nodes | state.silent)
@@ -150,7 +168,21 @@ class _Pass:
             entry = self.meet(seen, entry)
             self._observe(entry)
             self._explain(entry)
+        self._adopt(job_id, entry)
         self._keep_orphans(job_id, entry)
+
+    def _adopt(self, job_id: str, entry: JobEntry | None) -> None:
+        """Let a job stand for a workload of another controller, where there is one."""
+        view = self._seen.workloads
+        wanted = adopted(view.items.get(job_id), self._seen.jobs.get(job_id), entry, view)
+        self.writes += [one for one in wanted if one.key not in self._state.adopting]
+        self._state.adopting.update(one.key for one in wanted)
+
+    def _observe_workload(self, entry: JobEntry, pods: Sequence[ObservedPod]) -> None:
+        """Say what a workload and its pods have come to."""
+        workload = stood_for(entry, self._seen.workloads)
+        if workload is not None and (after := gang_observed(entry, workload, pods, self._now.ms)) is not None:
+            self._set(entry, after)
 
     def _explain(self, entry: JobEntry) -> None:
         """Answer the question why a job waits, once for each time that it is asked."""
@@ -179,13 +211,13 @@ class _Pass:
                 if state.node_index.number(name) >= state.cluster.pool.count:
                     self.take_in_nodes({name})
             entry = self._restore(seen)
-        elif not entry.writing and _newer(seen.version, entry.seen.version):
+        elif not entry.writing and newer(seen.version, entry.seen.version):
             if seen.record != entry.seen.record or seen.placed != entry.seen.placed:
                 _LOG.warning("%s: somebody else has changed its status; theirs counts", seen.id)
                 entry = self._restore(seen)
             else:
                 entry.seen = seen
-                asked = _asked(entry.record, seen)
+                asked = asked_now(entry.record, seen)
                 if asked != entry.record:
                     self._set(entry, asked)
         if seen.cancelled and entry.record.state not in ENDED and entry.record.ending != "cancelled":
@@ -201,7 +233,7 @@ class _Pass:
         entry = self._state.entries[seen.id] = restore(seen, self._state.node_index.numbers)
         self._state.live.add(seen.id)
         after = None
-        if entry.record.state in HOLDING:
+        if entry.record.state in HOLDING and not entry.stands_in:
             entry.counts = count_pods(seen.owner, entry.placed, self._pods(seen.id))
             after = let_go(entry.record, entry.counts, self._now.ms)
         self._set(entry, after or entry.record)
@@ -251,6 +283,9 @@ class _Pass:
             self._leave(entry, "failed")
             return
         record, pods = entry.record, self._pods(entry.seen.id)
+        if entry.stands_in:
+            self._observe_workload(entry, pods)
+            return
         count = entry.counts = count_pods(entry.seen.owner, entry.placed, pods)
         there = self._seen.pods_of.get(entry.seen.id, {})
         for name in [name for name in entry.made if name in there and there[name].node]:
@@ -336,7 +371,7 @@ class _Pass:
                 entry.placed = placed_by(action, entry.record, entry, state.node_index.names)
                 state.cluster.put(entry.record, self._now.ms)
                 entry.why, entry.expected_ms = "", None
-                self._tell(entry, "Placed", f"{len(entry.placed.nodes)} nodes ({_why(action)})")
+                self._tell(entry, "Placed", f"{len(entry.placed.nodes)} nodes ({bind_reason(action)})")
             case actions.Preempt() | actions.Stop():
                 self._take_up_leaving(action)
             case actions.Wait():
@@ -367,17 +402,9 @@ class _Pass:
 
     def repeat_tickets(self) -> None:
         """Send the tickets of nodes under repair again: the controller before may have died before it sent them."""
-        pool, sent = (
-            self._state.cluster.pool,
-            {one.document["id"] for one in self.writes if isinstance(one, SendTicket)},
-        )
-        for node in (pool.nodes[number] for number in sorted(pool.watched)):
-            if node.state is NodeState.REPAIRING:
-                found = [each for each in node.evidence if each.severity == "fatal"]
-                finding = found[-1].text or found[-1].check if found else "under repair"
-                document = ticket_document(node, repair_for(node, finding, self._now.ms))
-                if document["id"] not in sent:
-                    self.writes.append(SendTicket(document))
+        sent = {one.document["id"] for one in self.writes if isinstance(one, SendTicket)}
+        found = open_tickets(self._state.cluster.pool, self._now.ms)
+        self.writes += [SendTicket(document) for document in found if document["id"] not in sent]
 
     def _take_up_leaving(self, action: actions.Preempt | actions.Stop) -> None:
         if action.job in self._state.orphans:
@@ -433,15 +460,21 @@ class _Pass:
         pods = self._pods(entry.seen.id)
         silent = {pod.node for pod in pods if pod.node and not self._seen.ready(pod.node)}
         elapsed_ms = now.ms - record.start_ms if record.start_ms is not None else 0
-        for step in steps(owner, record.state, entry.placed, pods, silent, elapsed_ms=elapsed_ms):
+        todo: Sequence[Step | WorkloadStep]
+        if entry.stands_in:
+            gang, workload = GangView(owner, record, entry.placed, elapsed_ms), stood_for(entry, self._seen.workloads)
+            todo = [] if workload is None else workload_steps(gang, workload, pods, silent)
+        else:
+            todo = steps(owner, record.state, entry.placed, pods, silent, elapsed_ms=elapsed_ms)
+        for step in todo:
             made_s = entry.made.get(step.pod, float("-inf"))
             if step.pod not in entry.busy and now.s - made_s > _UNSEEN_S and not self._taken(entry, step):
                 entry.busy.add(step.pod)
                 self.writes.append(MovePod(entry, step, now.ms))
 
-    def _taken(self, entry: JobEntry, step: Step) -> bool:
+    def _taken(self, entry: JobEntry, step: Step | WorkloadStep) -> bool:
         """Say whether a pod has to wait for others that have not left its node yet."""
-        if not isinstance(step, Make) or entry.placed is None:
+        if not isinstance(step, Make | PlacePod) or entry.placed is None:
             return False
         there, node = self._seen.pods_on.get(step.node), self._seen.nodes.get(step.node)
         if there is None or node is None:
@@ -454,41 +487,10 @@ class _Pass:
         if self._now.s - state.teams_s < state.settings.teams_s:
             return
         state.teams_s = self._now.s
-        cluster = state.cluster
-        waiting: dict[str, int] = {}
-        for job in cluster.jobs.values():
-            if job.state not in HOLDING:
-                waiting[job.team] = waiting.get(job.team, 0) + 1
-        for name, seen in self._seen.teams.items():
-            if name not in cluster.shares.index:
-                continue
-            status = {"gpus": int(cluster.shares.held[cluster.shares.index[name]]), "waiting": waiting.get(name, 0)}
-            if {key: seen.status.get(key) for key in status} != status:
-                self.writes.append(WriteTeam(name, status))
+        self.writes += [WriteTeam(name, status) for name, status in state.team_statuses(self._seen)]
 
 
 def _too_soon(entry: JobEntry, since_s: float) -> bool:
     """Say whether a large gang was looked at a moment ago: a look costs as much as it has pods."""
     wanted = len(entry.placed.nodes) if entry.placed else 0
     return wanted > _LARGE and since_s < wanted / _PODS_PER_S
-
-
-def _why(action: actions.Bind | actions.Replace | actions.Resize) -> str:
-    match action:
-        case actions.Bind():
-            return action.why or "order"
-        case actions.Replace():
-            return f"{len(action.lost)} replaced"
-        case actions.Resize():
-            return action.reason
-
-
-def _newer(version: str, than: str) -> bool:
-    return not (version.isdigit() and than.isdigit()) or int(version) > int(than)
-
-
-def _asked(record: Job, seen: ObservedJob) -> Job:
-    """Return a record with what its owner asks for now, as far as that may change while it lives."""
-    fresh = record_of(seen)
-    return replace(record, priority=fresh.priority, limit_ms=fresh.limit_ms, team=fresh.team, after=fresh.after,
-                   gang=fresh.gang if record.state not in HOLDING else record.gang)  # fmt: skip

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
+from typing import Any
 
 from weft.cluster.records.job import JobState
 from weft.cluster.records.node import Node, NodeState
@@ -46,6 +47,9 @@ from weft.engines.kubernetes.controller.ledger import JobEntry
 from weft.engines.kubernetes.controller.node_index import durable_part
 from weft.engines.kubernetes.controller.observed import Owner, observe_job, timestamp
 from weft.engines.kubernetes.controller.pod_template import PodContext, pod
+from weft.engines.kubernetes.controller.workload_gangs import PlacePod, Prepare, Release, Suspend
+from weft.engines.kubernetes.controller.workload_writer import WorkloadWriter
+from weft.engines.kubernetes.controller.workloads import RefuseWorkload, WorkloadWrite
 
 _LOG = logging.getLogger(__name__)
 _AGAIN_S = 0.1
@@ -70,6 +74,7 @@ class ClusterWriter:
         self.made = self.removed = 0
         self.tickets: WebhookOutbox | None = None
         """Where tickets go, where somebody wants them."""
+        self._workloads = WorkloadWriter(client, lambda: cache.workloads.view, self._protect, now_ms)
 
     def perform(self, write: Write) -> None:
         """Put a write at the end of its line; those of one line are done one after the other."""
@@ -87,14 +92,28 @@ class ClusterWriter:
             case WriteTeam():
                 self._lanes.put(f"team/{write.name}", lambda: self._team(write))
             case SendTicket():
-                _LOG.warning(
-                    "ticket %s: %s: %s", write.document["id"], write.document["finding"], write.document["action"]
-                )
-                if self.tickets is not None:
-                    self.tickets.put(write.document)
+                self._ticket(write.document)
             case TellEvent():
                 seen = write.seen
                 self._event(JOBS, (seen.name, seen.uid, seen.namespace), write.reason, write.message)
+            case _:
+                self._lanes.put(f"{write.id}#workload", lambda: self._adopt(write))
+
+    def _ticket(self, document: dict[str, Any]) -> None:
+        _LOG.warning("ticket %s: %s: %s", document["id"], document["finding"], document["action"])
+        if self.tickets is not None:
+            self.tickets.put(document)
+
+    async def _adopt(self, write: WorkloadWrite) -> None:
+        """Write something about a workload that is not placed; what was said of it once is not said again."""
+        done = False
+        try:
+            await self._workloads.perform(write)
+            done = True
+        finally:
+            if not (done and isinstance(write, RefuseWorkload)):
+                self._state.adopting.discard(write.key)
+            self._touch(write.id)
 
     async def _status(self, write: WriteStatus) -> None:
         """Write down what was decided, if nobody else has written meanwhile."""
@@ -131,8 +150,10 @@ class ClusterWriter:
                     return
                 if isinstance(step, Make):
                     await self._make(entry, step)
-                else:
+                elif isinstance(step, Remove):
                     await self._remove(entry, step, write.at_ms)
+                else:
+                    await self._step(entry, step)
                 entry.failures = 0
             except WeftError:
                 _back_off(entry)
@@ -143,6 +164,17 @@ class ClusterWriter:
                     self._touch(entry.seen.id)
 
         return work
+
+    async def _step(self, entry: JobEntry, step: PlacePod | Prepare | Release | Suspend) -> None:
+        try:
+            await self._workloads.step(entry, step)
+        except ApiError as error:
+            if error.status not in _INVALID:
+                raise
+            entry.rejected = error.message
+        if isinstance(step, PlacePod):
+            self.made += 1
+            entry.made[step.pod] = asyncio.get_running_loop().time()
 
     async def _make(self, entry: JobEntry, step: Make) -> None:
         seen, placed, nodes = entry.seen, entry.placed, self._cache.nodes.items
