@@ -52,7 +52,7 @@ PARAMS = np.dtype(
         *("timeout_ps", "linear_retries", "exponential_retries"),
         *("messages", "message_mask", "immediates", "ack_bytes", "ack_packet_bytes", "mpr"),
         *("congestion", "base_rtt_ps", "target_ps", "bdp", "window_max", "mtu", "prop_gain", "fair_gain", "fast_gain"),
-        *("eta", "adjust_bytes", "quick_adapt", "qa_gate"),
+        *("eta", "adjust_bytes", "quick_adapt", "qa_gate", "delay_cuts"),
     )
 )
 """The parameters of all queue pairs of a run, one row; `settings` fills it."""
@@ -74,9 +74,9 @@ SENDER = _in_lines(
         # What `word` gives next. How often anything was sent; what was delivered; the newest transmission known to have
         # arrived; the spread in force, and the longest that a packet has lately waited in queues.
         *("drawn", "sent", "delivered_bytes", "passed_ps", "passed_order", "spread_ps", "late_ps"),
-        # Of what was sent lately, the share lost, over few and over many; for how long the last loss is remembered;
-        # whether an EV was ever blamed. Timeouts in a row, probes without an answer, retries.
-        *("loss_share", "background", "loss_left", "lossy", "backoff", "probe_misses", "retries"),
+        # Of what was sent lately, the share lost, over few and over many, and the share trimmed; for how long the last
+        # loss is remembered; whether an EV was ever blamed. Timeouts in a row, probes without an answer, retries.
+        *("loss_share", "trim_share", "background", "loss_left", "lossy", "backoff", "probe_misses", "retries"),
         # EVs that are retired, marks, and how many EVs of the rotation are in SKIP.
         *("bad", "marks", "skipping"),
         # Congestion control.

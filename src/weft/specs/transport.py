@@ -115,6 +115,10 @@ class CongestionSpec(Spec):
     """Queueing delay aimed at, in base round trips: 0.75 with trimming, 1.0 without (section 4.4)."""
     quick_adapt: bool = True
     """Whether the window jumps to what was delivered after trims or losses (section 4.4)."""
+    delay_cuts: bool = True
+    """Whether a delay at the target or above shrinks the window without a mark too. NSCC lets the window grow then,
+    since where every queue marks such a delay is no queue's. Ours: MRC's last hop does not mark, so that delay is all
+    that tells of an incast before packets are trimmed (section 4.4)."""
 
 
 class UecCongestionSpec(CongestionSpec):
@@ -122,6 +126,8 @@ class UecCongestionSpec(CongestionSpec):
 
     max_window: Annotated[float, Field(gt=0, le=16)] = 1.5
     """Largest and first window, in bandwidth-delay products (section 4.4)."""
+    delay_cuts: bool = False
+    """As in NSCC: a long delay without a mark lets the window grow (section 4.4)."""
 
 
 def _floor_below_active(spec: Any) -> str | None:

@@ -132,6 +132,8 @@ def software_spec(
                 "base_rtt": f"{clocks.rtt_us} us",
                 # Facts, section 4.4.
                 "target_delay": 0.75 if trims else 1.0,
+                # A host that is busy delays packets without a mark, and is no full queue.
+                "delay_cuts": False,
             },
             "trimming": trims,
             "port_remap_delay": "100 us",

@@ -16,8 +16,9 @@ RTT, TARGET, MTU = 13 * US, 9_750_000, 4184
 
 
 def made(algorithm: Any = "nscc", **more: Any):
-    # With the window that Ultra Ethernet has.
-    spec = MrcSpec.model_validate({"congestion": {"algorithm": algorithm, "max_window": 1.5, **more}})
+    # As Ultra Ethernet has it.
+    table = {"algorithm": algorithm, "max_window": 1.5, "delay_cuts": False, **more}
+    spec = MrcSpec.model_validate({"congestion": table})
     params = settings(spec, planes=8, rate_bps=800 * 10**9)[0]
     q = np.zeros(1, columns.SENDER)[0]
     cc_start(params, q)
@@ -73,6 +74,18 @@ def test_marked_and_slow_cuts_by_the_distance_from_the_target() -> None:
     cc_ack(params, q, 100 * US, MTU, 2 * TARGET, 1)
     # avg = 2 x target: keep = 1 - 0.8 / 2 = 0.6; in 1/1024: 1024 - 819 // 2 = 615.
     assert q["cwnd"] == 1_000_000 * 615 // 1024
+
+
+@given(st.integers(0, 20 * TARGET), st.integers(0, 20 * TARGET), st.integers(1, 64))
+def test_where_delay_cuts_a_long_one_counts_with_or_without_a_mark(delay_ps: int, average_ps: int, packets: int) -> None:
+    after = []
+    for marked in (0, 1):
+        params, q = made(delay_cuts=True)
+        q["cwnd"], q["cc_adjusted_ps"], q["cc_delay_ps"] = 1_000_000, 100 * US, average_ps
+        cc_ack(params, q, 100 * US, packets * MTU, max(TARGET, delay_ps), marked)
+        after.append((int(q["cwnd"]), int(q["cc_delay_ps"])))
+    assert after[0] == after[1]
+    assert after[0][0] <= 1_000_000
 
 
 def test_a_cut_is_at_most_a_half_and_once_in_a_round_trip() -> None:

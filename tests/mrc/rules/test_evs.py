@@ -149,6 +149,39 @@ def test_losses_that_go_from_ev_to_ev_blame_none_until_the_second_in_a_row() -> 
     assert evs.ev_silent(s, 0, third) == ASSUMED_BAD
 
 
+def test_while_much_is_trimmed_a_loss_may_be_a_header_that_found_no_room() -> None:
+    s = made(active=64, backup=0, min_active=1, paths=64)
+    for e in range(32):
+        evs.note_trimmed(s, 0, e)
+    # A first round trip of an incast: losses come one after the other, on all EVs.
+    lossy, other = s.rotation[0, :40].tolist(), int(s.rotation[0, 50])
+    for _ in range(3):
+        for e in lossy:
+            evs.note_fate(s.qp[0], 1)
+            assert evs.ev_silent(s, 0, e) == SKIP
+    evs.note_trimmed(s, 0, lossy[0])
+    assert s.evs[0, lossy[0]]["losses"] == 0, "a header has come over it"
+    for _ in range(200):
+        evs.note_fate(s.qp[0], 0)
+    assert evs.ev_silent(s, 0, other) == ASSUMED_BAD, "nothing is trimmed any more"
+
+
+@given(st.integers(0, 64), st.integers(0, 64))
+def test_an_ev_that_delivers_nothing_is_left_whatever_is_trimmed_on_others(trims: int, delivered: int) -> None:
+    s = made(active=64, backup=0, min_active=1, paths=64)
+    state = GOOD
+    for _ in range(100):
+        for e in range(trims):
+            evs.note_trimmed(s, 0, 1 + e % 63)
+        for _ in range(delivered):
+            evs.note_fate(s.qp[0], 0)
+        evs.note_fate(s.qp[0], 1)
+        state = evs.ev_silent(s, 0, 0)
+        if state == ASSUMED_BAD:
+            break
+    assert state == ASSUMED_BAD
+
+
 def test_one_lossy_ev_is_blamed_at_once_each_time() -> None:
     s = made(active=64, backup=0, min_active=1, paths=64)
     e = int(s.rotation[0, 0])

@@ -8,7 +8,7 @@ so a round trip is measured only where it is certain which of two copies arrived
 from weft.core.compile.rules import rule
 from weft.mrc.columns import ACKED, ERROR_PEER, ERROR_RETRIES, FREE, IN_FLIGHT, LOST, LOW32, RETURNED, ReplyRow, Sender
 from weft.mrc.rules.congestion import cc_ack, cc_penalty, cc_trim
-from weft.mrc.rules.evs import ALWAYS_SKIP, TRIM, ev_delivers, ev_event, ev_marked, note_fate
+from weft.mrc.rules.evs import ALWAYS_SKIP, TRIM, ev_delivers, ev_event, ev_marked, note_fate, note_trimmed
 from weft.mrc.rules.numbers import lowest_bit, seq_near
 from weft.mrc.rules.recovery import (
     count_retry,
@@ -229,6 +229,7 @@ def on_nack(sender: Sender, pair: int, reply: ReplyRow, now_ps: int) -> None:
     trimmed = reason in (TRIMMED, TRIMMED_LASTHOP)
     if trimmed:
         qp["trims"] += 1
+        note_trimmed(sender, pair, ev_index)
     if reason == TRIMMED:
         ev_event(sender, pair, ev_index, TRIM)
     packet = sender.packets[pair, seq & sender.params[0]["slot_mask"]]

@@ -100,4 +100,5 @@ def _congestion(spec: MrcSpec, rate_bps: int, mtu: int) -> dict[str, int]:
         "adjust_bytes": 8 * mtu,
         "quick_adapt": int(spec.congestion.quick_adapt),
         "qa_gate": QUICK_ADAPT_GATE,
+        "delay_cuts": int(spec.congestion.delay_cuts),
     }

@@ -98,7 +98,7 @@ def _quadrant(params: SettingsRow, qp: SenderRow, now_ps: int, acked: int, delay
     below = delay_ps < params["target_ps"]
     if not marked and below:
         _grow_in_proportion(params, qp, acked, delay_ps)
-    elif not marked:
+    elif not marked and not params["delay_cuts"]:
         qp["cc_fast"] = 0
         qp["cc_fast_bytes"] = 0
         qp["cc_inc"] += params["fair_gain"] * acked
@@ -138,9 +138,12 @@ def _cut(params: SettingsRow, qp: SenderRow, now_ps: int) -> None:
 
 @rule
 def _average(params: SettingsRow, qp: SenderRow, acked: int, delay_ps: int, marked: int) -> None:
-    """Move the average delay; a long delay without a mark counts as a quarter round trip. Writes `cc_delay_ps`."""
+    """Move the average delay. Writes `cc_delay_ps`.
+
+    Where every queue marks, a long delay without a mark was no queue's, and counts as a quarter round trip.
+    """
     sample_ps = delay_ps
-    if not marked and delay_ps > params["target_ps"]:
+    if not marked and delay_ps > params["target_ps"] and not params["delay_cuts"]:
         sample_ps = params["base_rtt_ps"] // 4
     packets = min(max(acked // params["mtu"], 1), _MOST_AVERAGED)
     qp["cc_delay_ps"] += (sample_ps - qp["cc_delay_ps"]) * packets // _AVERAGE_OVER
