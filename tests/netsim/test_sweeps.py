@@ -51,6 +51,14 @@ def test_rows_that_are_there_are_not_run_again(tmp_path: Path):
     assert rows_of(spec, tmp_path / "rows", workers=1)[0]["hash"] == "kept"
 
 
+def test_rows_of_a_scenario_that_was_edited_are_run_again(tmp_path: Path):
+    spec = sweep(tmp_path)
+    first = rows_of(spec, tmp_path / "rows", workers=1)
+    (tmp_path / "scenario.toml").write_text(SCENARIO.replace("8 KiB", "64 KiB"))
+    second = rows_of(spec, tmp_path / "rows", workers=1)
+    assert second[0]["fct_mean_us"] > first[0]["fct_mean_us"]
+
+
 def test_the_command_writes_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     spec = sweep(tmp_path)
     file = tmp_path / "sweep.toml"

@@ -196,6 +196,34 @@ def draw_reports(figure: Figure, reports: tuple[SimulationReport, ...]) -> None:
     figure.suptitle(f"{reports[0].scenario}: {reports[0].hosts:,} NICs, {counted(reports[0].planes, 'plane')}")
 
 
+def draw_links(figure: Figure, reports: tuple[SimulationReport, ...]) -> None:
+    """Draw T0 x T1 by transport: the busiest bin of each pair's links, and their longest wait, in any plane."""
+    panels = figure.subplots(len(reports), 2, squeeze=False)
+    for row, report in zip(panels, reports, strict=True):
+        use = report.links
+        assert use is not None, "links were counted"
+        between = use.place[:, 0] == 1
+        lower, upper = use.place[between, 2], use.place[between, 4]
+        for axes, values, what in (
+            (row[0], use.shares()[:, between].max(axis=0), "busiest bin, share of the rate"),
+            (row[1], use.waits_us()[between], "deepest queue, us"),
+        ):
+            grid = np.zeros((lower.max(initial=0) + 1, upper.max(initial=0) + 1))
+            np.maximum.at(grid, (lower, upper), values)
+            figure.colorbar(axes.imshow(grid, aspect="auto", origin="lower", vmin=0, interpolation="nearest"), ax=axes)
+            axes.set(title=f"{report.transport}: {what}", xlabel="T1", ylabel="T0")
+            axes.grid(visible=False)
+            axes.locator_params(integer=True)
+        for place, each in enumerate(use.worst(3)):
+            if use.place[each, 0] == 1:
+                row[1].annotate(str(place + 1), (use.place[each, 4], use.place[each, 2]), color="white")
+    worst = ((each.transport, each.links) for each in reports if each.links is not None)
+    lines = [f"{name}, worst: " + ", ".join(f"{at + 1} {use.name(row)}" for at, row in enumerate(use.worst(3)))
+             for name, use in worst]  # fmt: skip
+    figure.supxlabel("\n".join(lines), fontsize=8)
+    figure.suptitle(f"{reports[0].scenario}: {reports[0].hosts:,} NICs, {counted(reports[0].planes, 'plane')}")
+
+
 def draw_plan(figure: Figure, found: PlanReport) -> None:
     """Draw the four pictures of a plan."""
     row = found.chosen.plans.row(0)

@@ -12,6 +12,7 @@ import numpy as np
 
 from weft.core.provenance import Provenance, provenance
 from weft.netsim.model.ideal import ideal_ps
+from weft.netsim.model.link_use import LinkUse
 from weft.netsim.model.records import Counts
 from weft.netsim.workload.posting import first_parts
 
@@ -29,6 +30,7 @@ _PS_PER_US = 10**6
 _BITS_PER_BYTE = 8
 _PS_PER_SECOND = 10**12
 _DIGITS = 4
+_WORST_LINKS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +194,8 @@ class SimulationReport:
     """Whether flows waited for others; the ideal is then that of all of them together."""
     waits: tuple[FlowResult, ...] = ()
     """Flows of no bytes: time that others waited for, such as compute."""
+    links: LinkUse | None = None
+    """What links carried over time, where `measure.links` asks for it."""
     interrupted: bool = False
     """Whether it was stopped before its end."""
     wall_s: float = field(default=0.0, compare=False)
@@ -281,6 +285,7 @@ class SimulationReport:
             "faults": [_fault_json(fault) for fault in self.faults],
             "pausing": None if self.pausing is None else _pausing_json(self.pausing),
             "queue_peak_bytes": [int(peak) for peak in self.series.queue_peaks.max(axis=0)],
+            "worst_links": None if self.links is None else self.links.as_json(_WORST_LINKS),
             "packet_hops": self.packet_hops,
             "interrupted": self.interrupted,
             "wall_s": round(self.wall_s, 3),
@@ -413,6 +418,7 @@ def report_of(
         pausing=None if simulator.pauses is None else _pausing(network, simulator.pauses.record),
         chained=any(flow.after for flow in setup.flows if flow.counted),
         waits=tuple(result for result in ways if result.size == 0),
+        links=None if simulator.links is None else simulator.links.use(),
         interrupted=times.interrupted,
         wall_s=times.wall_s,
         cpu_s=times.cpu_s,

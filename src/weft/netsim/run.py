@@ -75,7 +75,7 @@ def run(
     pays = compiling.can_compile() and (packets > COMPILE_FROM or compiling.is_compiled())
     keep = observers.keep
     engine = engine or ("engine" if fast is None and (pays or keep is not None) else "reference")
-    _check_options(engine, threads, keep)
+    _check_options(engine, threads, keep, setup)
     if engine == "engine":
         network, compiled = prepare_engine(setup, transport, threads=threads, say=observers.say)
         if keep is not None:
@@ -122,11 +122,15 @@ def _run(
     return times
 
 
-def _check_options(engine: str, threads: int | None, keep: Keep | None) -> None:
+def _check_options(engine: str, threads: int | None, keep: Keep | None, setup: Setup) -> None:
     """Raise where a run was asked for that there is not."""
     if threads is not None and not 1 <= threads <= _MOST_THREADS:
         raise UsageError(f"--threads {threads}: from 1 to {_MOST_THREADS} threads can be used")
     if keep is not None:
+        if setup.scenario.measure.links:
+            raise UsageError(
+                "what links carry is not stored with a run; leave out --keep, or --links and measure.links"
+            )
         if engine != "engine":
             raise UsageError("only the engine keeps its runs; leave out --keep, or name --engine engine")
         keep.check()
@@ -196,5 +200,6 @@ def _parts(setup: Setup, transport: Transport, *, fast: bool) -> _RunParts:
     board = flow_board(post(setup.flows, transport.queue_pairs, scenario.transport.posting), fabric.packet)
     endpoints = transport.open(network, board.pairs, setup.seed.branch("transport"), fast=fast)
     measure = scenario.measure
-    timeline = Timeline(measure.bin, measure.until, changes_of(scenario.faults, topology), len(scenario.faults))
+    changes = changes_of(scenario.faults, topology)
+    timeline = Timeline(measure.bin, measure.until, changes, len(scenario.faults), links=measure.links)
     return _RunParts(network, endpoints, board, setup.seed.branch("network"), timeline)

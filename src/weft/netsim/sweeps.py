@@ -16,6 +16,7 @@ from typing import Any
 from weft.core.errors import UsageError
 from weft.core.input_files import json_of, read_bytes
 from weft.core.processors import processors
+from weft.core.provenance import digest
 from weft.core.seeds import Seed
 from weft.fabric.graph.topology import build
 from weft.netsim.run import run
@@ -108,18 +109,19 @@ def rows_of(
         raise UsageError(f"{spec.scenario} has no traffic to be varied; sweep a scenario with a [traffic] table")
     points = points_of(spec, scenario)
     folder.mkdir(parents=True, exist_ok=True)
-    missing = [point for point in points if not _row_file(folder, point).is_file()]
+    asked = digest([scenario.as_written(), load_site(scenario.site).fabric.as_written()])[:12]
+    missing = [point for point in points if not _row_file(folder, asked, point).is_file()]
     done = len(points) - len(missing)
     count = min(workers or processors(), max(1, len(missing)))
     for point, row in _run_all(spec.scenario, missing, count):
-        file = _row_file(folder, point)
+        file = _row_file(folder, asked, point)
         part = file.with_suffix(".part")
         part.write_text(json.dumps(row))
         part.replace(file)
         done += 1
         if watch is not None:
             watch(done, len(points))
-    return [_kept_row(_row_file(folder, point)) for point in points]
+    return [_kept_row(_row_file(folder, asked, point)) for point in points]
 
 
 def _kept_row(file: Path) -> dict[str, Any]:
@@ -145,5 +147,6 @@ def _run_all(reference: str, points: list[Point], workers: int) -> Iterator[tupl
             yield pending[future], future.result()
 
 
-def _row_file(folder: Path, point: Point) -> Path:
-    return folder / f"{point.key()}.json"
+def _row_file(folder: Path, asked: str, point: Point) -> Path:
+    """Return where a point's row is kept; `asked` names the scenario and its fabric, so that an edit runs again."""
+    return folder / f"{point.key()}-{asked}.json"

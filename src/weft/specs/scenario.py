@@ -223,6 +223,8 @@ class MeasureSpec(Spec):
     """Width of the bins of everything that is recorded over time."""
     until: Duration | None = None
     """When the run ends at the latest; when all flows are over where absent."""
+    links: bool = False
+    """Whether every link counts, by bin, its bytes, deepest queue, marks, trims and drops."""
 
     checks: ClassVar[tuple[Check, ...]] = (
         Check(("bin",), lambda s: None if s.bin > 0 else "a bin of no width holds nothing; write bin = '10 us'"),

@@ -90,6 +90,29 @@ def test_flows_and_pictures_are_written(tmp_path: Path, capsys: pytest.CaptureFi
     assert picture.read_text().startswith("<?xml")
 
 
+def test_links_are_written_named_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    text, table, picture = tmp_path / "l.csv", tmp_path / "l.parquet", tmp_path / "l.svg"
+    scenario = written(tmp_path)
+    plain = found(capsys, scenario)
+    document = found(capsys, scenario, "--links", str(text))
+    assert (document["hash"], plain["worst_links"]) == (plain["hash"], None)
+    assert {each["link"].split()[0] for each in document["worst_links"]} == {f"t0-p{plane}-i0" for plane in range(8)}
+    with text.open() as lines:
+        rows = list(csv.DictReader(lines))
+    up = [row for row in rows if row["tier"] == "0" and row["down"] == "0"]
+    assert sum(int(row["bytes"]) for row in up) >= 8 * 64 * 1024
+    assert main(["simulate", scenario, "--links", str(table), "--plot", str(picture), "--transport", "mrc,uet"]) == 0
+    assert "worst links" in capsys.readouterr().out
+    both = polars.read_parquet(table)
+    assert both.filter(polars.col("transport") == "mrc").height == len(rows)
+    assert picture.read_text().startswith("<?xml")
+    for more, reason in (("--keep", "not stored with a run"), ("--collective", "goes with a scenario")):
+        last = [str(tmp_path / "k")] if more == "--keep" else ["ring"]
+        first = [scenario] if more == "--keep" else []
+        assert main(["simulate", *first, "--links", str(text), more, *last]) == 2
+        assert reason in capsys.readouterr().err
+
+
 def test_a_series_grows_by_a_line_for_each_bin(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     file = tmp_path / "bins.jsonl"
     documents = found(capsys, written(tmp_path), "--transport", "mrc,uet", "--series", str(file))

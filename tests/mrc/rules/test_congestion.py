@@ -77,7 +77,9 @@ def test_marked_and_slow_cuts_by_the_distance_from_the_target() -> None:
 
 
 @given(st.integers(0, 20 * TARGET), st.integers(0, 20 * TARGET), st.integers(1, 64))
-def test_where_delay_cuts_a_long_one_counts_with_or_without_a_mark(delay_ps: int, average_ps: int, packets: int) -> None:
+def test_where_delay_cuts_a_long_one_counts_with_or_without_a_mark(
+    delay_ps: int, average_ps: int, packets: int
+) -> None:
     after = []
     for marked in (0, 1):
         params, q = made(delay_cuts=True)

@@ -3,7 +3,6 @@
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
 from verification.findings import scenario, simulate, site_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from weft import api
+from weft.cli.network.link_report import print_links, with_links, write_links
 from weft.cli.network.simulation_report import print_reports
 from weft.cli.output import (
     BuiltInScenario,
@@ -89,6 +90,11 @@ class ResultFiles:
         Parameter(help="Write FILE (.jsonl) while it runs: one line per bin of simulated time."),
         written_to("--series", ".jsonl"),
     ] = None
+    links: Annotated[
+        Path | None,
+        Parameter(help="Write what links carried, by bin, into FILE (.parquet or .csv); --plot shows T0 x T1."),
+        written_to("--links", ".parquet", ".csv"),
+    ] = None
 
 
 _FLAT = Parameter(name="*")
@@ -100,7 +106,9 @@ def simulate(
         BuiltInScenario | None,
         Parameter(help="Scenario name or file; not with --matrix, --collective or --chakra.", show_choices=False),
     ] = None,
-    sweep: Annotated[str | None, Parameter(help="Sweep file, after the word `sweep`.")] = None,
+    sweep: Annotated[
+        str | None, Parameter(help="Sweep file, after the word `sweep`, or folder, after the word `golden`.")
+    ] = None,
     /,
     *,
     transport: Annotated[
@@ -124,12 +132,11 @@ def simulate(
 ) -> None:
     """Run SCENARIO, packet by packet, and print completion times, rates, losses and recovery.
 
-    `weft simulate sweep FILE` runs a scenario over sizes, loads, transports, failed links and seeds, on all cores.
+    `weft simulate sweep FILE` runs a scenario over sizes, loads, transports, failed links and seeds, on all cores;
+    `weft simulate golden FOLDER` runs recorded cases and says how many are found within 5 and 10 %.
     """
-    if scenario == "sweep":
-        from weft.cli.network.sweep import run_sweep
-
-        run_sweep(sweep, results.out, json=json, plot=plot)
+    if scenario in ("sweep", "golden"):
+        _run_many(scenario, sweep, results.out, seed, json=json, plot=plot)
         return
     names = tuple(name.strip() for name in transport.split(",")) if transport else ()
     if collective.collective is not None:
@@ -137,27 +144,47 @@ def simulate(
 
         if any(other is not None for other in (scenario, traffic.matrix, traffic.chakra)):
             raise UsageError("name either a scenario or a collective: weft simulate pair, or --collective ring")
+        if results.links is not None:
+            raise UsageError("--links goes with a scenario, not with --collective; leave one of them out")
         asked = (collective.collective, collective.size, collective.ranks, collective.posting)
         run_collective(CollectiveRun(*asked, site, names, seed or 0), json=json, plot=plot)
         return
     chosen = scenario if traffic.chakra is None else _traced(scenario, traffic.chakra, site, traffic.matrix)
     files = _files(chosen, sweep, traffic)
-    _check_options(results.flows, collective.posting)
+    _check_options((results.flows, results.links), collective.posting)
+    measured = chosen or "htsim-permutation"
+    if results.links is not None:
+        measured = with_links(measured)
     kept = None if execution.keep is None else Keep(execution.keep)
     with progress() as watch, nullcontext() if results.series is None else SeriesFile(results.series) as bins:
         reports = api.simulate(
-            chosen or "htsim-permutation", names, seed, engine=execution.engine, threads=execution.threads, files=files,
+            measured, names, seed, engine=execution.engine, threads=execution.threads, files=files,
             traces=traffic.chakra, keep=kept, series=bins, watch=watch, say=warn,
         )  # fmt: skip
-    if results.flows is not None:
-        _write_flows(results.flows, reports)
-    save_picture(plot, "draw_reports", reports, size=(9.0, 7.0))
+    _write_results(results, reports)
+    drawn = "draw_reports" if reports[0].links is None else "draw_links"
+    save_picture(plot, drawn, reports, size=(9.0, 7.0))
     if json:
         documents = [report.as_json() for report in reports]
         print_json(documents[0] if len(documents) == 1 else documents)
     else:
         print_reports(reports, details=details)
+        print_links(reports)
     _end(reports, kept)
+
+
+def _run_many(
+    word: str, asked: str | None, out: Path | None, seed: int | None, *, json: bool, plot: Path | None
+) -> None:
+    """Run a sweep's file or a folder of recorded results."""
+    if word == "sweep":
+        from weft.cli.network.sweep import run_sweep
+
+        run_sweep(asked, out, json=json, plot=plot)
+        return
+    from weft.cli.network.golden import run_golden
+
+    run_golden(asked, seed, json=json)
 
 
 def _traced(scenario: str | None, prefix: Path, site: str | None, matrix: Path | None) -> str | ScenarioSpec:
@@ -195,12 +222,19 @@ def _end(reports: tuple[SimulationReport, ...], kept: Keep | None) -> None:
         raise FailedError(f"{failed} flows failed; --flows FILE.csv names each with its error")
 
 
-def _check_options(flows: Path | None, posting: str) -> None:
+def _check_options(tables: tuple[Path | None, ...], posting: str) -> None:
     """Refuse a format that cannot be written here, and what only a collective takes, before anything runs."""
     if posting != "whole":
         raise UsageError("--posting goes with --collective; a scenario says it in its table transport.posting")
-    if flows is not None and flows.suffix == ".parquet" and find_spec("polars") is None:
+    if any(file is not None and file.suffix == ".parquet" for file in tables) and find_spec("polars") is None:
         raise UsageError("Parquet needs polars, which is not installed; name a .csv file instead")
+
+
+def _write_results(results: ResultFiles, reports: tuple[SimulationReport, ...]) -> None:
+    if results.flows is not None:
+        _write_flows(results.flows, reports)
+    if results.links is not None:
+        write_links(results.links, reports)
 
 
 def _write_flows(target: Path, reports: tuple[SimulationReport, ...]) -> None:

@@ -24,6 +24,7 @@ from weft.netsim.kernel.pfc import PauseColumns
 from weft.netsim.kernel.threads import Crew
 from weft.netsim.model.faults import LinkFaultChange, Reconvergence
 from weft.netsim.model.flow_board import BoardState, FlowBoard
+from weft.netsim.model.link_use import LinkMeter
 from weft.netsim.model.network import Network
 from weft.netsim.model.queue_pairs import Numbers
 from weft.netsim.model.records import Counts, Miss, RunRecords, Timeline
@@ -61,10 +62,15 @@ class SmallState(NamedTuple):
     """How large the stores of packets have grown."""
 
 
-def _swap(network: Network, swap: Specialisation | None) -> Specialisation:
+def _swap(network: Network, swap: Specialisation | None, *, metered: bool) -> Specialisation:
     """Return which rules take the place of others: those of the transport, and where switches only queue, of those."""
     switching = network.switching
-    name, instead = ("engine", AT_ONCE) if swap is None else (f"{swap.name}_engine", {**swap.replacements, **AT_ONCE})
+    name = "engine" if swap is None else f"{swap.name}_engine"
+    instead: dict[Callable[..., Any], Callable[..., Any]] = {**({} if swap is None else swap.replacements), **AT_ONCE}
+    if metered:
+        name = f"{name}_metered"
+    else:
+        instead |= layout.UNMETERED
     if switching.pause is not None or switching.ordered or switching.adaptive:
         return Specialisation(name, instead)
     return Specialisation(f"{name}_plain", {**instead, **layout.PLAINLY})
@@ -93,7 +99,8 @@ class CompiledSimulator:
         self.records = RunRecords(2 * network.shape.tiers)
         self.records.faults = timeline.fault_records()
         self._bin_end_ps = self.bin_ps
-        self.swap = _swap(network, endpoints.swap)
+        self.links = LinkMeter(network) if timeline.links else None
+        self.swap = _swap(network, endpoints.swap, metered=timeline.links)
         self._crew = Crew(threads, self.swap)
         self._at_once = max(1, min(_MOST_SLOTS_AT_ONCE, _PORT_SLOTS_AT_ONCE // network.ports))
         self._round = board.round_slots(network, endpoints.most_posts)
@@ -114,7 +121,9 @@ class CompiledSimulator:
 
     def _build(self, seed: Seed, parts: int) -> None:
         network, hosts = self.network, self.endpoints.host_state
-        self.fabric, (rates, words) = build_fabric(network, len(self.endpoints.pairs), seed)
+        self.fabric, (rates, words) = build_fabric(
+            network, len(self.endpoints.pairs), seed, metered=self.links is not None
+        )
         self.busy = np.zeros(int(words), np.int64)
         packets = allocation.planned_packets(
             network, len(self.endpoints.pairs), int(self.endpoints.params["window_max"][0])
@@ -335,6 +344,8 @@ class CompiledSimulator:
             for shard in self.shards:
                 shard.peaks[:] = 0
             self.records.close_bin(self._bin_end_ps, self.endpoints.received(), self._counts())
+            if self.links is not None:
+                self.links.close(self._bin_end_ps, self.fabric.meters)
             self._bin_end_ps += self.bin_ps
             if self.records.is_sampled:
                 self.endpoints.check_one()

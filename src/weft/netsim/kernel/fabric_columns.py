@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from weft.core.seeds import Seed
 from weft.mrc.columns import NEVER, aligned
 from weft.netsim.kernel import layout
+from weft.netsim.model.link_use import METERS
 from weft.netsim.model.network import Network, pause_lags
 
 Column = NDArray[np.int64]
@@ -55,7 +56,7 @@ def near_ps(slot_ps: int, furthest: int) -> int:
     return min(1 << layout.NEAR_BITS, (1 << layout.PER_SLOT_BITS) // slot_ps, (furthest + 1) * slot_ps)
 
 
-def build_fabric(network: Network, pairs: int, seed: Seed) -> tuple[layout.Fabric, Column]:
+def build_fabric(network: Network, pairs: int, seed: Seed, *, metered: bool = False) -> tuple[layout.Fabric, Column]:
     """Return the columns of a network, and how many words of busy ports its nodes have."""
     shape = network.shape
     nodes, numbers, far = _nodes(network)
@@ -91,6 +92,7 @@ def build_fabric(network: Network, pairs: int, seed: Seed) -> tuple[layout.Fabri
         layout.TIERS: shape.tiers,
         **_manners(network),
         layout.PER_SLOT: per_slot(int(network.slot_ps)),
+        layout.METERED: int(metered),
     }
     for place, value in values.items():
         figures[place] = value
@@ -110,6 +112,7 @@ def build_fabric(network: Network, pairs: int, seed: Seed) -> tuple[layout.Fabri
         _holds(network),
         np.full(network.ports if network.switching.ordered else 1, -1, np.int64),
         np.zeros(len(network.topology.links) if network.switching.adaptive else 1, np.int8),
+        np.zeros((network.ports if metered else 1, METERS), np.int64),
         _unwatched(pairs),
     )
     return fabric, np.array([len(rates), int(_words(nodes)[-1])], np.int64)

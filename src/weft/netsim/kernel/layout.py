@@ -85,17 +85,18 @@ TIER, PLANE, INDEX, FIRST_PORT, PORTS, FIRST_NIC, NICS, FIRST_WORD = range(NODE_
 NICs), and where its words of busy ports begin."""
 AT_NICS = -1
 
-FIGURES = 31
+FIGURES = 32
 SLOT_PS, ORDER_WORD, LOSS_WORD, TRIMMING, HEADER, FULL, PLANES, DOWN, BUNDLE, POD_T0, SECONDS, TIERS, WATCHING = range(
     13
 )
 PAUSING, XOFF, XON, ROOM, ORDERED, ADAPTIVE, UPS, T0S, T1S, POD_T1, FIRST_UPLINK, FIRST_SECOND = range(13, 25)
-PER_SLOT, ROUND_SLOTS, SWITCH_SLOTS, FURTHEST, MOST_SENT, NEAR = range(25, 31)
+PER_SLOT, ROUND_SLOTS, SWITCH_SLOTS, FURTHEST, MOST_SENT, NEAR, METERED = range(25, 32)
 """Whether switches pause, from and to how many bytes, and with how many they drop; whether packets keep their order;
 whether switches choose uplinks, and what they need to name links: counts, and the first link of each
 stage. `PER_SLOT` is 2^44 over the length of a slot, rounded up, by which dividing times below `NEAR` is quick. A round
 has `ROUND_SLOTS`: through those NICs can be taken one by one, and switches through `SWITCH_SLOTS`; `FURTHEST` is how
-far ahead a packet may be put on a wire, `MOST_SENT` how many data packets a NIC's port can be given in a slot."""
+far ahead a packet may be put on a wire, `MOST_SENT` how many data packets a NIC's port can be given in a slot;
+`METERED` says whether every port counts what it carries."""
 
 HOLD_COLUMNS = 40
 HELD, ASKED, OVERRUN, LAG, NEXT_READ, NEXT_WRITTEN, PAUSED, PAUSED_SINCE, PAUSED_SLOTS, CHANGES = range(10)
@@ -147,6 +148,8 @@ class Fabric(NamedTuple):
     """When the last packet of every port, by its number, arrives; one entry where order does not matter."""
     dead: NDArray[np.int8]
     """Links that are seen to be down (bit 0) and that routing knows to be (bit 1); one entry where nobody asks."""
+    meters: Column
+    """What every port, by its number, has carried in the open bin; one row where nobody asks."""
     watched: Column
     """Lowest and highest packet of each pair that was lost and has not arrived; the first above the second for none."""
 
@@ -287,13 +290,21 @@ def chooses(fabric: Fabric) -> bool:
     return fabric.figures[ADAPTIVE] != 0
 
 
+@replaceable("never where nobody asks for links over time")
+@rule
+def is_metered(fabric: Fabric) -> bool:
+    """Return whether every port counts what it carries."""
+    return fabric.figures[METERED] != 0
+
+
 @rule
 def never(_fabric: Fabric) -> bool:
-    """Take the place of those three where switches do none of it: what is never done need not be asked for."""
+    """Take the place of those where switches do none of it: what is never done need not be asked for."""
     return False
 
 
 PLAINLY = {pauses: never, keeps_order: never, chooses: never}
+UNMETERED = {is_metered: never}
 
 
 @rule

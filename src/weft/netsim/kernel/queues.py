@@ -96,10 +96,12 @@ from weft.netsim.kernel.layout import (
     Queues,
     Shard,
     granted,
+    is_metered,
     keeps_order,
     pauses,
 )
 from weft.netsim.kernel.wires import OUT_OF_LOG, OUT_OF_ROWS, place_on_wire
+from weft.netsim.model.link_use import METER_BYTES, METER_DROPPED, METER_MARKED, METER_PEAK, METER_TRIMMED
 
 _DIE_MASK = 0xFFFF
 _BITS = 8 * 10**12
@@ -169,20 +171,22 @@ def admit(columns: KernelColumns, shard: Shard, port: Column, packet: Column, ke
         if pauses(fabric):
             came_over = (packet[PLACE] >> PLACE_BITS) & PORT_MASK
             if fabric.holds[came_over, OVERRUN]:
-                shard.count[DROPPED] += 1
+                _note_dropped(fabric, shard, port)
                 return False
             fabric.holds[came_over, HELD] += size
         if port[DATA_BYTES] + size > grade[DATA_LIMIT]:
             if fabric.figures[TRIMMING] == 0:
-                shard.count[DROPPED] += 1
+                _note_dropped(fabric, shard, port)
                 return False
             trimmed = True
             shard.count[TRIMMED] += 1
+            if is_metered(fabric):
+                fabric.meters[port[NUMBER], METER_TRIMMED] += 1
             state |= CONTROL | ((2 if grade[LAST_HOP] else 1) << TRIM_SHIFT)
             size = fabric.figures[HEADER]
     control = state & CONTROL != 0
     if control and port[CONTROL_BYTES] + size > grade[CONTROL_LIMIT]:
-        shard.count[DROPPED] += 1
+        _note_dropped(fabric, shard, port)
         return False
     row = take_queue_row(queues, shard)
     target = queues.rows[row]
@@ -199,10 +203,21 @@ def admit(columns: KernelColumns, shard: Shard, port: Column, packet: Column, ke
 
 
 @rule
-def note_peak(fabric: Fabric, shard: Shard, port: Column) -> None:
+def _note_dropped(fabric: Fabric, shard: Shard, port: Column) -> None:
+    """Count a packet that found a port's queue full."""
+    shard.count[DROPPED] += 1
+    if is_metered(fabric):
+        fabric.meters[port[NUMBER], METER_DROPPED] += 1
+
+
+@rule
+def note_peak(fabric: Fabric, shard: Shard, port: Column, waiting: int) -> None:
     """Note how much data waits at a port that packets were queued at."""
     stage = fabric.grades[port[GRADE], STAGE]
-    shard.peaks[stage] = max(shard.peaks[stage], port[DATA_BYTES])
+    shard.peaks[stage] = max(shard.peaks[stage], waiting)
+    if is_metered(fabric):
+        meter = fabric.meters[port[NUMBER]]
+        meter[METER_PEAK] = max(meter[METER_PEAK], waiting)
 
 
 @rule
@@ -241,8 +256,8 @@ def cross(columns: KernelColumns, shard: Shard, port: Column, packet: Column, sl
     # A packet waits in whole slots; its place within the slot stays what its delays made it.
     row = on_the_way(columns, shard, port, packet[PLACE] & PLACE_MASK, size, slot)
     _write(columns.wires.rows[row], packet, state)
-    if not control and size > shard.peaks[grade[STAGE]]:
-        shard.peaks[grade[STAGE]] = size
+    if not control:
+        note_peak(fabric, shard, port, size)
     return True
 
 
@@ -256,6 +271,8 @@ def send_at_once(fabric: Fabric, shard: Shard, port: Column, size: int, slot: in
         return False
     # It may start with a single byte of credit left, and then owes the rest: rates hold on average, not by packet.
     port[CREDIT] = credit - size
+    if is_metered(fabric):
+        fabric.meters[port[NUMBER], METER_BYTES] += size
     return True
 
 
@@ -289,6 +306,9 @@ def transmit(columns: KernelColumns, shard: Shard, port: Column, slot: int) -> b
                 mark = MARKED
         # A lost packet takes its time on the wire all the same.
         credit -= size
+        if is_metered(fabric):
+            fabric.meters[port[NUMBER], METER_BYTES] += size
+            fabric.meters[port[NUMBER], METER_MARKED] += mark != 0
         if port[LINK_FAULT] == 0 or not _is_lost(fabric, shard, port, packet, slot):
             target = on_the_way(columns, shard, port, packet[PLACE] & PLACE_MASK, size, slot)
             _write(columns.wires.rows[target], packet, packet[STATE] | mark)

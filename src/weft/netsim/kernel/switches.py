@@ -19,6 +19,7 @@ from weft.netsim.kernel.layout import (
     CAME,
     CHUNK,
     CHUNK_SHIFT,
+    DATA_BYTES,
     DATA_FIRST,
     DOWN,
     FIRST_NIC,
@@ -319,7 +320,7 @@ def _port_step(columns: KernelColumns, shard: Shard, port: Column, local: int, b
             if admit(columns, shard, port, wires.rows[shard.came[each + AT]], shard.came[each]):
                 whole = True
         if whole:
-            note_peak(columns.fabric, shard, port)
+            note_peak(columns.fabric, shard, port, port[DATA_BYTES])
     return transmit(columns, shard, port, slot)
 
 
@@ -336,5 +337,5 @@ def _admit_by_choice(columns: KernelColumns, shard: Shard, node: Column) -> None
         local = local_port(fabric, node, packet[GOAL])
         port = fabric.ports[node[FIRST_PORT] + local]
         if admit(columns, shard, port, packet, shard.came[each]):
-            note_peak(fabric, shard, port)
+            note_peak(fabric, shard, port, port[DATA_BYTES])
         columns.busy[node[FIRST_WORD] + (local >> _WORD_SHIFT)] |= 1 << (local & _WORD_MASK)

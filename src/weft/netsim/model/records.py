@@ -22,6 +22,8 @@ class Timeline:
     """Faults that begin and end, in order of time."""
     faults: int = 0
     """How many faults there are."""
+    links: bool = False
+    """Whether every port counts what it carries."""
 
     def fault_records(self) -> "list[FaultRecord]":
         """Return an empty record for every fault."""

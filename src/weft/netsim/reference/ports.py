@@ -37,7 +37,7 @@ class Port:
         self.data: deque[SimPacket] = deque()
         self.control: deque[SimPacket] = deque()
         self.data_bytes = self.control_bytes = 0
-        self.credit = 0
+        self.credit = self.marks = 0
         self.credited = -1
         """The last slot whose grant is in `credit`."""
         self.granted = 0
@@ -93,6 +93,7 @@ class Port:
             self.data_bytes -= packet.size
             if 0 <= self.limits.ecn_low < self.data_bytes and self._marks(packet):
                 packet.marked = 1
+                self.marks += 1
         else:
             self.credit = min(0, self.credit)
             return None

@@ -15,6 +15,15 @@ from weft.core.units import transfer_ps
 from weft.mrc.columns import DATA, NEVER
 from weft.netsim.model.faults import Reconvergence
 from weft.netsim.model.flow_board import FlowBoard
+from weft.netsim.model.link_use import (
+    METER_BYTES,
+    METER_DROPPED,
+    METER_MARKED,
+    METER_PEAK,
+    METER_TRIMMED,
+    METERS,
+    LinkMeter,
+)
 from weft.netsim.model.network import Network, order_keys
 from weft.netsim.model.queue_pairs import FlowEvent
 from weft.netsim.model.records import Counts, Miss, RunRecords, Timeline
@@ -80,6 +89,8 @@ class ReferenceSimulator:
         self._ordered = switching.ordered
         self._news = Reconvergence(switching.reconvergence_ps, timeline.changes)
         self._peaks = self.records.peaks
+        self.links = LinkMeter(network) if timeline.links else None
+        self._meters = np.zeros((network.ports, METERS), np.int64)
 
     def run(self, watch: Callable[["ReferenceSimulator"], None] | None = None) -> None:
         """Run until every counted flow is over or time is up; `watch` is called now and then."""
@@ -196,20 +207,24 @@ class ReferenceSimulator:
         was_trimmed = packet.trimmed
         if self.pauses is not None and not packet.control:
             if self.pauses.overruns(packet.port):
+                self._meters[number, METER_DROPPED] += 1
                 self.records.dropped += 1
                 self._forget(packet)
                 return
             self.pauses.enter(packet.port, packet.size)
         fate = port.accept(packet, self._trimming)
         if packet.trimmed != was_trimmed:
+            self._meters[number, METER_TRIMMED] += 1
             self.records.trimmed += 1
         if fate == DROPPED:
+            self._meters[number, METER_DROPPED] += 1
             self.records.dropped += 1
             self._forget(packet)
             return
         self.busy.add(number)
-        if fate == QUEUED and port.data_bytes > self._peaks[port.stage]:
-            self._peaks[port.stage] = port.data_bytes
+        if fate == QUEUED:
+            self._peaks[port.stage] = max(self._peaks[port.stage], port.data_bytes)
+            self._meters[number, METER_PEAK] = max(int(self._meters[number, METER_PEAK]), port.data_bytes)
 
     def _deliver(self, packets: list[SimPacket]) -> None:
         """Give what arrived to the NICs, each one's in order of time."""
@@ -277,7 +292,9 @@ class ReferenceSimulator:
         for number in self.busy:
             port = self.ports[number]
             port.begin(slot, slot_ps)
+            marks = port.marks
             while port.credit > 0 and (packet := port.take()) is not None:
+                self._meters[number, METER_BYTES] += packet.size
                 if not packet.control and number in self._nic_port:
                     self._backlog[self._nic_port[number]] -= packet.size
                 elif self.pauses is not None and not packet.control:
@@ -294,6 +311,7 @@ class ReferenceSimulator:
                 packet.hop += 1
                 packet.port = number
                 calendar.setdefault(packet.time_ps // slot_ps, []).append(packet)
+            self._meters[number, METER_MARKED] += port.marks - marks
             if not port.data and not port.control:
                 idle.append(number)
         self.busy.difference_update(idle)
@@ -350,6 +368,8 @@ class ReferenceSimulator:
             found = self.records
             counts = Counts(found.hops, found.trimmed, found.marked, found.dropped, found.lost)
             found.close_bin(self._bin_end_ps, self.endpoints.received(), counts)
+            if self.links is not None:
+                self.links.close(self._bin_end_ps, self._meters)
             self._bin_end_ps += self.bin_ps
             if self.records.is_sampled:
                 self.endpoints.check_one()
