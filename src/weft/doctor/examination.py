@@ -10,6 +10,7 @@ from weft.diagnosis.accusation import accuse
 from weft.diagnosis.collective_calls import find_hangs
 from weft.diagnosis.finding import Diagnosis, DiagnosisFinding
 from weft.diagnosis.operations import Operations
+from weft.diagnosis.rank_steps import examine_ranks
 from weft.diagnosis.step_program import StepProgram, step_program
 from weft.diagnosis.step_series import examine
 from weft.diagnosis.timeline import examine_timelines
@@ -113,6 +114,8 @@ def examine_evidence(evidence: Evidence, expected: Expectation | None = None) ->
             found.sections["operations"] = accuse(program)
     if evidence.timelines:
         found.sections["timelines"] = examine_timelines(evidence.timelines)
+    for number, ranks in enumerate(evidence.rank_steps):
+        found.sections[f"ranks ({number})" if number else "ranks"] = examine_ranks(ranks)
     for number, series in enumerate(evidence.series):
         name = series.source or "steps"
         section = examine(series)
@@ -120,15 +123,19 @@ def examine_evidence(evidence: Evidence, expected: Expectation | None = None) ->
             _compare(section, expected)
         found.sections[name if name not in found.sections else f"{name} ({number})"] = section
     if evidence.bandwidths:
-        best = max(evidence.bandwidths, key=lambda one: one.bus_gb_s)
-        small = min(evidence.bandwidths, key=lambda one: one.size_bytes)
-        found.sections["bandwidth"] = Diagnosis(figures={
-            "operation": best.operation, "best_bus_gb_s": best.bus_gb_s, "at_bytes": best.size_bytes,
-            "smallest_us": small.time_us,
-        })  # fmt: skip
+        found.sections["bandwidth"] = _bandwidth(evidence)
     if evidence.findings:
         found.sections.setdefault("files", Diagnosis()).findings += evidence.findings
     return found
+
+
+def _bandwidth(evidence: Evidence) -> Diagnosis:
+    best = max(evidence.bandwidths, key=lambda one: one.bus_gb_s)
+    small = min(evidence.bandwidths, key=lambda one: one.size_bytes)
+    return Diagnosis(figures={
+        "operation": best.operation, "best_bus_gb_s": best.bus_gb_s, "at_bytes": best.size_bytes,
+        "smallest_us": small.time_us,
+    })  # fmt: skip
 
 
 def joined(tables: list[Operations]) -> Operations:

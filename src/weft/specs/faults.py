@@ -16,11 +16,11 @@ from weft.core.units import Picoseconds
 
 FaultKind = Literal[
     "kill", "stop", "slow", "flip", "nan", "full-disk", "lose-store", "lose-rank", "lose-node", "return",
-    "plane-down", "drop-link",
+    "plane-down", "drop-link", "slow-input",
 ]  # fmt: skip
 Place = Literal["weights", "optimizer", "gradients", "reduced", "activations", "checkpoint", "snapshot"]
 
-_ON_A_RANK = ("kill", "stop", "slow", "nan", "lose-rank", "full-disk", "plane-down", "drop-link")
+_ON_A_RANK = ("kill", "stop", "slow", "slow-input", "nan", "lose-rank", "full-disk", "plane-down", "drop-link")
 ON_THE_WIRE = ("plane-down", "drop-link")
 """Kinds that only a backend with planes can suffer."""
 _NOW = Picoseconds(0)
@@ -60,8 +60,8 @@ class RunFaultSpec(Spec):
     kind: FaultKind
     """kill (SIGKILL), stop (SIGSTOP), slow, flip (a bit), nan, full-disk (checkpoints cannot be written), lose-store
     (all checkpoints are gone), lose-rank and lose-node (hardware with its memory), return (lost hardware is back),
-    plane-down (a rank's link to one plane dies silently) and drop-link (it loses a share of its packets); the
-    last two need backend = "mrc"."""
+    plane-down (a rank's link to one plane dies silently), drop-link (it loses a share of its packets) and slow-input (a
+    rank waits for its batch); plane-down and drop-link need backend = "mrc"."""
     rank: Annotated[int, Field(ge=0)] | None = None
     """Which rank; drawn where absent."""
     node: Annotated[int, Field(ge=0)] | None = None
@@ -81,9 +81,9 @@ class RunFaultSpec(Spec):
     sticky: bool = False
     """Whether it comes again in every later step: a broken part instead of a stray particle."""
     factor: Annotated[float, Field(gt=1, le=1000)] = 5.0
-    """How many times slower a slow rank computes."""
+    """How many times slower a slow rank computes, or how much longer a step is whose rank waits for its batch."""
     lasts: Annotated[int, Field(ge=1)] | None = None
-    """For how many steps a slow rank is slow, or a plane down; for good where absent."""
+    """For how many steps a rank or its input is slow, or a plane down; for good where absent."""
     plane: Annotated[int, Field(ge=0, lt=16)] | None = None
     """Which plane goes down or loses packets; drawn where absent."""
     share: Annotated[float, Field(gt=0, le=1)] = 0.05

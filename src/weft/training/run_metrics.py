@@ -120,17 +120,17 @@ class RunMetrics:
         """Return the newest steps that have a line and an evaluation."""
         return run_dir.last_step(self.folder / run_dir.METRICS), run_dir.last_step(self.folder / run_dir.EVALUATIONS)
 
-    def step(self, step: FinishedStep, weights_digest: str | None) -> None:
+    def step(self, step: FinishedStep, weights_digest: str | None, batches: int = 0) -> None:
         """Write the step's line: seconds of the average rank, whose sum is the step's wall time."""
         context, done = self._context, step.done
         own = context.ledger.mark().seconds()
-        seconds, rank_seconds, planes_out = self._over_ranks(own, context.life.planes_out)
+        seconds, by_rank = self._over_ranks(own, batches)
         if done <= context.life.redo_until:
             seconds = {TimeClass.REDO.value: sum(seconds.values())}
         tokens = context.job.batch.sequences * context.job.batch.length
         line = StepLine(
             done, step.loss, step.gradient_norm, step.learning_rate, tokens, seconds, weights_digest=weights_digest,
-            energy_j=self._joules(seconds), rank_seconds=rank_seconds, planes_out=planes_out,
+            energy_j=self._joules(seconds), **by_rank,
         )  # fmt: skip
         if self._dir is not None:
             self._dir.step(line)
@@ -174,25 +174,36 @@ class RunMetrics:
         return result
 
     def _mean_seconds(self, seconds: Mapping[str, float]) -> dict[str, float]:
-        return self._over_ranks(seconds, frozenset(), listed=0)[0]
+        return self._over_ranks(seconds, listed=0)[0]
 
     def _over_ranks(
-        self, seconds: Mapping[str, float], planes_out: frozenset[int], listed: int = _MOST_RANKS_LISTED
-    ) -> tuple[dict[str, float], list[float], list[int]]:
-        """Return seconds by class of the average rank, and by rank what it computed and which planes it has lost."""
+        self, seconds: Mapping[str, float], batches: int = 0, listed: int = _MOST_RANKS_LISTED
+    ) -> tuple[dict[str, float], dict[str, Any]]:
+        """Return seconds by class of the average rank, and what a step's line says of every rank."""
         ranks, rank, classes = self._context.ranks, self._context.rank, len(TimeClass)
+        life = self._context.life
+        waits = sum(seconds.get(kind.value, 0.0) for kind in (TimeClass.EXPOSED_COMMUNICATION, TimeClass.BUBBLE))
+        planes_out = sum(1 << plane for plane in life.planes_out if plane < _MOST_PLANES)
+        own = (
+            seconds.get(TimeClass.COMPUTE.value, 0.0), waits, seconds.get(TimeClass.INPUT.value, 0.0), batches,
+            planes_out,
+        )  # fmt: skip
         # One vector for all of it: every rank adds to the sums and fills its own places.
-        vector = torch.zeros(classes + (2 * ranks if ranks <= listed else 0), dtype=torch.float64)
+        vector = torch.zeros(classes + (len(own) * ranks if ranks <= listed else 0), dtype=torch.float64)
         vector[:classes] = torch.tensor([seconds.get(kind.value, 0.0) for kind in TimeClass], dtype=torch.float64)
         if ranks <= listed:
-            vector[classes + rank] = seconds.get(TimeClass.COMPUTE.value, 0.0)
-            vector[classes + ranks + rank] = sum(1 << plane for plane in planes_out if plane < _MOST_PLANES)
+            vector[classes:].view(len(own), ranks)[:, rank] = torch.tensor(own, dtype=torch.float64)
         with self._context.ledger.spending(TimeClass.EXPOSED_COMMUNICATION):
             dist.all_reduce(vector)
         means = (vector[:classes] / ranks).tolist()
         found = {kind.value: mean for kind, mean in zip(TimeClass, means, strict=True) if mean > 0}
-        by_rank = vector[classes:].tolist()
-        return found, by_rank[:ranks], [int(mask) for mask in by_rank[ranks:]]
+        if ranks > listed:
+            return found, {}
+        computed, waited, fed, counts, out = vector[classes:].view(len(own), ranks).tolist()
+        return found, {
+            "rank_seconds": computed, "rank_waits": waited, "rank_input": fed,
+            "rank_batches": [int(count) for count in counts], "planes_out": [int(mask) for mask in out],
+        }  # fmt: skip
 
     def _mfu(self, tokens_per_s: float) -> float:
         return mfu(self.flops_per_token, tokens_per_s, self.peak, self._context.ranks)

@@ -255,7 +255,8 @@ class Session:
             self._evaluate()
         # The line comes first: whatever is restored after a failure, the lines of its steps are there.
         if owed.line:
-            self.metrics.step(step, self.trained.digest() if self._is_last(step) else None)
+            batches = len(self._split.indices(self.context.mesh.place))
+            self.metrics.step(step, self.trained.digest() if self._is_last(step) else None, batches)
         self.checkpoints.report_failure()
         if owed.save:
             self._save()

@@ -96,6 +96,7 @@ class Step:
         """
         for order, index in enumerate(self.indices):
             with self._context.ledger.spending(TimeClass.INPUT):
+                self._context.life.feeds()
                 tokens = self._context.stream.micro_batch(self.number, index).to(self._context.device)
             seed_all(self._context.stream.torch_seed(self.number, index))
             self._trained.buffers.next_micro_batch()

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from weft.diagnosis.collective_calls import EnteredCollective
 from weft.diagnosis.finding import DiagnosisFinding
 from weft.diagnosis.operations import Operations
+from weft.diagnosis.rank_steps import RankSteps
 from weft.diagnosis.step_series import StepSeries
 from weft.diagnosis.timeline import TimelineShares
 
@@ -56,6 +57,7 @@ class Evidence:
     members: dict[str, tuple[int, ...]] = field(default_factory=dict)
     heard: set[int] = field(default_factory=set)
     """Ranks of which there is a record of calls."""
+    rank_steps: list[RankSteps] = field(default_factory=list)
     series: list[StepSeries] = field(default_factory=list)
     bandwidths: list[Bandwidth] = field(default_factory=list)
     samples: list[DeviceSample] = field(default_factory=list)
@@ -69,6 +71,7 @@ class Evidence:
         self.calls += other.calls
         self.members |= other.members
         self.heard |= other.heard
+        self.rank_steps += other.rank_steps
         self.series += other.series
         self.bandwidths += other.bandwidths
         self.samples += other.samples

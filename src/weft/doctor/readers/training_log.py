@@ -7,7 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from weft.core.errors import WeftError
+from weft.diagnosis.rank_steps import RankSteps
 from weft.diagnosis.step_series import StepSeries
 from weft.doctor.readers.base import FileToRead, UnreadableError
 from weft.doctor.readers.evidence import DeviceSample, Evidence
@@ -253,6 +256,7 @@ class RunFolderReader:
         losses: list[float] = []
         tokens: float | None = None
         phases: dict[str, float] = {}
+        lines: list[dict[str, Any]] = []
         for line in file.lines():
             try:
                 entry = json.loads(line)
@@ -263,17 +267,48 @@ class RunFolderReader:
                 tokens = float(entry["tokens"])
                 for name, each in entry["seconds"].items():
                     phases[name] = phases.get(name, 0.0) + float(each)
+                lines.append(entry)
             except (ValueError, KeyError, TypeError, AttributeError):
                 continue  # The last line of a run that was killed may be half written.
         if not steps:
             raise UnreadableError(f"{file.path} has no steps")
-        incidents = _incidents(file, evidence)
-        evidence.series.append(StepSeries(steps, seconds, losses, tokens, None, None, None, file.path.parent.name,
+        incidents = _incidents(file, evidence, sum(seconds))
+        gpus = _rank_steps(file, lines, evidence)
+        evidence.series.append(StepSeries(steps, seconds, losses, tokens, gpus, None, None, file.path.parent.name,
                                           {name: spent / len(steps) for name, spent in phases.items()}))  # fmt: skip
         return f"{len(steps)} steps" + (f", {incidents} incidents" if incidents else "")
 
 
-def _incidents(file: FileToRead, evidence: Evidence) -> int:
+def _rank_steps(file: FileToRead, lines: list[dict[str, Any]], evidence: Evidence) -> int | None:
+    """Add what ranks spent in the steps of the newest session, and return how many there are."""
+    ranks = len(lines[-1].get("rank_seconds", ()))
+    # Steps that were done again, and those of another number of ranks, are none to compare with.
+    lines = [line for line in lines if len(line.get("rank_input", ())) == ranks and "redo" not in line["seconds"]]
+    if not ranks or not lines:
+        return ranks or None
+    plan: dict[str, Any] = {}
+    try:
+        sessions = [json.loads(line) for line in (file.path.parent / "sessions.jsonl").read_text().splitlines()]
+        plan = next((one["plan"] for one in reversed(sessions) if "plan" in one), {})
+    except (OSError, ValueError, TypeError):
+        pass  # without it all ranks are taken for peers
+    stages = max(1, int(plan.get("pp", 1)))
+    computed = np.array([line["rank_seconds"] for line in lines], dtype=np.float64)
+    batches = np.array([line.get("rank_batches") or [1] * ranks for line in lines], dtype=np.float64)
+    working = ("compute", "exposed_communication", "bubble", "input")
+    evidence.rank_steps.append(RankSteps(
+        np.array([int(line["step"]) for line in lines]),
+        np.array([sum(line["seconds"].get(kind, 0.0) for kind in working) for line in lines]),
+        computed / np.maximum(batches, 1), batches,
+        np.array([line["rank_input"] for line in lines], dtype=np.float64),
+        np.arange(ranks) * stages // ranks,
+        [(int(line["step"]), rank, plane) for line in lines for rank, mask in enumerate(line.get("planes_out", ()))
+         for plane in range(int(mask).bit_length()) if int(mask) >> plane & 1],
+    ))  # fmt: skip
+    return ranks
+
+
+def _incidents(file: FileToRead, evidence: Evidence, run_s: float) -> int:
     from weft.diagnosis.finding import DiagnosisFinding
     from weft.training.run_dir import RunRecord
 
@@ -288,6 +323,17 @@ def _incidents(file: FileToRead, evidence: Evidence) -> int:
         )
         rank = incident.get("rank")
         ranks = (int(rank),) if isinstance(rank, int) else ()
+        if incident.get("kind") == "stopped" and ranks:
+            lost = float(incident.get("seconds_lost") or 0.0)
+            evidence.findings.append(DiagnosisFinding(
+                "stuck", "hang", f"rank {rank}",
+                f"Rank {rank} stopped in step {int(incident.get('step', 0)) + 1}, and the others waited for it:"
+                f" {incident.get('action', 'nothing was done about it')}.",
+                (str(incident.get("seen", "it made no progress")),), 0.95, None,
+                min(1.0, lost / (run_s + lost)) if run_s + lost > 0 else None, "intermittent", incident.get("step"),
+                ranks,
+            ))  # fmt: skip
+            continue
         evidence.findings.append(DiagnosisFinding(
             "note", "incident", f"rank {rank}" if ranks else "", f"The supervisor wrote: {said}"[:300], (), 1.0, None,
             None, "", None, ranks,

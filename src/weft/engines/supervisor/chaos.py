@@ -55,7 +55,7 @@ class Chaos:
             if fault.rank == rank
             and fault.step is not None
             and not _is_ours(fault)
-            and (fault.number not in self._fired or fault.sticky or fault.kind == "slow")
+            and (fault.number not in self._fired or fault.sticky or fault.kind in {"slow", "slow-input"})
         )
 
     def due(self, done: int, now: Picoseconds) -> list[Fault]:

@@ -434,7 +434,7 @@ class Supervisor:
                     lose_store(self._checkpoints)
             case "return":
                 self._give_back(fault)
-            case "flip" | "nan" | "slow" | "full-disk" | "plane-down" | "drop-link":
+            case "flip" | "nan" | "slow" | "slow-input" | "full-disk" | "plane-down" | "drop-link":
                 self._damage(fault)
             case _:
                 assert_never(fault.kind)

@@ -31,6 +31,12 @@ class StepLine:
     """Energy since the step before, in joules, measured or estimated."""
     rank_seconds: Sequence[float] = ()
     """Seconds that each rank computed; none where there are too many ranks to list."""
+    rank_waits: Sequence[float] = ()
+    """Seconds that each rank waited for others: exposed communication and bubble."""
+    rank_input: Sequence[float] = ()
+    """Seconds that each rank waited for its batch."""
+    rank_batches: Sequence[int] = ()
+    """Micro-batches of each rank."""
     planes_out: Sequence[int] = ()
     """For each rank the planes that carry nothing from it, as a bit mask; none where all carry."""
 
@@ -52,6 +58,11 @@ class StepLine:
             line["weights_digest"] = self.weights_digest
         if self.rank_seconds:
             line["rank_seconds"] = list(self.rank_seconds)
+            # Microseconds are enough to find out who is slow, and half as long.
+            line["rank_waits"] = [round(spent, 6) for spent in self.rank_waits]
+            line["rank_input"] = [round(spent, 6) for spent in self.rank_input]
+        if len(set(self.rank_batches)) > 1:
+            line["rank_batches"] = list(self.rank_batches)
         if any(self.planes_out):
             line["planes_out"] = list(self.planes_out)
         if self.tensors:

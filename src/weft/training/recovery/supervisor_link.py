@@ -109,6 +109,10 @@ class SupervisorLink:
         self._place = (done, _BEGUN)
         self._injector.begin(done)
 
+    def feeds(self) -> None:
+        """Wait for the batch where a fault says so."""
+        self._injector.starve()
+
     def computed(self) -> None:
         """Be slow where a fault says so."""
         self._injector.slow_down()

@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -19,7 +19,7 @@ from torch import nn
 
 from weft.core.seeds import mix
 from weft.core.units import PICOSECONDS_PER_SECOND
-from weft.specs.faults import ON_THE_WIRE, Fault
+from weft.specs.faults import ON_THE_WIRE, Fault, FaultKind
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _BYTE = 8
@@ -38,6 +38,8 @@ class Injector:
         self._mended: set[int] = set()
         self._step = 0
         self._begun_s = 0.0
+        self._computed_s = 0.0
+        self._fed = 0
 
     def begin(self, done: int) -> None:
         """Begin the step after `done` steps: what ends, freezes or slows a rank comes true here, or a moment later."""
@@ -92,11 +94,24 @@ class Injector:
 
     def slow_down(self) -> None:
         """Be slow: what was computed since the step began takes as many times longer as the fault says."""
+        self._computed_s = time.monotonic() - self._begun_s
+        for fault in self._slow("slow"):
+            time.sleep((fault.factor - 1) * (time.monotonic() - self._begun_s))
+
+    def starve(self) -> None:
+        """Wait for the batch, once a step, for as many computing times of the last step as the fault says."""
+        if self._fed < self._step:
+            self._fed = self._step
+            for fault in self._slow("slow-input"):
+                time.sleep((fault.factor - 1) * self._computed_s)
+
+    def _slow(self, kind: FaultKind) -> Iterator[Fault]:
+        """Yield the faults of a kind that slow the present step down."""
         for fault in self._faults:
             first = fault.step or 1
-            if fault.kind == "slow" and first <= self._step < first + (fault.lasts or self._step):
+            if fault.kind == kind and first <= self._step < first + (fault.lasts or self._step):
                 self._tell(fault)
-                time.sleep((fault.factor - 1) * (time.monotonic() - self._begun_s))
+                yield fault
 
     def watch(self, stages: Sequence[nn.Module], named: Iterable[tuple[str, nn.Parameter]]) -> None:
         """Put hooks into `stages`, so that activations and fresh gradients can be changed where they arise."""
