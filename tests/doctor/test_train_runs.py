@@ -1,4 +1,4 @@
-"""Real runs of `weft train` in which something was made slow or stopped: the doctor names it, and nobody in a healthy one."""
+"""Real trainings in which something was made slow or stopped: the doctor names it, and nobody in a healthy one."""
 
 import json
 import subprocess
@@ -23,7 +23,7 @@ def trained(folder: Path, faults: str, **changes: Any) -> Path:
                str(folder / "faults.toml")]  # fmt: skip
     command += [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     subprocess.run(command, check=True, capture_output=True, timeout=560)
-    (run,) = (folder / "runs").iterdir()
+    (run,) = (one.parent for one in (folder / "runs").glob("*/metrics.jsonl"))
     return run
 
 

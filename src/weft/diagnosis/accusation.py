@@ -131,12 +131,26 @@ def _stands_out(program: StepProgram, suspect: Suspect, *, uneven: bool) -> bool
         return True
     for rank in _ranks_of(program, suspect):
         ratio = _peer_ratio(program, rank)
+        if uneven and _slow_now_and_then(program, rank, ratio):
+            continue
         # Now and then is enough where micro-batches are alike; where they are not, chance gives each rank slow steps.
         if float(np.percentile(ratio, 25 if uneven else 75)) < (_SLOW_STEP if uneven else LEAST_SLOWDOWN):
             return False
         if uneven and ratio.mean() - 1 < _DEVIATIONS * ratio.std() / len(ratio) ** 0.5:
             return False
     return True
+
+
+def _slow_now_and_then(program: StepProgram, rank: int, ratio: Floats) -> bool:
+    """Return whether some steps of a rank are slower than uneven work makes those of any of its peers."""
+    stage = program.stage[program.rank == rank][0]
+    peers = [int(one) for one in np.unique(program.rank[program.stage == stage]) if one != rank]
+    if len(peers) < 2:  # noqa: PLR2004 - of two it cannot be said whose work is uneven
+        return False
+    usual = np.log(np.stack([_peer_ratio(program, one) for one in peers]))
+    chance = 1.4826 * float(np.median(np.abs(usual - np.median(usual))))
+    slow = np.log(ratio) > max(np.log(_SLOW_STEP), _DEVIATIONS * chance)
+    return int(slow.sum()) >= _LEAST_STEPS_AFTER
 
 
 def _peer_ratio(program: StepProgram, rank: int) -> Floats:

@@ -15,6 +15,7 @@ from weft.diagnosis.operations import Floats, Ints, Operations, is_backward, is_
 
 _LEAST_PRESENT = 0.9
 """An operation belongs to the program if it is there in this share of the steps."""
+_LEAST_TRACED = 0.5
 _ALWAYS = 0.9
 _STEADY_S, _STEADY_SHARE = 50e-6, 1e-4
 """Ends of ranks that leave a collective together deviate from each other by no more, but for a constant."""
@@ -60,7 +61,11 @@ def program_places(operations: Operations) -> ProgramPlaces | None:
     place = place.reshape(-1)
     present = np.zeros((len(steps), len(places)), dtype=bool)
     present[row, place] = True
-    kept = present.mean(axis=0) >= _LEAST_PRESENT
+    # A step of which a rank wrote nothing down, as the last one often is, says nothing about its program.
+    ranks, owner = np.unique(places[:, 0], return_inverse=True)
+    wrote = np.stack([present[:, owner == one].any(axis=1) for one in range(len(ranks))], axis=1)
+    traced = wrote.all(axis=1)
+    kept = present[traced if traced.mean() >= _LEAST_TRACED else slice(None)].mean(axis=0) >= _LEAST_PRESENT
     whole = present[:, kept].all(axis=1)
     if not kept.any() or not whole.any():
         return None

@@ -45,6 +45,8 @@ class TimedJob:
     """Model chunks of each stage, for the interleaved schedule."""
     clock_skew_s: float = 0.0
     """Deviation of the ranks' clocks from each other."""
+    uneven: float = 0.0
+    """Deviation of micro-batches from each other, besides the cause."""
 
     @property
     def model_chunks(self) -> int:
@@ -152,6 +154,8 @@ def _one_step(job: TimedJob, chance: np.random.Generator, *, slow: bool) -> list
     lengths = np.ones((job.replicas, job.batches))
     if job.cause == "uneven-sequences":
         lengths = np.exp(chance.normal(0, 0.4 * (job.factor - 1), lengths.shape))
+    elif job.uneven:
+        lengths = np.exp(chance.normal(0, job.uneven, lengths.shape))
     ranks = job.replicas * job.stages
     state = _Step(job, chance, slow, lengths, np.zeros(ranks))
     for stage in range(job.stages):

@@ -222,4 +222,8 @@ def _figures(series: "pl.Series", since: int | None) -> tuple[np.ndarray, float 
     if since is None:
         unit = unit or next((scale for size, scale in _EPOCHS if least >= size), None)
         since = least if least >= _EPOCHS[-1][0] else 0
-    return (series.cast(pl.Int64) - since).cast(pl.Float64).fill_null(float("nan")).to_numpy(), unit, since
+    return (
+        (series.cast(pl.Int64, strict=False) - since).cast(pl.Float64).fill_null(float("nan")).to_numpy(),
+        unit,
+        since,
+    )

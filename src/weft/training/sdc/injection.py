@@ -39,6 +39,7 @@ class Injector:
         self._step = 0
         self._begun_s = 0.0
         self._computed_s = 0.0
+        self._starved_s = 0.0
         self._fed = 0
 
     def begin(self, done: int) -> None:
@@ -94,7 +95,8 @@ class Injector:
 
     def slow_down(self) -> None:
         """Be slow: what was computed since the step began takes as many times longer as the fault says."""
-        self._computed_s = time.monotonic() - self._begun_s
+        self._computed_s = time.monotonic() - self._begun_s - self._starved_s
+        self._starved_s = 0.0
         for fault in self._slow("slow"):
             time.sleep((fault.factor - 1) * (time.monotonic() - self._begun_s))
 
@@ -103,7 +105,8 @@ class Injector:
         if self._fed < self._step:
             self._fed = self._step
             for fault in self._slow("slow-input"):
-                time.sleep((fault.factor - 1) * self._computed_s)
+                self._starved_s += (fault.factor - 1) * self._computed_s
+            time.sleep(self._starved_s)
 
     def _slow(self, kind: FaultKind) -> Iterator[Fault]:
         """Yield the faults of a kind that slow the present step down."""
