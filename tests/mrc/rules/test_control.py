@@ -182,7 +182,9 @@ def test_nothing_happens_before_the_deadline(packets: int, bad: int, steps: list
 
 
 @given(st.integers(2, 8), st.integers(0, 2**32 - 1), st.integers(1, 6), st.booleans())
-def test_probes_of_a_full_window_soon_leave_the_path_that_holds_it(paths: int, word: int, sent: int, skipped: bool) -> None:
+def test_probes_of_a_full_window_soon_leave_the_path_that_holds_it(
+    paths: int, word: int, sent: int, skipped: bool
+) -> None:
     # The oldest packet's EV may be dead. Where the window is full, only a probe on another one can show it.
     sender = sender_of(paths=paths, word=word, planes=1)
     send(sender, sent)
