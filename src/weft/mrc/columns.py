@@ -103,7 +103,7 @@ EV = np.dtype(
     [
         *(("value", "i4"), ("skips", "i2"), ("patience", "i2")),
         *(("plane", "i1"), ("state", "i1"), ("role", "i1"), ("losses", "i1"), ("probes", "i1")),
-        *(("told", "i1"), ("inflight", "i2")),
+        *(("stale", "i1"), ("inflight", "i2")),
     ]
 )
 """One entropy value: its 32 bits; for how many rounds it is still passed over, and for how many after its next packet;

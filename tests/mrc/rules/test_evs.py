@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from weft.mrc import columns
 from weft.mrc.columns import ACTIVE, ASSUMED_BAD, DENIED, EV_STATE_NAMES, GOOD, SKIP, SPARE
 from weft.mrc.invariants import check_evs
-from weft.mrc.rules import evs, skipping
+from weft.mrc.rules import blame, evs, skipping
 from weft.mrc.rules.evs import Paths
 from weft.mrc.rules.ports import on_port_status
 from weft.mrc.rules.sender import start_sender
@@ -140,30 +140,30 @@ def test_two_evs_are_never_held_back_by_their_share() -> None:
 def test_losses_that_go_from_ev_to_ev_blame_none_until_the_second_in_a_row() -> None:
     s = made(active=64, backup=0, min_active=1, paths=64)
     first, second, third = s.rotation[0, :3].tolist()
-    assert evs.ev_silent(s, 0, first) == ASSUMED_BAD
+    assert blame.ev_silent(s, 0, first) == ASSUMED_BAD
     # The next one may be chance, if that is what takes packets here: one more on it, and it is not.
-    assert evs.ev_silent(s, 0, second) == SKIP
-    assert evs.ev_silent(s, 0, second) == ASSUMED_BAD
+    assert blame.ev_silent(s, 0, second) == SKIP
+    assert blame.ev_silent(s, 0, second) == ASSUMED_BAD
     for _ in range(20_000):
-        evs.note_fate(s.qp[0], 0)
-    assert evs.ev_silent(s, 0, third) == ASSUMED_BAD
+        blame.note_fate(s.qp[0], 0)
+    assert blame.ev_silent(s, 0, third) == ASSUMED_BAD
 
 
 def test_while_much_is_trimmed_a_loss_may_be_a_header_that_found_no_room() -> None:
     s = made(active=64, backup=0, min_active=1, paths=64)
     for e in range(32):
-        evs.note_trimmed(s, 0, e)
+        blame.note_trimmed(s, 0, e)
     # A first round trip of an incast: losses come one after the other, on all EVs.
     lossy, other = s.rotation[0, :40].tolist(), int(s.rotation[0, 50])
     for _ in range(3):
         for e in lossy:
-            evs.note_fate(s.qp[0], 1)
-            assert evs.ev_silent(s, 0, e) == SKIP
-    evs.note_trimmed(s, 0, lossy[0])
+            blame.note_fate(s.qp[0], 1)
+            assert blame.ev_silent(s, 0, e) == SKIP
+    blame.note_trimmed(s, 0, lossy[0])
     assert s.evs[0, lossy[0]]["losses"] == 0, "a header has come over it"
     for _ in range(200):
-        evs.note_fate(s.qp[0], 0)
-    assert evs.ev_silent(s, 0, other) == ASSUMED_BAD, "nothing is trimmed any more"
+        blame.note_fate(s.qp[0], 0)
+    assert blame.ev_silent(s, 0, other) == ASSUMED_BAD, "nothing is trimmed any more"
 
 
 @given(st.integers(0, 64), st.integers(0, 64))
@@ -172,11 +172,11 @@ def test_an_ev_that_delivers_nothing_is_left_whatever_is_trimmed_on_others(trims
     state = GOOD
     for _ in range(100):
         for e in range(trims):
-            evs.note_trimmed(s, 0, 1 + e % 63)
+            blame.note_trimmed(s, 0, 1 + e % 63)
         for _ in range(delivered):
-            evs.note_fate(s.qp[0], 0)
-        evs.note_fate(s.qp[0], 1)
-        state = evs.ev_silent(s, 0, 0)
+            blame.note_fate(s.qp[0], 0)
+        blame.note_fate(s.qp[0], 1)
+        state = blame.ev_silent(s, 0, 0)
         if state == ASSUMED_BAD:
             break
     assert state == ASSUMED_BAD
@@ -186,7 +186,7 @@ def test_one_lossy_ev_is_blamed_at_once_each_time() -> None:
     s = made(active=64, backup=0, min_active=1, paths=64)
     e = int(s.rotation[0, 0])
     for _ in range(5):
-        assert evs.ev_silent(s, 0, e) == ASSUMED_BAD
+        assert blame.ev_silent(s, 0, e) == ASSUMED_BAD
         evs.ev_event(s, 0, e, evs.PROBED_CLEAR)
 
 
@@ -221,7 +221,7 @@ def test_silence_never_empties_the_rotation() -> None:
     s = made(min_active=3)
     for _ in range(50):
         for e in range(12):
-            evs.ev_silent(s, 0, e)
+            blame.ev_silent(s, 0, e)
     check_evs(s, 0)
     assert s.qp[0]["active"] == 3
     assert s.qp[0]["refused"] > 0
@@ -255,12 +255,12 @@ def test_a_readmitted_ev_fills_the_gap_of_its_plane_or_waits() -> None:
 
 def test_without_trimming_only_losses_in_a_row_retire() -> None:
     s = made(trimming=False)
-    assert [int(evs.ev_silent(s, 0, 0)) for _ in range(3)] == [SKIP, SKIP, ASSUMED_BAD]
+    assert [int(blame.ev_silent(s, 0, 0)) for _ in range(3)] == [SKIP, SKIP, ASSUMED_BAD]
     s = made(trimming=False)
-    evs.ev_silent(s, 0, 0)
-    evs.ev_silent(s, 0, 0)
+    blame.ev_silent(s, 0, 0)
+    blame.ev_silent(s, 0, 0)
     s.evs[0, 0]["losses"] = 0  # what a delivery does
-    assert evs.ev_silent(s, 0, 0) == SKIP
+    assert blame.ev_silent(s, 0, 0) == SKIP
 
 
 def test_a_busy_port_is_passed_over() -> None:
@@ -327,7 +327,7 @@ def test_a_pair_with_few_paths_keeps_the_same_share_of_them() -> None:
 def test_silence_never_takes_the_last_path_of_a_pair_that_has_few() -> None:
     s = made(planes=1, active=8, backup=0, min_active=2, paths=1)
     e = int(s.rotation[0, 0])
-    assert evs.ev_silent(s, 0, e) == SKIP
+    assert blame.ev_silent(s, 0, e) == SKIP
     assert (int(s.qp[0]["active"]), int(s.qp[0]["refused"])) == (1, 1)
     assert evs.pick_ev(s, 0, -1, -1) == e
     check_evs(s, 0)
@@ -350,9 +350,9 @@ def test_dead_paths_that_the_floor_keeps_carry_next_to_nothing(
         if len(waiting) > behind:
             known = waiting.pop(0)
             if known in gone:
-                evs.ev_silent(s, 0, known)
+                blame.ev_silent(s, 0, known)
             else:
-                evs.ev_delivers(s, 0, known)
+                blame.ev_delivers(s, 0, known)
                 skipping.ev_clear(s, 0, known)
     kept = sum(1 for e in s.rotation[0, : s.qp[0]["active"]] if int(e) in gone)
     working = int(s.qp[0]["active"]) - kept
@@ -369,7 +369,7 @@ def test_a_lost_packet_goes_out_on_its_own_path_again_where_all_others_lose(
     s = made(1, active=paths, backup=0, min_active=paths, paths=paths, seed=seed)
     for other in set(range(paths)) - {own}:
         for _ in range(3):
-            evs.ev_silent(s, 0, other)
+            blame.ev_silent(s, 0, other)
     if marked:
         evs.ev_event(s, 0, own, evs.MARK)
     assert [int(evs.pick_ev(s, 0, own, -1)) for _ in range(50)] == [own] * 50

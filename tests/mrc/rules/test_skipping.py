@@ -158,5 +158,5 @@ def test_a_packet_without_a_mark_is_one_less_of_those_in_flight_together(infligh
     evs.ev_marked(s, 0, 0)
     for _ in range(min(clear, inflight - 1)):
         skipping.ev_clear(s, 0, 0)
-    assert s.evs[0, 0]["told"] == max(inflight - 1 - clear, 0)
-    assert s.evs[0, 1]["told"] == 0
+    assert s.evs[0, 0]["stale"] == max(inflight - 1 - clear, 0)
+    assert s.evs[0, 1]["stale"] == 0

@@ -7,8 +7,9 @@ so a round trip is measured only where it is certain which of two copies arrived
 
 from weft.core.compile.rules import rule
 from weft.mrc.columns import ACKED, ERROR_PEER, ERROR_RETRIES, FREE, IN_FLIGHT, LOST, LOW32, RETURNED, ReplyRow, Sender
+from weft.mrc.rules.blame import ev_delivers, note_fate, note_trimmed
 from weft.mrc.rules.congestion import cc_ack, cc_penalty, cc_trim
-from weft.mrc.rules.evs import ALWAYS_SKIP, TRIM, ev_delivers, ev_event, ev_marked, note_fate, note_trimmed
+from weft.mrc.rules.evs import ALWAYS_SKIP, TRIM, ev_event, ev_marked
 from weft.mrc.rules.numbers import lowest_bit, seq_near
 from weft.mrc.rules.recovery import (
     count_retry,

@@ -32,8 +32,9 @@ from weft.mrc.columns import (
     SenderRow,
     SettingsRow,
 )
+from weft.mrc.rules.blame import ev_silent, note_fate
 from weft.mrc.rules.congestion import cc_loss
-from weft.mrc.rules.evs import ARRIVED, ev_event, ev_silent, note_fate, readmit_all, usable
+from weft.mrc.rules.evs import ARRIVED, ev_event, readmit_all, usable
 
 LONGEST_TIMEOUT_PS = 1_024_000 << 24
 """The timeout of t = 24, the longest there is."""

@@ -36,7 +36,7 @@ _OLD_MARKS = 2
 _MOST_HELD = 8
 """EVs that are not in SKIP and that one packet passes over at most, and not more than a quarter of all."""
 _QUARTER_SHIFT = 2
-_MOST_TOLD = 127
+_MOST_STALE = 127
 """Packets of one EV whose marks may say nothing new: what a column of 8 bits holds."""
 _ONE = 1024
 _SHARE_SHIFT = 5
@@ -69,14 +69,14 @@ def _is_alone(qp: SenderRow) -> bool:
 def note_mark(params: SettingsRow, qp: SenderRow, ev: EvRow) -> None:
     """Note a mark on an EV; those that fall on few EVs lengthen how long it is passed over.
 
-    Writes `mark_share`, `patience` and `told`.
+    Writes `mark_share`, `patience` and `stale`.
     """
     qp["mark_share"] += (_ONE - qp["mark_share"]) >> _SHARE_SHIFT
-    if ev["told"] > 0:
-        ev["told"] -= 1
+    if ev["stale"] > 0:
+        ev["stale"] -= 1
     elif _is_alone(qp):
         ev["patience"] = min(2 * max(ev["patience"], 1), params["most_skips"] << _PATIENCE_SHIFT)
-        ev["told"] = min(max(ev["inflight"] - 1, 0), _MOST_TOLD)
+        ev["stale"] = min(max(ev["inflight"] - 1, 0), _MOST_STALE)
     else:
         ev["patience"] = max(ev["patience"], 2)
 
@@ -115,7 +115,7 @@ def ev_clear(sender: Sender, pair: int, ev_index: int) -> None:
     if sender.params[0]["paced"]:
         qp = sender.qp[pair]
         qp["mark_share"] -= qp["mark_share"] >> _SHARE_SHIFT
-        sender.evs[pair, ev_index]["told"] -= sender.evs[pair, ev_index]["told"] > 0
+        sender.evs[pair, ev_index]["stale"] -= sender.evs[pair, ev_index]["stale"] > 0
         patience = sender.evs[pair, ev_index]["patience"]
         # A quarter, or twice the share that is marked everywhere: an EV is left only where it stands out.
         off = max(patience // 4, 2 * qp["mark_share"] * patience // _ONE, 1)

@@ -1,0 +1,108 @@
+"""What a lost packet says of its EV: how many in a row retire one, where losses may be full queues or nobody's fault.
+
+- Where switches do not trim, an EV is blamed for as many losses in a row as random loss alone would hardly bring: where
+  one packet in ten is lost three are enough, where every second one is it takes ten. So a full queue retires no path.
+- Where they trim much, as in an incast, headers find their queues full too, and the same holds.
+- Where they trim, one silent loss is enough, unless one on another EV came within about 10,000 packets before it: what
+  falls on one EV after another is no fault of paths (a NIC or its link drops packets), and two in a row are needed.
+"""
+
+from weft.core.compile.rules import rule
+from weft.mrc.columns import Sender, SenderRow
+from weft.mrc.rules.evs import MARK, SILENCE, ev_event
+
+_MOST_COUNTED = 100
+_ONE = 1024
+_SHARE_OVER = 32
+"""Transmissions over which the share of lost ones is averaged: few, so that a full queue is known before it is blamed
+on paths."""
+_MANY_TRIMS = _ONE // 8
+"""Share of packets trimmed from which a silent loss may be a header that its queue had no room for either."""
+_BACKGROUND_SHIFT, _BACKGROUND_ONE = 13, 1 << 27
+"""Transmissions, a power of two, over which losses that go from EV to EV are averaged, and one in that average."""
+_REMEMBERED = 16384
+"""Packets delivered after which a silent loss is forgotten."""
+_BACKGROUND = _BACKGROUND_ONE >> 19
+"""Share of such losses from which one more blames its EV no longer: one within the last 11,000."""
+
+
+@rule
+def ev_delivers(sender: Sender, pair: int, ev_index: int) -> None:
+    """Note that EV `ev_index` has delivered a packet: its silent losses are no longer in a row. Writes `losses`."""
+    if sender.qp[pair]["lossy"]:
+        sender.evs[pair, ev_index]["losses"] = 0
+
+
+@rule
+def ev_silent(sender: Sender, pair: int, ev_index: int) -> int:
+    """Blame EV `ev_index` for a packet that vanished, and return its new state.
+
+    Where switches do not trim, a loss may be a full queue: the EV is skipped once, and retired only after more losses,
+    with nothing delivered between, than the share that is lost on all paths explains. Where they do, the same holds
+    while they trim much, and the second in a row is needed while losses fall on other EVs too.
+
+    Writes `losses` and `lossy`.
+    """
+    params = sender.params[0]
+    ev = sender.evs[pair, ev_index]
+    ev["losses"] = min(ev["losses"] + 1, _MOST_COUNTED)
+    sender.qp[pair]["lossy"] = 1
+    needed = params["losses_to_retire"]
+    if needed > 1:
+        needed = max(needed, _losses_in_a_row(sender.qp[pair]["loss_share"]))
+    elif sender.qp[pair]["trim_share"] >= _MANY_TRIMS:
+        needed = max(2, _losses_in_a_row(sender.qp[pair]["loss_share"]))
+    elif _elsewhere(sender.qp[pair], ev_index):
+        needed = 2
+    if ev["losses"] >= needed:
+        return ev_event(sender, pair, ev_index, SILENCE)
+    return ev_event(sender, pair, ev_index, MARK)
+
+
+@rule
+def _elsewhere(qp: SenderRow, ev_index: int) -> bool:
+    """Note a silent loss on EV `ev_index`, and return whether losses have lately gone from one EV to another."""
+    if qp["loss_left"] > 0 and qp["loss_ev"] != ev_index:
+        qp["background"] += (_BACKGROUND_ONE - qp["background"]) >> _BACKGROUND_SHIFT
+    qp["loss_ev"] = ev_index
+    qp["loss_left"] = _REMEMBERED
+    return qp["background"] > _BACKGROUND
+
+
+@rule
+def note_fate(qp: SenderRow, lost: int) -> None:
+    """Move the shares of transmissions that are lost, in 1/1024, by one whose fate is known now.
+
+    Writes `loss_share`, `trim_share`, `loss_left` and `background`.
+    """
+    # Nothing lost and nothing remembered, the usual case: every average would stay 0.
+    if lost | qp["loss_share"] | qp["trim_share"] | qp["loss_left"] | qp["background"] == 0:
+        return
+    qp["loss_share"] += (lost * _ONE - qp["loss_share"]) // _SHARE_OVER
+    if not lost:
+        # Rounded up, so that it comes to nothing again.
+        qp["trim_share"] -= (qp["trim_share"] + _SHARE_OVER - 1) // _SHARE_OVER
+        qp["loss_left"] = max(0, qp["loss_left"] - 1)
+        qp["background"] = max(0, qp["background"] - (qp["background"] >> _BACKGROUND_SHIFT) - 1)
+
+
+@rule
+def note_trimmed(sender: Sender, pair: int, ev_index: int) -> None:
+    """Note that a packet on EV `ev_index` came without its payload: a queue was full, and the path works.
+
+    Writes `trim_share`.
+    """
+    qp = sender.qp[pair]
+    qp["trim_share"] += (_ONE - qp["trim_share"]) // _SHARE_OVER
+    ev_delivers(sender, pair, ev_index)
+
+
+@rule
+def _losses_in_a_row(share: int) -> int:
+    """Return how many losses in a row have a probability below 1/1024 where `share`/1024 of all packets are lost."""
+    probability = share
+    count = 1
+    while probability > 1 and count < _MOST_COUNTED:
+        probability = probability * share // _ONE
+        count += 1
+    return count
