@@ -68,7 +68,7 @@ def _other_way(sender: Sender, sender_pair: int, receiver: Receiver, pair: int) 
 
 @rule
 def _unproved_ps(sender: Sender, sender_pair: int, qp: ReceiverRow) -> int:
-    """Return for how long packets have come since any way back was last proved."""
+    """Return for how long packets have come since any reverse path was last proved."""
     # What the pair itself sends proves its way as a probe does, by being answered.
     return qp["heard_ps"] - max(qp["reverse_good_ps"], sender.qp[sender_pair]["heard_ps"])
 
