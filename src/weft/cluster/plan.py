@@ -9,9 +9,9 @@ from weft.cluster.health.quarantine import health_pass
 from weft.cluster.records.actions import Action, Wait
 from weft.cluster.records.snapshot import Snapshot
 from weft.cluster.recovery.gang_recovery import emptied, recover_gangs
-from weft.cluster.scheduling.backfill import held, queue_pass
 from weft.cluster.scheduling.elastic import growth
 from weft.cluster.scheduling.preemption import orphans, overdue
+from weft.cluster.scheduling.queue_pass import held, queue_pass
 from weft.cluster.scheduling.state import ClusterState
 
 

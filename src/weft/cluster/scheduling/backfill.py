@@ -15,7 +15,7 @@ import numpy as np
 from weft.cluster.records.actions import Action, Bind, Preempt, Reserve, Resize, Wait
 from weft.cluster.records.job import Job, Placement
 from weft.cluster.records.snapshot import FAR_MS, Reservation
-from weft.cluster.records.wait_reasons import REMEDIES, TEXTS, Reason
+from weft.cluster.records.wait_reasons import REMEDIES, Reason
 from weft.cluster.scheduling import power_budget
 from weft.cluster.scheduling.explanation import Considered, explain
 from weft.cluster.scheduling.placement import Column, Flags
@@ -24,42 +24,13 @@ from weft.cluster.scheduling.queue import LAST_WAIT
 from weft.cluster.scheduling.reservation import Head, KeptNodes, drained, rest_ms, widened
 from weft.cluster.scheduling.rules import Placing
 from weft.cluster.scheduling.state import ClusterState
+from weft.cluster.scheduling.team_caps import crowding, held_soon
 
-_DEPTH, _DEEPER = 64, 8
-"""Jobs that are looked at first where nobody may pass a blocked one, and by what that grows if none was."""
 _SAFELY = 3
 """How many times as long as jobs of its class have run on average a job may run that declares nothing.
 
 At 2, streams of jobs that all last equally long refill what is drained, as the mean is low after many have started at
 once; at 4 they do not, but jobs of generated traces without limits wait half as long again as at 3."""
-
-
-def queue_pass(cluster: ClusterState, now_ms: int) -> list[Action]:
-    """Consider every waiting job once; the state takes every action as carried out."""
-    cluster.wake_ms = None
-    if not len(cluster.queue):
-        cluster.reservation = None
-        return []
-    if cluster.policy.backfill:
-        return SchedulingCycle(cluster, now_ms).run()
-    # Nobody passes the first that is blocked: the rest of a long queue need not be looked at.
-    actions: list[Action] = []
-    depth = _DEPTH
-    while True:
-        cycle = SchedulingCycle(cluster, now_ms, depth)
-        actions += cycle.run()
-        if cycle.head is not None or not len(cycle.beyond):
-            return actions + cycle.beyond_waits()
-        depth *= _DEEPER
-
-
-def held(cluster: ClusterState) -> list[Action]:
-    """Tell the jobs that stand in no line why."""
-    return [
-        Wait(name, reason.code, TEXTS[reason], None, cluster.jobs[name].after, (), REMEDIES[reason])
-        for name, reason in sorted(cluster.held.items())
-        if cluster.jobs[name].last_wait_code != reason.code
-    ]
 
 
 class SchedulingCycle:
@@ -98,7 +69,7 @@ class SchedulingCycle:
         self.head: Head | None = None
         self.kept: KeptNodes | None = None
         self.stale = True
-        self.allowed = self.fits = self.left
+        self.allowed = self.fits = self.over = self.left
         self.tried: set[int] = set()
         self.actions: list[Action] = []
 
@@ -136,9 +107,10 @@ class SchedulingCycle:
             other = _first(heads)
             barrier = self._urgent_small(blocked, other)
             at = _first(self.fits)
-            if at is not None and (barrier is None or at < barrier):
+            asked = self._make_room_in_team(at)
+            if not asked and at is not None and (barrier is None or at < barrier):
                 return at
-            if self._make_room_for_lane(blocked, other):
+            if asked or self._make_room_for_lane(blocked, other):
                 continue
             if barrier is None:
                 return None
@@ -148,7 +120,7 @@ class SchedulingCycle:
         """Find out who is kept back by no rule but room, and who fits into what is free now."""
         self.allowed = self._allowed().copy()
         self.kept = None
-        self.fits = self.allowed & (self.need <= self._room())
+        self.fits = self.allowed & ~self.over & (self.need <= self._room())
         lane = self._lane()
         if lane:
             self.fits &= (self.minds_lane == 0) | (self.total <= self.cluster.pool.free_gpus - lane)
@@ -159,15 +131,19 @@ class SchedulingCycle:
     def _allowed(self) -> Flags:
         """Return who is kept back by no rule but room; writes the reasons of the others down."""
         cluster = self.cluster
-        over = self.total > (cluster.shares.most - cluster.shares.held)[self.team]
-        allowed = self.left
-        if over.any():
-            self.reasons[self.left & over] = Reason.QUOTA
-            allowed = self.left & ~over
+        shares, allowed = cluster.shares, self.left
+        self.over = self.total > (shares.most - shares.held)[self.team]
         if len(cluster.arrays):
             crowded = cluster.array_running[self.array] >= cluster.array_most[self.array]
             self.reasons[self.left & crowded] = Reason.ARRAY
             allowed = allowed & ~crowded
+        if (allowed & self.over).any():
+            # Who lacks only what others of its team are about to leave can be the head.
+            lasting = allowed & (self.total > (shares.most - held_soon(cluster))[self.team])
+            jobs = (self.team, self.total, self.limit_ms)
+            barred = lasting | crowding(cluster, lasting & (self.total <= shares.most[self.team]), jobs, self.now_ms)
+            self.reasons[allowed & barred] = Reason.QUOTA
+            allowed = allowed & ~barred
         return allowed
 
     def _room(self) -> Column:
@@ -188,6 +164,11 @@ class SchedulingCycle:
         gpus, degraded = int(self.gpus[at]), int(self.degraded[at])
         return need + int(self.cluster.pool.kept_of(kept, need, gpus, degraded))
 
+    def _with_lane(self, at: int, lane: int) -> int:
+        """Return how many nodes must be free for a job to have its own, spares and the lane's GPUs being kept."""
+        kept = self.policy.spare_nodes + lane // max(1, self.cluster.pool.largest)
+        return self._with_kept(at, int(self.need[at]), kept)
+
     def _back(self, job: Job) -> Column:
         """Return when each node that could serve a job has its GPUs free at the latest."""
         return self.cluster.pool.back(job.gang.gpus_per_node, degraded=job.takes_degraded)
@@ -199,7 +180,7 @@ class SchedulingCycle:
         lane = cluster.lane_gpus * int(self.minds_lane[at])
         total = int(self.total[at]) + lane if lane else 0
         back = self._back(job)
-        keep = self._with_kept(at, int(self.need[at]), self.policy.spare_nodes + lane // max(1, pool.largest))
+        keep = self._with_lane(at, lane)
         if keep > len(back):
             self._pass_over(at, Reason.SIZE)
             return
@@ -254,9 +235,8 @@ class SchedulingCycle:
         lacking = watts - power_budget.site_left_w(self.cluster.power, self.policy, self.cluster.draw_w)
         if lacking <= 0 or not self.cluster.scarce_w:
             return self.now_ms
-        running = self.cluster.running
-        drawn = running.column("watts") * running.column("nodes") * running.column("gpus")
-        return power_budget.earliest_ms(running.column("back_ms"), drawn, lacking)
+        back_ms, drawn = self.cluster.running.drawn_w()
+        return power_budget.earliest_ms(back_ms, drawn, lacking)
 
     def _own(self, job: Job | None) -> bool:
         """Return whether a waiting job is one that its team's quota could hold."""
@@ -284,7 +264,7 @@ class SchedulingCycle:
         if not (self.policy.give_way and cluster.running.let_past):
             return False
         lane = self._lane() * int(self.minds_lane[at])
-        keep = self._with_kept(at, int(self.need[at]), self.policy.spare_nodes + lane // max(1, pool.largest))
+        keep = self._with_lane(at, lane)
         soon_ms, self.called = called_back(cluster, job, self.now_ms)
         without = pool.able(job.gang.gpus_per_node, degraded=job.takes_degraded)
         without &= pool.free_at(soon_ms) + pool.lent >= job.gang.gpus_per_node
@@ -294,14 +274,16 @@ class SchedulingCycle:
         want = Want(job, keep, first, soon_ms, int(self.total[at]) + lane if lane else 0)
         return self._asked(give_way(cluster, want, self.now_ms))
 
-    def _ask(self, at: int, wanted: int, soon_ms: int, total: int = 0, closed: Flags | None = None) -> bool:
+    def _ask(
+        self, at: int, wanted: int, soon_ms: int, total: int = 0, *, closed: Flags | None = None, own: int = 0
+    ) -> bool:
         """Ask others to leave for the job at a position, so that it gets its nodes soon; return whether anybody was."""
         job = self._job(at)
         patient_ms = job.submit_ms + self.policy.patience_ms
         if self.now_ms < patient_ms:
             self.cluster.wake_by(patient_ms)
             return False
-        want = Want(job, wanted, self._in_quota(at), soon_ms, total, closed)
+        want = Want(job, wanted, self._in_quota(at), soon_ms, total, closed, own)
         return self._asked(make_room(self.cluster, want, self.now_ms))
 
     def _in_quota(self, at: int) -> bool:
@@ -332,6 +314,24 @@ class SchedulingCycle:
         wanted = self._with_kept(at, int(self.need[alike].sum()), self.policy.spare_nodes)
         return self._ask(at, wanted, self.now_ms + horizon_ms(self.cluster))
 
+    def _make_room_in_team(self, until: int | None) -> bool:
+        """Ask less urgent jobs of a team that has all it may have to leave for one of it that stands before `until`."""
+        if not self.policy.preempt:
+            return False
+        shares = self.cluster.shares
+        barred = self.left & self.over & ~self.allowed & (self.total <= shares.most[self.team])
+        over = np.flatnonzero(barred[:until])
+        for at in over[np.unique(self.team[over], return_index=True)[1]].tolist():
+            if at in self.tried:
+                continue
+            self.tried.add(at)
+            lane, team, total = self._lane() * int(self.minds_lane[at]), int(self.team[at]), int(self.total[at])
+            own = total - int(shares.most[team] - held_soon(self.cluster)[team])
+            soon_ms, all_gpus = self.now_ms + horizon_ms(self.cluster), total + lane if lane else 0
+            if self._ask(at, self._with_lane(at, lane), soon_ms, all_gpus, own=own):
+                return True
+        return False
+
     def _urgent_small(self, blocked: Flags, barrier: int | None) -> int | None:
         """Return who is to be the head: the barrier, or a blocked small job whose priority stands above it by the gap.
 
@@ -350,9 +350,7 @@ class SchedulingCycle:
         before = np.arange(len(self.rows)) < head.at
         if not self.policy.backfill:
             return before
-        short = self._short(head)
-        if head.closed is None:
-            short |= before
+        short = self._short(head) | (before & (head.closed is None))
         harmless = short.copy()
         for at in self._one_of_each(self.fits & ~short):
             gpus, degraded = int(self.gpus[at]), int(self.degraded[at])
@@ -409,10 +407,9 @@ class SchedulingCycle:
 
     def _power_at(self, at_ms: int) -> int:
         """Return how many watts more the site may draw at `at_ms`, by what running jobs declare."""
-        running = self.cluster.running
-        drawn = running.column("watts") * running.column("nodes") * running.column("gpus")
-        back = int(drawn[running.column("back_ms") <= at_ms].sum())
-        return power_budget.site_left_w(self.cluster.power, self.policy, self.cluster.draw_w) + back
+        back_ms, drawn = self.cluster.running.drawn_w()
+        left_w = power_budget.site_left_w(self.cluster.power, self.policy, self.cluster.draw_w)
+        return left_w + int(drawn[back_ms <= at_ms].sum())
 
     def _start(self, at: int) -> None:
         """Place the job at a position and take it as started."""
@@ -440,7 +437,9 @@ class SchedulingCycle:
         if self.turn and job.id == cluster.queue.promised and count * gang.gpus_per_node <= quota:
             # It waited for its turn within its quota: what its team has above it is what began meanwhile.
             borrowed = False
-        why = "order" if head is None or at < head.at else "lane" if self.fast[at] else "backfill"
+        mine = (self.team[:at] == team) & self.left[:at] & (self.reasons[:at] == Reason.QUOTA)
+        first = (head is None or at < head.at) and not mine.any()
+        why = "order" if first else "lane" if self.fast[at] else "backfill"
         waves = cluster.ramp.rise(count, node_rise_w, self.now_ms)
         action = Bind(job.id, Placement(tuple(ranked.tolist()), gang.gpus_per_node, devices), waves, borrowed, why)
         self._pass_over(at, Reason.NONE)
@@ -472,10 +471,10 @@ class SchedulingCycle:
             return
         old = cluster.reservation
         at_ms = FAR_MS if head.closed is not None else head.start_ms
-        if old is not None and (old.job, old.at_ms) == (head.job.id, at_ms):
+        same = old if old is not None and old.job == head.job.id else None
+        if same is not None and same.at_ms == at_ms:
             return
-        promised = old is not None and old.job == head.job.id and old.promised_ms < FAR_MS
-        first_ms = old.promised_ms if old is not None and promised else at_ms
+        first_ms = same.promised_ms if same is not None and same.promised_ms < FAR_MS else at_ms
         cluster.reservation = Reservation(head.job.id, at_ms, first_ms, head.since_ms)
         if at_ms < FAR_MS:
             self.actions.append(Reserve(head.job.id, at_ms, head.keep))

@@ -36,6 +36,8 @@ class Want:
     """GPUs that must be free in all, those that are kept for the fast lane included; 0 where only nodes count."""
     closed: Flags | None = None
     """Nodes that are drained for somebody else: nobody leaves them for it."""
+    own: int = 0
+    """GPUs that its own team must give back, as it has all that it may have."""
 
 
 def horizon_ms(cluster: ClusterState) -> int:
@@ -60,10 +62,11 @@ def make_room(cluster: ClusterState, want: Want, now_ms: int) -> list[Preempt | 
     free = running.mask("live") & ~running.mask("leaving")
     able = free & ((by_priority & settled) | by_quota)
     clearing = _Clearing(cluster, want)
-    if clearing.wanted <= 0 and clearing.short <= 0:
+    lacks = clearing.wanted > 0 or clearing.short > 0 or want.own > 0
+    if not lacks or clearing.own_gpus(able & by_priority & settled) < want.own:
         return []
     shrunk = _shrink(cluster, np.flatnonzero(able & (running.column("shrinks") > 0)), clearing)
-    if shrunk:
+    if shrunk and want.own <= 0:
         return shrunk
     chosen = clearing.cheapest(able, by_priority & settled, now_ms)
     if not chosen and by_quota.any():
@@ -188,11 +191,22 @@ class _Clearing:
         """GPUs that each node lacks; 0 where it lacks none or cannot serve."""
         self.short = max(0, want.total - int(soon.sum()))
         """GPUs that are still lacking, wherever they are."""
+        running = cluster.running
+        self.own = want.own
+        """GPUs that its own team must give back."""
+        self.is_own: Flags = (running.column("team") == cluster.shares.index[want.job.team]) & (want.own > 0)
+
+    def own_gpus(self, able: Flags) -> int:
+        """Return how many GPUs its own team can give back."""
+        running, rows = self.cluster.running, able & self.is_own
+        return int((running.column("nodes") * running.column("gpus"))[rows].sum())
 
     def cheapest(self, able: Flags, by_priority: Flags, now_ms: int) -> list[int]:
         """Return rows of jobs that clear enough nodes between them, the cheapest nodes first."""
         running = self.cluster.running
         share = running.lost_gpu_ms(now_ms) / np.maximum(running.column("nodes"), 1)
+        # Some of its own team leave in any case: their nodes are the cheapest.
+        share = np.where(self.is_own, 0.0, share)
         first = self._nodes_by_cost(np.flatnonzero(able), share)
         # Borrowers leave only while their team is above its quota, others only where it stays at it.
         spare = (self.cluster.shares.held - self.cluster.shares.quota).tolist()
@@ -228,23 +242,24 @@ class _Clearing:
             return []
         needed = self._without_needless(list(chosen), left, cleared)
         others = np.flatnonzero(able)[np.argsort(share[able], kind="stable")].tolist()
-        return self._with_short(
-            needed, [row for row in others if by_priority[row] or (borrowed[row] and spare[team_of[row]] > 0)]
-        )
+        rest = [row for row in others if by_priority[row] or (borrowed[row] and spare[team_of[row]] > 0)]
+        own = [row for row in rest if self.is_own[row] and by_priority[row]]
+        with_own = self._with_more(needed, own, self.own, self.is_own)
+        return self._with_more(with_own, rest, self.short, self.is_own | True)
 
-    def _with_short(self, chosen: list[int], others: list[int]) -> list[int]:
-        """Add those whose going frees the GPUs that are short beyond the cleared nodes; nobody where that fails."""
+    def _with_more(self, chosen: list[int], others: list[int], wanted: int, counts: Flags) -> list[int]:
+        """Add those whose going frees so many GPUs, of jobs that count; nobody where that fails."""
         running = self.cluster.running
-        gpus = running.column("nodes") * running.column("gpus")
+        gpus = running.column("nodes") * running.column("gpus") * counts
         freed = int(gpus[chosen].sum())
         found = list(chosen)
         for row in sorted(others, key=lambda row: int(running.column("service")[row])):
-            if freed >= self.short:
+            if freed >= wanted:
                 break
             if row not in chosen:
                 found.append(row)
                 freed += int(gpus[row])
-        return found if freed >= self.short else []
+        return found if freed >= wanted else []
 
     def _vacate(self, left: Column, row: int, sign: int) -> int:
         """Take a job's GPUs off what its nodes lack; return how many nodes that clears."""

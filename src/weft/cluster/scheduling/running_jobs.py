@@ -155,6 +155,10 @@ class RunningJobs:
         )
         return self.column("nodes") * self.column("gpus") * (now_ms - kept) * self.column("live")
 
+    def drawn_w(self) -> tuple[Column, Column]:
+        """Return when each job gives its nodes back at the latest, and by how much the site's draw falls then."""
+        return self.column("back_ms"), self.column("watts") * self.column("nodes") * self.column("gpus")
+
     def mask(self, name: Field) -> npt.NDArray[np.bool_]:
         """Return a column of yes and no."""
         return self.column(name) > 0
