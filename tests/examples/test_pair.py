@@ -25,8 +25,8 @@ COMMANDS: dict[str, list[list[str]]] = {
     "site": [["site", "show", SITE]],
 }
 WITHOUT_FILES = {
-    "calibrate", "cancel", "capacity", "cluster", "completion", "doctor", "drain", "export", "health", "jobs",
-    "lab", "logs", "nodes", "pod", "runs", "scale", "schema",
+    "calibrate", "cancel", "capacity", "cluster", "compile", "completion", "doctor", "drain", "export", "health",
+    "jobs", "lab", "logs", "nodes", "pod", "runs", "scale", "schema",
     "simulate", "submit", "top", "train", "ui", "undrain", "why",
 }  # fmt: skip
 """Commands that take neither (a scenario names its site) or a log besides, and training, with a test of its own."""

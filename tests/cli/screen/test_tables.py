@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -56,6 +56,7 @@ def check_fits(columns: Sequence[str], rows: Sequence[Sequence[str]], lines: Seq
         assert cell_len(line) <= width or wide, line
 
 
+@example((["n" * 50, "b", "c"], [["", "", ""], ["", "", "v" * 21]], {0}), 72)
 @given(drawn_tables(), st.integers(40, 200))
 def test_a_drawn_table_loses_and_breaks_nothing(table: tuple[list[str], list[list[str]], set[int]], width: int) -> None:
     columns, rows, words = table

@@ -35,6 +35,8 @@ def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     (tmp_path / "file").write_text("no folder can be made below a file")
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    # An installation that carries compiled code has nothing to compile, and would say nothing.
+    monkeypatch.setattr(cache, "SHIPPED", tmp_path / "shipped")
     return chosen
 
 

@@ -202,7 +202,9 @@ def _records(table: Cells, width: int) -> Iterator[Line]:
         if count:
             yield "", LineKind.BODY
         for name, value in zip(table.columns, row, strict=True):
-            if names + GAP + _LEAST_VALUE <= width:
+            longest = max(cell_len(word) for word in value.split(" "))
+            # A word that fits the screen alone but not beside the name goes below it.
+            if names + GAP + max(_LEAST_VALUE, longest if longest + GAP <= width else 0) <= width:
                 yield from _beside(name, value, names + GAP, width)
             else:
                 yield from ((part, LineKind.HEAD) for part in folded(name, width))
