@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 LONG = (
     "cli/test_hostile_files.py", "engines/kubernetes/test_crash_schedules.py", "engines/supervisor/hosts/test_gang.py",
-    "engines/supervisor/test_in_step.py", "verification/test_disturbances.py",
+    "engines/supervisor/test_in_step.py",
 )  # fmt: skip
 """Files whose slow tests take many minutes together: `make test-long` runs them, CI has no time for them."""
 

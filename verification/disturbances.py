@@ -2,7 +2,8 @@
 
 Each draw is a plan, something that goes wrong at a drawn step, and the width with which the run is taken up again. The
 claim: the weights and everything else that is stored have the bits of the undisturbed run, or the run is refused with
-a sentence, and only where its state is really lost. Anything else is a finding, with its draw to repeat it by.
+a sentence, and only where its state is really lost; and no second passes that the ledger calls idle for long. Anything
+else is a finding, with its draw to repeat it by. A coordinator dies in a training on two hosts (`pods`).
 """
 
 import argparse
@@ -21,6 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from verification.pods import gang, until
 from weft.cluster.recovery.limits import LimitRule
 from weft.core.errors import WeftError
 from weft.core.units import PICOSECONDS_PER_SECOND, Picoseconds
@@ -31,9 +33,12 @@ from weft.specs.job import JobSpec
 from weft.training.checkpoint.manifest import MANIFEST, complete
 from weft.training.launch.child_process import ChildProcess
 from weft.training.launch.ranks import fork_server
+from weft.training.run_dir import records
 
 STEPS, EVERY = 12, 4
 LIMIT_S = 240.0
+IDLE_S = 10.0
+"""Longer than this no run may stand still without a class of its ledger that says what for."""
 EXPERTS = {"count": 4, "top_k": 2, "ffn": 16}
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "looped-bfs", "zero-bubble", "zbv", "dualpipev")
 PLANS: dict[str, dict[str, Any]] = {
@@ -43,18 +48,31 @@ PLANS: dict[str, dict[str, Any]] = {
     **{f"pp {name}": {"pp": 2, "schedule": name} for name in SCHEDULES},
     "ep": {"dp": 2, "ep": 2},
     "MoE": {"dp": 2},
+    "dp4 shard2": {"dp": 4, "shard": 2},
+    "dp tp": {"dp": 2, "tp": 2},
+    "dp pp": {"dp": 2, "pp": 2, "schedule": "1f1b"},
+    "cp": {"cp": 2},
 }
-WIDTHS: dict[str, list[dict[str, int]]] = {
+WIDTHS: dict[str, list[dict[str, Any]]] = {
     "dp": [{"dp": 1}, {"dp": 2}, {"dp": 3}],
     "sharded": [{"dp": 1, "shard": 1}, {"dp": 2, "shard": 1}, {"dp": 2, "shard": 2}, {"dp": 3, "shard": 3}],
     "MoE": [{"dp": 1}, {"dp": 2}, {"dp": 3}],
     "tp": [{"dp": 1}, {"dp": 2}],
+    "dp4 shard2": [{"dp": 1, "shard": 1}, {"dp": 2, "shard": 2}, {"dp": 3, "shard": 1}, {"dp": 4, "shard": 2}],
+    "dp tp": [{"dp": 1}, {"dp": 2}, {"dp": 3}],
+    "dp pp": [{"dp": 1}, {"dp": 2, "schedule": "interleaved"}, {"dp": 3}, {"dp": 1, "schedule": "zbv"}],
+    "cp": [{"dp": 1}, {"dp": 2}],
+    **{f"pp {name}": [{"dp": 1}, {"dp": 2}, {"schedule": "gpipe"}, {"schedule": "zbv"}] for name in SCHEDULES},
 }
 KINDS = (
     "kill", "stop", "flip", "full-disk", "damaged-newest", "damaged-only", "dead-keeper", "dead-fork-server",
-    "dead-supervisor",
+    "dead-supervisor", "dead-coordinator",
 )  # fmt: skip
-SPLIT = ("zero-bubble", "zbv", "dualpipev")
+REPLICATED = ("dp", "MoE", "dp tp", "dp pp")
+"""Plans in which a second replica holds every weight."""
+WHOLE = ("dp", "dp pp", "cp", *(f"pp {name}" for name in SCHEDULES))
+"""Plans under which Muon has whole matrices."""
+OPTIMIZERS: dict[str, dict[str, str]] = {"adamw": {}, "bf16": {"state": "bf16"}, "muon": {"kind": "muon"}}
 TEXT = "the quick brown fox jumps over the lazy dog, again and again and again; " * 40
 
 
@@ -71,8 +89,15 @@ class Draw:
     """What a flip hits; how a checkpoint is damaged."""
     snapshots: int
     disk: int
-    width: dict[str, int]
+    width: dict[str, Any]
     """With which the run is taken up again, where somebody has to."""
+    optimizer: str = "adamw"
+    policy: str = "shrink"
+    in_step: bool | None = None
+    again: bool = False
+    """Whether the other rank is killed too, a step later."""
+    seed: int = 3
+    """Of the training."""
 
     def __str__(self) -> str:
         return f"{self.kind} {self.plan} {json.dumps(asdict(self))}"
@@ -84,19 +109,22 @@ def drawn(seed: int, number: int) -> Draw:
     kind, plan = KINDS[(number + seed) % len(KINDS)], dice.choice(sorted(PLANS))
     if kind == "flip":
         # Without a replica nobody can tell a flipped weight from another one.
-        plan = dice.choice(("dp", "MoE"))
+        plan = dice.choice(REPLICATED)
     places = {
-        "flip": ("weights", "optimizer", "snapshot"),
+        "flip": ("weights", "optimizer", "reduced", "snapshot"),
         "damaged-newest": ("bytes", "cut", "manifest"),
         "damaged-only": ("bytes", "cut", "manifest", "gone"),
     }
     return Draw(
         kind, plan, dice.randrange(EVERY + 2, STEPS), dice.randrange(2), dice.choice(places.get(kind, ("",))),
         dice.choice((0, 1, 3)) if kind != "flip" else 1, dice.choice((0, 1)), dice.choice(WIDTHS.get(plan, [{}])),
+        dice.choice(sorted(OPTIMIZERS) if plan in WHOLE else ("adamw", "bf16")),
+        dice.choice(("shrink", "spare")), dice.choice((None, False)), kind in ("kill", "stop") and dice.random() < 0.3,
+        seed % 1000,
     )  # fmt: skip
 
 
-def job_of(folder: Path, draw: Draw, width: Mapping[str, int], *, every: int = EVERY) -> JobSpec:
+def job_of(folder: Path, draw: Draw, width: Mapping[str, Any], *, every: int = EVERY) -> JobSpec:
     """Return the draw's job on a `width`."""
     corpus = folder / "corpus.txt"
     if not corpus.exists():
@@ -105,14 +133,17 @@ def job_of(folder: Path, draw: Draw, width: Mapping[str, int], *, every: int = E
     experts = {"experts": EXPERTS} if draw.plan in ("ep", "MoE") else {}
     return JobSpec.model_validate(
         {
-            "name": "drawn", "seed": 3, "steps": STEPS,
+            "name": "drawn", "seed": draw.seed, "steps": STEPS,
             "model": {"layers": 4 if "pp" in draw.plan else 1, "width": 16, "heads": 2, "ffn": 32, **experts},
             "data": {"corpus": str(corpus), "held_out": 0.2},
             "batch": {"sequences": 12, "micro": 1, "length": 8}, "plan": plan,
-            "optimizer": {"learning_rate": 1e-2, "warmup": 2},
+            "optimizer": {"learning_rate": 1e-2, "warmup": 2, **OPTIMIZERS[draw.optimizer]},
             "checkpoint": {"every": every, "patience": "2 s"}, "evaluation": {"every": EVERY, "sequences": 2},
             "guard": {"digest_every": 1 if draw.kind == "flip" else 0},
-            "recovery": {"snapshots": draw.snapshots, "disk": draw.disk, "policy": "shrink"},
+            "recovery": {
+                "snapshots": draw.snapshots, "disk": draw.disk, "policy": draw.policy, "in_step": draw.in_step,
+                "spares": int(draw.policy == "spare"),
+            },
         }
     )  # fmt: skip
 
@@ -238,14 +269,15 @@ class Undisturbed:
 
     def of(self, draw: Draw) -> dict[str, str]:
         """Return the digests of everything that the draw's training stores if nothing happens."""
-        if draw.plan not in self._known:
+        key = f"{draw.plan} {draw.optimizer} {draw.seed}"
+        if key not in self._known:
             with tempfile.TemporaryDirectory() as place:
                 calm = replace(draw, kind="none", snapshots=0, disk=0)
                 how, result = lived(Life(job_of(Path(place), calm, {}), Path(place)))
                 if how != "done":
                     raise RuntimeError(f"the undisturbed run of {draw.plan} {how}: {result}")
-                self._known[draw.plan] = stored(Path(place), result["run"])
-        return self._known[draw.plan]
+                self._known[key] = stored(Path(place), result["run"])
+        return self._known[key]
 
 
 def outcome(draw: Draw, undisturbed: Undisturbed) -> tuple[str, str]:
@@ -257,7 +289,11 @@ def outcome(draw: Draw, undisturbed: Undisturbed) -> tuple[str, str]:
     with tempfile.TemporaryDirectory() as place, contextlib.ExitStack():
         folder = Path(place)
         job = job_of(folder, draw, {})
-        how, said = lived(_first_life(draw, job, folder))
+        how, said = (
+            _on_two_hosts(draw, job, folder)
+            if draw.kind == "dead-coordinator"
+            else lived(_first_life(draw, job, folder))
+        )
         lost = False
         if draw.kind.startswith("damaged"):
             damage(folder, draw)
@@ -278,6 +314,28 @@ def outcome(draw: Draw, undisturbed: Undisturbed) -> tuple[str, str]:
         return _judged(draw, folder, said, wanted)
 
 
+_SEEN = {"kill": "killed", "stop": "stopped", "dead-keeper": "helper", "dead-coordinator": "coordinator"}
+"""What must stand among the incidents."""
+
+
+def _on_two_hosts(draw: Draw, job: JobSpec, folder: Path) -> tuple[str, Any]:
+    """Train on two hosts, kill the coordinator when the drawn step is done, and say how it went."""
+    # Steps of such a model take milliseconds: one slow rank leaves the time to kill in the midst of them.
+    slow = {"kind": "slow", "rank": draw.rank, "step": draw.step, "factor": 200.0}
+    job = job.model_copy(update={"faults": FaultsSpec.model_validate({"faults": [slow]}).faults})
+    with gang(folder, job) as pods:
+        until(lambda: pods.steps() >= draw.step)
+        os.kill(pods.coordinator().pid, signal.SIGKILL)
+        statuses = pods.statuses()
+        if set(statuses.values()) != {0}:
+            return "broke", f"{statuses} {pods.log(0).read_text()[-2000:]}"
+        # Where `stored` looks for it.
+        pods.runs.rename(folder / "runs")
+        (record,) = records(folder / "runs")
+        result = record.result() or {}
+        return "done", {key: result[key] for key in ("state", "weights_digest", "incidents", "goodput", "run")}
+
+
 def _judged(draw: Draw, folder: Path, said: dict[str, Any], wanted: dict[str, str]) -> tuple[str, str]:
     found = stored(folder, said["run"])
     if said["state"] != "finished" or not found:
@@ -285,8 +343,10 @@ def _judged(draw: Draw, folder: Path, said: dict[str, Any], wanted: dict[str, st
     differing = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
     if differing:
         return "DIFFERENT", f"{len(differing)} tensors, the first is {differing[0]}"
+    if said["goodput"]["seconds"].get("idle", 0.0) > IDLE_S:
+        return "waited", str(said["goodput"]["seconds"])
     kinds = {line["kind"] for line in said["incidents"]}
-    seen = {"kill": "killed", "stop": "stopped", "dead-keeper": "helper"}.get(draw.kind)
+    seen = _SEEN.get(draw.kind)
     if seen is not None and seen not in kinds and draw.step < STEPS - 1:
         return "not told", f"incidents {sorted(kinds)}"
     return "same", ""
@@ -297,7 +357,8 @@ def _first_life(draw: Draw, job: JobSpec, folder: Path) -> Life:
     fault: dict[str, Any] = {"rank": rank, "step": draw.step}
     match draw.kind:
         case "kill" | "stop":
-            return Life(job, folder, faults=({"kind": draw.kind, **fault},))
+            more = {"kind": "kill", "rank": 1 - rank, "step": min(STEPS, draw.step + 1)}
+            return Life(job, folder, faults=({"kind": draw.kind, **fault}, *([more] if draw.again else ())))
         case "flip" if draw.place == "snapshot":
             flip = {"kind": "flip", "place": "snapshot", "node": rank, "step": draw.step}
             return Life(job, folder, faults=(flip, {"kind": "kill", "rank": 1 - rank, "step": draw.step + 1}))

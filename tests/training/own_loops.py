@@ -69,3 +69,21 @@ def loop(job: str, folder: str, *, buffers: str = "broadcast") -> dict[str, Any]
 def synchronised(job: str, folder: str) -> dict[str, Any]:
     """Train with statistics that do not depend on the number of replicas."""
     return loop(job, folder, buffers="synchronised")
+
+
+class Place:
+    """Where a loader of one's own stands: another place on every rank."""
+
+    def __init__(self) -> None:
+        self.at = torch.distributed.get_rank()
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
+def uneven(job: str, folder: str) -> None:
+    """Attach what is another on every rank."""
+    weft.start(job, folder=folder).attach(nn.Linear(2, 2), Place())

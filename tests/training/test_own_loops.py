@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.training.own_loops import loop, synchronised
+from tests.training.own_loops import loop, synchronised, uneven
 from tests.training.ranks import job_of
 
+from weft.core.errors import UsageError
 from weft.core.toml import written
 from weft.engines.supervisor import Supervisor
 from weft.engines.supervisor.rank_layout import RankMain
@@ -113,3 +114,8 @@ def test_synchronised_statistics_do_not_depend_on_the_number_of_replicas(place: 
     assert any(name.startswith("buffers.norm") for name in alone)
     assert two.stored(two.run(synchronised)) == alone
     assert three.stored(three.run(synchronised, {"kind": "kill", "rank": 1, "step": 6}, ranks=3)) == alone
+
+
+def test_a_state_that_differs_from_rank_to_rank_is_refused_at_once(place: Callable[[str], Place]) -> None:
+    with pytest.raises(UsageError, match=r"Place-0 has another state on rank .*attach what is equal on all ranks"):
+        place("uneven").run(uneven)

@@ -158,6 +158,7 @@ class Session:
             self.done = self._in_step.take_over()
             self.life.watch(trained.model.stages, trained.named())
         else:
+            trained.check_equal()
             self.life.watch(trained.model.stages, trained.named())
             self.life.survives(trained.obstacle)
             self.done = self.checkpoints.restore(trained, self.metrics.cut_after, start_over=self._start_over)

@@ -135,6 +135,19 @@ class TrainedModel:
         """Return parameters, buffers and all that optimizers keep, sharing memory with the training."""
         return self._state.tensors()
 
+    def check_equal(self) -> None:
+        """Refuse what is attached and begins with another state on another rank; all ranks call it together."""
+        mine = {name: tensor_digests.tensor_digest(one) for name, one in self._state.besides().get("other", {}).items()}
+        for rank, theirs in enumerate(by_rank(mine)):
+            for name in sorted(mine.keys() | theirs.keys()):
+                if mine.get(name) != theirs.get(name):
+                    what = name.partition(":")[0].partition("{")[0]
+                    raise UsageError(
+                        f"{what} has another state on rank {rank} than on rank {dist.get_rank()}, so no other number of"
+                        " ranks could take it over; attach what is equal on all ranks, and make what a rank feeds or"
+                        " draws by itself a function of the step (run.stream and step.micro_batches are)"
+                    )
+
     def besides(self) -> dict[str, dict[str, Tensor]]:
         """Return the part of the state that is neither weights nor what optimizers keep about them."""
         return self._state.besides()

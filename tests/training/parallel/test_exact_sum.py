@@ -69,3 +69,13 @@ def test_a_gradient_that_is_not_finite_has_no_norm():
 def test_a_zero_gradient_has_norm_zero():
     zero = [torch.zeros(3)]
     assert norm_from_grid(int(grid_squares(zero, float(largest(zero)), 50)), 0.0, 50) == 0
+
+
+@given(st.lists(st.tuples(floats, floats), min_size=1, max_size=20))
+def test_the_norm_sees_both_parts_of_complex_numbers(values: list[tuple[float, float]]):
+    pairs = torch.tensor(values, dtype=torch.float32)
+    whole = torch.view_as_complex(pairs)
+    top, bits = float(largest([whole])), grid_bits(len(values))
+    assert top == float(largest([pairs]))
+    count = int(grid_squares([whole], top, bits))
+    assert norm_from_grid(count, top, bits) == pytest.approx(float(pairs.double().norm()), rel=1e-6)

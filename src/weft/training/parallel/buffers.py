@@ -36,6 +36,7 @@ class Buffers:
         self._policy, self._mesh = policy, model.mesh
         self._starts: list[Tensor] = []
         self._ends: list[Tensor] = []
+        """What each micro-batch has made of them: values of real and complex ones, growth of whole numbers."""
 
     @property
     def _group(self) -> dist.ProcessGroup | None:
@@ -79,7 +80,8 @@ class Buffers:
 
     def _take(self) -> None:
         """Note what the micro-batch that has ended made of the buffers."""
-        self._ends.append(torch.cat([one.detach().to(torch.float64).reshape(-1) for one in self._found.values()]))
+        pairs = zip(self._found.values(), self._starts, strict=True)
+        self._ends.append(torch.cat([_numbers(one.detach(), start) for one, start in pairs]))
 
     def end(self, split: MicroBatchSplit) -> None:
         """Make the buffers what the policy says, after a step's last micro-batch; all ranks call it together."""
@@ -102,14 +104,11 @@ class Buffers:
         everybody = self._gathered(split, mine)
         tree = ReductionTree(frozenset(range(split.count)))
         total = tree.total({(0, index): one for index, one in everybody.items()}, lambda a, b: a + b)
-        starts = torch.cat([one.to(torch.float64).reshape(-1) for one in self._starts])
         place = 0
         for one, start in zip(self._found.values(), self._starts, strict=True):
-            part = total[place : place + one.numel()].view(one.shape)
-            # Counters count every micro-batch; everything else is a mean.
-            counted = starts[place : place + one.numel()].view(one.shape) * (split.count - 1)
-            one.copy_(part / split.count if start.is_floating_point() else part - counted)
-            place += one.numel()
+            size = one.numel() * (2 if one.is_complex() else 1)
+            _join_one(one, start, total[place : place + size], split.count)
+            place += size
         self._starts.clear()
         self._ends.clear()
 
@@ -136,3 +135,24 @@ class Buffers:
         for one in tensors:
             one.copy_(flat[place : place + one.numel()].view(one.shape))
             place += one.numel()
+
+
+def _numbers(tensor: Tensor, start: Tensor) -> Tensor:
+    """Return what a micro-batch has made of a buffer, as doubles that can be added."""
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    elif not tensor.is_floating_point():
+        # As a difference: a large number keeps its last digits.
+        tensor = tensor.to(torch.int64) - start.to(torch.int64)
+    return tensor.to(torch.float64).reshape(-1)
+
+
+def _join_one(one: Tensor, start: Tensor, total: Tensor, count: int) -> None:
+    """Give a buffer what `count` micro-batches have made of it: a mean, or for whole numbers all that was counted."""
+    if one.is_complex():
+        one.copy_(torch.view_as_complex((total / count).view(*one.shape, 2)))
+    elif one.is_floating_point():
+        one.copy_((total / count).view(one.shape))
+    else:
+        grown = start.to(torch.int64) + total.view(one.shape).to(torch.int64)
+        one.copy_(grown > 0 if one.dtype is torch.bool else grown)

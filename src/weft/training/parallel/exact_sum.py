@@ -116,13 +116,18 @@ def grid_bits(elements: int) -> int:
     return _WORD_BITS - max(elements, 1).bit_length()
 
 
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    """Return complex numbers as pairs of real ones; a norm sees both."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
 def largest(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
     """Return the largest magnitude in `tensors` as a double, infinite where anything is not finite."""
     top: torch.Tensor | None = None
     for tensor in tensors:
         if tensor.numel() == 0:
             continue
-        peak = torch.linalg.vector_norm(tensor.detach(), ord=math.inf).double()
+        peak = torch.linalg.vector_norm(_real(tensor.detach()), ord=math.inf).double()
         peak = torch.where(torch.isfinite(peak), peak, torch.inf)
         top = peak if top is None else torch.maximum(top, peak)
     return torch.zeros((), dtype=torch.float64) if top is None else top
@@ -139,7 +144,7 @@ def grid_squares(tensors: Iterable[torch.Tensor], top: float, bits: int) -> torc
     scale = math.ldexp(1.0, bits // 2) / top
     odd = 2.0 if bits % 2 else 1.0
     for tensor in tensors:
-        flat = tensor.detach().reshape(-1)
+        flat = _real(tensor.detach()).reshape(-1)
         for piece in flat.split(_SLICE.get(flat.device.type, _SLICE["cpu"])):
             scaled = piece.double().mul_(scale)
             squares = scaled.mul_(scaled).mul_(odd).to(torch.int64).sum()

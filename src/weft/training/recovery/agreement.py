@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from weft.training.recovery.piece import Piece
 
 _WORD = 2**64
+_OTHER = "other."
+"""Begins the names of what is no tensor of the model and no state of an optimizer."""
 
 Digests = Mapping[str, int]
 """Digest of each piece that a rank holds, by its key."""
@@ -32,7 +34,8 @@ class Dissent:
         name = self.key.partition("@")[0]
         if self.majority:
             return f"rank {who} holds another {name} than the majority"
-        return f"ranks {who} hold different {name} and there is no majority"
+        hint = "; what differs from rank to rank by nature cannot be given to run.attach" if _OTHER in name else ""
+        return f"ranks {who} hold different {name} and there is no majority{hint}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,8 @@ class Snapshots:
         self._orders = orders
         self._generation = generation
         self._say = say
-        self._puts: list[tuple[str, int]] | None = None
+        self._keys: list[str] | None = None
+        self._puts: list[tuple[str, int]] = []
         self._links: dict[int, Link] = {}
         self._staged: dict[str, torch.Tensor] = {}
         self._thread: threading.Thread | None = None
@@ -43,29 +44,37 @@ class Snapshots:
         """Return whether a snapshot is to be taken after `step` steps."""
         return self.possible and step % self._orders.every == 0
 
-    def _divide(self, pieces: Mapping[str, tuple[Piece, torch.Tensor]]) -> list[tuple[str, int]]:
-        """Agree with the other ranks who puts what where; once in a generation."""
+    def _divide(self, keys: list[str]) -> None:
+        """Agree with the other ranks who puts what where: at first, and whenever some rank holds other pieces.
+
+        Pieces come and go: an option that a scheduler has changed, a text that has grown.
+        """
+        changed = torch.tensor([keys != self._keys], dtype=torch.int32)
+        dist.all_reduce(changed, op=dist.ReduceOp.MAX)
+        if not changed.item():
+            return
+        self._keys = keys
         everybody: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(everybody, sorted(pieces))
+        dist.all_gather_object(everybody, keys)
         holders: dict[str, list[int]] = {}
-        for rank, keys in enumerate(everybody):
-            for key in keys:
+        for rank, held in enumerate(everybody):
+            for key in held:
                 holders.setdefault(key, []).append(rank)
-        return placement(holders, self._orders.nodes, sorted(self._orders.keepers))[dist.get_rank()]
+        self._puts = placement(holders, self._orders.nodes, sorted(self._orders.keepers))[dist.get_rank()]
 
     def take(self, step: int, state: Mapping[str, Any]) -> None:
         """Copy `state` and let a thread do the rest; waits for the snapshot before this one."""
         pieces = pieces_of(state)
-        if self._puts is None:
-            self._puts = self._divide(pieces)
         self.wait()
+        self._divide(sorted(pieces))
+        self._staged = {key: memory for key, memory in self._staged.items() if key in pieces}
         for key, (_, tensor) in pieces.items():
             if key in self._staged:
                 self._staged[key].copy_(tensor)
             else:
                 self._staged[key] = tensor.detach().to("cpu", copy=True).contiguous()
         named = {key: piece for key, (piece, _) in pieces.items()}
-        self._thread = threading.Thread(target=self._send, args=(step, named), name="snapshot", daemon=True)
+        self._thread = threading.Thread(target=self._try_to_send, args=(step, named), name="snapshot", daemon=True)
         self._thread.start()
 
     def wait(self) -> None:
@@ -73,11 +82,17 @@ class Snapshots:
         if self._thread is not None:
             self._thread.join()
 
+    def _try_to_send(self, step: int, pieces: Mapping[str, Piece]) -> None:
+        try:
+            self._send(step, pieces)
+        except Exception as error:  # noqa: BLE001 - a thread's error is heard by nobody, and the run goes on without it
+            self._say("trouble", ("snapshot", step, f"no snapshot after step {step}: {error!r}", 0.0))
+
     def _send(self, step: int, pieces: Mapping[str, Piece]) -> None:
         digests = {key: digest(piece, self._staged[key]) for key, piece in pieces.items()}
         stored: dict[int, list[str]] = {}
-        for node in sorted({node for _, node in self._puts or ()}):
-            keys = [key for key, where in self._puts or () if where == node]
+        for node in sorted({node for _, node in self._puts}):
+            keys = [key for key, where in self._puts if where == node]
             if self._put(node, (self._generation, step), [(pieces[key], as_bytes(self._staged[key])) for key in keys]):
                 stored[node] = keys
         self._say("snapshot", (step, digests, stored, list(pieces.values())))

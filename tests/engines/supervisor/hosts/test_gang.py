@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engines.supervisor.hosts.gang import Gang, gang, until
+from verification.pods import Gang, gang, until
 
 from weft.core.specfile import read_table, validate
 from weft.specs.faults import FaultsSpec

@@ -31,6 +31,7 @@ class Gang:
     pods: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def start(self, place: int) -> None:
+        """Start the pod of a place."""
         plan = self.job.plan
         assert plan != "auto"
         told = {
@@ -41,16 +42,18 @@ class Gang:
         training = json.dumps(self.job.as_written())
         given = {"WEFT_POD": json.dumps(told), "WEFT_RUNS": str(self.folder), "WEFT_TRAINING": training}
         with self.log(place).open("ab") as log:
-            self.pods[place] = subprocess.Popen(
+            self.pods[place] = subprocess.Popen(  # noqa: S603 - our own program
                 [sys.executable, "-c", _PROGRAM, "pod"],
                 env={**os.environ, **given}, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
 
     def log(self, place: int) -> Path:
+        """Return what a pod has printed."""
         return self.folder / f"pod-{place}.log"
 
     @property
     def runs(self) -> Path:
+        """Return the folder of its runs."""
         return self.folder / "gang-01234567"
 
     def coordinator(self) -> CoordinatorAddress:
@@ -62,11 +65,13 @@ class Gang:
         return address
 
     def steps(self) -> int:
+        """Return how many steps are written down."""
         with contextlib.suppress(Exception):
             return len(self.record().steps())
         return 0
 
     def record(self) -> RunRecord:
+        """Return the only run."""
         (found,) = records(self.runs)
         return found
 
@@ -85,6 +90,7 @@ class Gang:
         return found
 
     def result(self) -> Mapping[str, Any]:
+        """Return what it came to."""
         found = self.record().result()
         assert found is not None, {place: self.log(place).read_text()[-2000:] for place in self.pods}
         return found
@@ -107,6 +113,7 @@ def gang(folder: Path, job: JobSpec, hosts: int = 2) -> Iterator[Gang]:
 
 
 def until(question: Callable[[], bool], patience_s: float = 120.0) -> None:
+    """Wait for a yes."""
     deadline = time.monotonic() + patience_s
     while not question():
         assert time.monotonic() < deadline, "not so in time"
