@@ -65,8 +65,8 @@ def joint_digest(digests: Mapping[str, str]) -> str:
 def _as_integers(tensor: torch.Tensor) -> torch.Tensor:
     tensor = tensor.resolve_conj().resolve_neg()
     if tensor.dtype is torch.complex128:
-        halves = torch.view_as_real(tensor).contiguous().view(torch.int64)
-        return halves[..., 0] * _GOLDEN + halves[..., 1]
+        parts = torch.view_as_real(tensor).contiguous().view(torch.int64)
+        return parts[..., 0] * _GOLDEN + parts[..., 1]
     if tensor.dtype is torch.bool:
         return tensor.to(torch.uint8)
     return tensor.contiguous().view(_BITS[tensor.element_size()])
