@@ -61,6 +61,8 @@ def _gpt_oss(config: Mapping[str, Any]) -> dict[str, Any]:
         "count": config["num_local_experts"],
         "top_k": config["num_experts_per_tok"],
         "ffn": config["intermediate_size"],
+        "biases": True,
+        "clamped": True,
     }
     return {"head_width": config["head_dim"], "qkv_bias": True, "window": config["sliding_window"], "experts": experts}
 

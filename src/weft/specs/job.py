@@ -52,6 +52,10 @@ class ExpertsSpec(Spec):
     """Whether a bias counts where experts are chosen, not where they are weighted (DeepSeek-V3); it is not trained."""
     groups: Annotated[int, Field(ge=0, le=4096)] = 0
     """Equal groups of experts, of which a token may use `nodes`; 0 where experts are not grouped."""
+    biases: bool = False
+    """Whether experts' matrices have a bias (gpt-oss)."""
+    clamped: bool = False
+    """Whether what enters an expert's gate and product is clamped to a range first (gpt-oss)."""
 
     checks: ClassVar[tuple[Check, ...]] = (
         Check(("groups", "count", "nodes", "top_k"), _groups_fit),

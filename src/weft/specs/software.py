@@ -53,6 +53,10 @@ class SoftwareSpec(Spec):
     fused_sums: bool = False
     """The product that makes a weight's gradient adds it to what is there; otherwise the gradient is made, turned into
     the precision that is kept, and added."""
+    fused_experts: bool = True
+    """Biases and clamps of experts go with the kernels beside them. Megatron clamps apart, and adds each expert's bias
+    to its own rows in full precision and puts the rows together again (Megatron-LM, transformer/moe/experts.py,
+    `_apply_bias`, and fusions/fused_bias_geglu.py)."""
     cuda_graphs: bool = False
     """Kernels are launched by a recorded graph, so that the software's own time does not show."""
     host_us: Annotated[float, Field(ge=0)] = 0.0
@@ -99,6 +103,16 @@ class SoftwareSpec(Spec):
         return self.precision not in (None, "fp32", "bf16")
 
     @property
+    def gathered_bytes(self) -> float:
+        """Return the bytes of an activation that tensor-parallel ranks gather: as the product takes it, with scales.
+
+        TransformerEngine gathers what is rounded already (pytorch/distributed.py, `_all_gather_fp8`, `_mxfp8`,
+        `_nvfp4`); what products give is summed in half precision.
+        """
+        narrow = {"fp8": 1.0, "fp8-block": 1.03, "mxfp8": 1.03, "nvfp4": 0.56}
+        return narrow.get(self.precision or "bf16", float(self.value_bytes))
+
+    @property
     def value_bytes(self) -> int:
         """Return the bytes of a weight or an activation outside of quantised products."""
         return 4 if self.fp32 else 2
@@ -122,8 +136,8 @@ _BARE_2021 = SoftwareSpec(
 )  # fmt: skip
 
 _NEMO_2025 = SoftwareSpec(
-    precision="bf16", gradient_bytes=2, fold=True, fused_loss=True, fused_sums=True, deduplicate=True, host_us=5000.0,
-    host_expert_us=7000.0, host_latent_us=7500.0,
+    precision="bf16", gradient_bytes=2, fold=True, fused_loss=True, fused_sums=True, deduplicate=True,
+    fused_experts=False, host_us=5000.0, host_expert_us=7000.0, host_latent_us=7500.0,
 )  # fmt: skip
 
 PRESETS: dict[str, SoftwareSpec] = {
@@ -143,6 +157,7 @@ PRESETS: dict[str, SoftwareSpec] = {
         overlap_context=False,
         fold=True,
         fused_sums=True,
+        fused_experts=False,
         host_us=5000.0,
         host_expert_us=7000.0,
         host_latent_us=7500.0,

@@ -43,9 +43,31 @@ def test_the_stages_hold_every_block_once(model: Dimensions, pp: int):
         assert last == model.layers + model.mtp
         return
     held = first + (pp - 2) * middle + last
-    assert model.layers + model.mtp <= held < model.layers + model.mtp + pp
+    # Where more blocks lack than a stage has, the last stage is empty and the others are counted full.
+    assert held == model.layers + model.mtp or last == model.mtp
+    assert first <= middle
+    assert last <= middle + model.mtp
     if model.experts > 1:
         assert float(dense[0][0]) == min(model.dense_layers, first)
+
+
+@pytest.mark.parametrize(("pp", "last"), [(2, 30), (4, 13), (8, 5), (16, 1)])
+def test_the_last_stage_of_deepseek_lacks_what_its_published_layouts_say(pp: int, last: int):
+    model = Dimensions(61, 7168, 128, 128, 128, 2048, 129_280, experts=256, top_k=8, dense_layers=3, mtp=1)
+    dense, routed = stage_blocks(model, one_plan(pp=pp), "last")
+    assert float((dense + routed)[0]) == last + model.mtp
+
+
+@given(models(), st.booleans(), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_biases_and_clamps_of_experts_cost_only_where_they_are_not_fused(
+    model: Dimensions, biases: bool, clamped: bool
+):
+    work, plan = Workload(replace(model, expert_biases=biases, clamped=clamped), 8, 2048), one_plan(dp=8)
+    apart, fused = (
+        float(block_times(work, plan, MACHINE, SoftwareSpec(fused_experts=each)).forward[0]) for each in (False, True)
+    )
+    assert (apart > fused) == (model.experts > 1 and (biases or clamped))
 
 
 @given(models())

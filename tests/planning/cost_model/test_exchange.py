@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.planning.cost_model.exchange import inside
+from weft.planning.cost_model.exchange import data_traffic, inside, pipeline_traffic
 from weft.planning.cost_model.machine import usual_machine
 from weft.planning.cost_model.plans import Dimensions, Latent, Plans, Workload, one_plan
 from weft.planning.cost_model.step import step_times
@@ -84,3 +84,46 @@ def test_a_busier_expert_and_wider_dispatch_cost_time(ep: int):
     base = seconds(MIXTURE, plan, software=SoftwareSpec(dispatch_bytes=1))
     assert seconds(MIXTURE, plan, software=SoftwareSpec(dispatch_bytes=2)) > base
     assert seconds(MIXTURE, plan, software=SoftwareSpec(dispatch_bytes=1, imbalance=0.3)) > base
+
+
+def reduced(model: Dimensions, plan: Plans, software: SoftwareSpec, domain: int = 8) -> float:
+    machine, ones = replace(MACHINE, domain_gpus=domain), np.ones(1)
+    return float(data_traffic(Workload(model, 64, 4096), plan, machine, software, behind=0 * ones, rounds=ones)[0])
+
+
+@given(st.sampled_from([8, 16, 64]), st.sampled_from([0, 1, 2, 3]))
+@settings(max_examples=20, deadline=None)
+def test_experts_that_no_other_rank_has_are_not_reduced(dp: int, zero: int):
+    plan, software = one_plan(dp=dp, ep=dp, zero=zero), PRESETS["nemo-2025"]
+    more = replace(MIXTURE, experts=2 * MIXTURE.experts)
+    router = MIXTURE.width * MIXTURE.experts * MIXTURE.layers
+    few, many = (reduced(model, plan, software) for model in (MIXTURE, more))
+    assert many - few <= 8 * router / MACHINE.far_rate(np.ones(1))[0]
+
+
+def test_experts_that_fill_a_domain_are_reduced_over_the_fabric_alone():
+    software, plan = PRESETS["nemo-2025"], one_plan(dp=64, ep=8, zero=1)
+    bytes_held = 4 * 58 * 32 * 3 * 7168 * 2048
+    # Both halves move 7/8 of what a rank holds, and no neighbour carries a part of it.
+    assert reduced(MIXTURE, plan, software) >= 7 / 8 * bytes_held / MACHINE.far_rate(np.ones(1))[0]
+
+
+@given(st.sampled_from([2, 4, 8, 16]), st.sampled_from([1, 4, 16, 64]), st.integers(1, 72), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_stages_send_over_the_fabric_where_they_share_no_domain(pp: int, dp: int, domain: int, overlap: bool):
+    work, plan = Workload(DENSE, 64 * dp, 4096), one_plan(dp=dp, pp=pp)
+    software = SoftwareSpec(overlap_pipeline=overlap)
+    slow, fast = (replace(MACHINE, domain_gpus=domain, nic_rate=each) for each in (1e9, 2e9))
+    sent = [float(pipeline_traffic(work, plan, each, software, np.array([64.0]))[0]) for each in (slow, fast)]
+    assert (sent[0] > sent[1]) == (domain < dp * pp)
+
+
+@given(plans(), st.sampled_from([MIXTURE, DENSE]))
+@settings(max_examples=40, deadline=None)
+def test_what_is_gathered_narrower_takes_no_longer(plan: Plans, model: Dimensions):
+    work = Workload(model, 16 * int(plan.dp[0]), 4096)
+    tensor = [
+        float(step_times(work, plan, MACHINE, SoftwareSpec(precision=each, overlap_tensor=False)).tensor_s[0])
+        for each in ("nvfp4", "fp8", "mxfp8", "bf16")
+    ]
+    assert tensor == sorted(tensor)

@@ -22,6 +22,10 @@ _LOSS_BYTES, _FUSED_LOSS_BYTES = 44, 12
 kernels one by one, or in one that reads the logits three times and writes them twice."""
 _PERMUTED_BYTES = 8
 """Memory traffic of one value on its way to an expert and back: put in order, and put back."""
+_BIASED_BYTES, _CLAMPED_BYTES = 23, 12
+"""The same of a value that an expert adds a bias to, and of one inside it that is clamped, where neither is fused: a
+third of both passes'. Bias times weight, sum, joined rows and rounding move 28 bytes forward and 40 back; two clamps
+and their joined halves 16 and 20."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,9 @@ def _feed(work: Workload, plans: Plans, kernels: KernelTimes, *, sparse: bool) -
     each = tokens / split * model.top_k / local * (1 + software.imbalance)
     found = pair(each, model.ffn / cut + 0.0 * tokens, local)
     activation = 2 * ways * model.ffn * model.top_k / plans.tp + _PERMUTED_BYTES * model.top_k * model.width / split
+    if not software.fused_experts:
+        activation = activation + _BIASED_BYTES * model.top_k * model.width / split * model.expert_biases
+        activation = activation + _CLAMPED_BYTES * model.top_k * model.ffn / plans.tp * model.clamped
     if model.shared:
         found += pair(tokens, model.shared / plans.tp)
         activation = activation + 2 * ways * model.shared / plans.tp
@@ -135,9 +142,14 @@ def head_time(work: Workload, plans: Plans, kernels: KernelTimes) -> Column:
 
 
 def stage_layers(layers: int, plans: Plans) -> tuple[Column, Column]:
-    """Return the blocks of a middle stage and of the last one; a rest is taken off the ends, as Llama 3 does."""
+    """Return the blocks of a middle stage and of the last one.
+
+    One or two that lack are taken off the ends, as Llama 3 does; more off the last stage, which has the output, as
+    Megatron's layouts of DeepSeek-V3 do (61 blocks and a further module: 4 to each of 15 stages, and 1).
+    """
     middle = np.ceil(layers / plans.pp)
-    return middle, np.where(np.mod(layers, plans.pp) == 0, middle, middle - 1)
+    lacking = middle * plans.pp - layers
+    return middle, np.maximum(0.0, middle - np.where(lacking > 2, lacking, np.minimum(lacking, 1.0)))  # noqa: PLR2004
 
 
 def stage_blocks(model: Dimensions, plans: Plans, stage: Stage) -> tuple[Column, Column]:
@@ -146,9 +158,8 @@ def stage_blocks(model: Dimensions, plans: Plans, stage: Stage) -> tuple[Column,
     total = np.full_like(middle, float(model.layers))
     count = middle if stage == "middle" else np.where(plans.pp == 1, total, end)
     if stage == "first":
-        # Where the ends lack two blocks each of them lacks one; where only one is missing the last stage does.
         lacking = middle * plans.pp - model.layers
-        count = np.where(plans.pp == 1, total, np.where(lacking > 1, middle - 1, middle))
+        count = np.where(plans.pp == 1, total, np.where(lacking == 2, middle - 1, middle))  # noqa: PLR2004
     if model.experts == 1:
         return count + (model.mtp if stage == "last" else 0), np.zeros_like(count)
     if stage == "first":
@@ -162,11 +173,25 @@ def stage_blocks(model: Dimensions, plans: Plans, stage: Stage) -> tuple[Column,
 
 def stage_parameters(model: Dimensions, plans: Plans, software: SoftwareSpec | None = None) -> Column:
     """Return the parameters that one GPU of the fullest stage holds before any sharding over data-parallel ranks."""
+    shared, experts = fullest_stage(model, plans, software)
+    return shared + experts
+
+
+def fullest_stage(model: Dimensions, plans: Plans, software: SoftwareSpec | None = None) -> tuple[Column, Column]:
+    """Return the same apart: parameters that every data-parallel rank has too, and experts'."""
     ends: tuple[Stage, ...] = ("first", "last", "middle")
     fold = software is not None and software.fold
-    parts = [held_parameters(model, plans, stage, fold=fold) for stage in ends]
-    first, last, middle = (shared + experts for shared, experts in parts)
-    return np.maximum(np.maximum(first, last), np.where(plans.pp > len(ends) - 1, middle, 0.0))
+    shared, experts = held_parameters(model, plans, "first", fold=fold)
+    for stage in ends[1:]:
+        others = held_parameters(model, plans, stage, fold=fold)
+        fuller = (sum(others) > shared + experts) & ((stage == "last") | (plans.pp > len(ends) - 1))
+        shared, experts = np.where(fuller, others[0], shared), np.where(fuller, others[1], experts)
+    return shared, experts
+
+
+def expert_copies(plans: Plans, ranks: Column, software: SoftwareSpec) -> Column:
+    """Return how many of `ranks` data-parallel ranks have the same experts; folded, a stage's others count too."""
+    return np.maximum(1.0, ranks / plans.ep * (plans.tp if software.fold else 1.0))
 
 
 def held_parameters(model: Dimensions, plans: Plans, stage: Stage, *, fold: bool) -> tuple[Column, Column]:

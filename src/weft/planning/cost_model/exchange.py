@@ -7,7 +7,7 @@ software hides behind compute is taken off, and costs the compute above it a sha
 import numpy as np
 
 from weft.collectives.costs import Column, best_half
-from weft.planning.cost_model.blocks import BlockTimes, stage_layers, stage_parameters
+from weft.planning.cost_model.blocks import BlockTimes, expert_copies, fullest_stage, stage_layers
 from weft.planning.cost_model.machine import Machine
 from weft.planning.cost_model.plans import FULL, SHARD_GRADIENTS, Dimensions, Plans, Workload
 from weft.specs.software import SoftwareSpec
@@ -48,12 +48,13 @@ def tensor_traffic(
     work: Workload, plans: Plans, machine: Machine, software: SoftwareSpec, block: BlockTimes, *, sparse: bool
 ) -> Column:
     """Return the exposed tensor-parallel communication of one block: forward, backward and recomputation."""
-    size = plans.micro * work.length / plans.cp * work.model.width * software.value_bytes
+    values = plans.micro * work.length / plans.cp * work.model.width
     inner = inside(machine, np.ones_like(plans.tp), plans.tp)
     # Two all-reduces, or two all-gathers and two reduce-scatters: the same four halves. Folded experts take tokens
     # from their parts of the sequence, and a block whose two sides share an input needs one pair.
     halves = 2 if work.model.parallel or (sparse and software.fold and not work.model.shared) else 4
-    one_pass = halves * half(machine, inner, plans.tp / inner, size)
+    gathered, summed = (half(machine, inner, plans.tp / inner, values * size) for size in _sides(software))
+    one_pass = halves / 2 * (gathered + summed)
     forward, backward = one_pass, one_pass
     if software.overlap_tensor:
         # Pieces of a collective run under pieces of the product beside it; the first piece has nothing to hide behind.
@@ -65,6 +66,13 @@ def tensor_traffic(
         waited = one_pass / 2 if software.sequence_parallel else 0.0 * one_pass
         backward = _shown(one_pass, waited, block.products.backward / 2, software.price)
     return np.where(plans.tp > 1, forward * np.where(plans.recompute == FULL, 2, 1) + backward, 0.0)
+
+
+def _sides(software: SoftwareSpec) -> tuple[float, float]:
+    """Return the bytes of a value that is gathered, and of one that is summed and scattered."""
+    # Without sequence parallelism both halves belong to one sum.
+    whole = float(software.value_bytes)
+    return (software.gathered_bytes if software.sequence_parallel else whole), whole
 
 
 def context_traffic(
@@ -141,42 +149,55 @@ def pipeline_traffic(work: Workload, plans: Plans, machine: Machine, software: S
     """Return the exposed sends between stages over a step."""
     size = plans.micro * work.length / plans.cp * work.model.width * software.value_bytes / plans.tp
     near = machine.domain_latency_s + size / machine.domain_rate
-    send = machine.fabric_latency_s + size / machine.far_rate(size)
-    send = np.where(plans.ranks <= machine.domain_gpus, np.minimum(near, send), send)
+    far = machine.fabric_latency_s + size / machine.far_rate(size)
+    near = np.minimum(near, far)
+    # Whole stages stand side by side in a domain, and only those at its edge send to another one.
+    stages = np.maximum(1.0, machine.domain_gpus // (plans.ranks / plans.pp))
+    crossed = np.ceil(plans.pp / stages) - 1
+    inner = plans.pp - 1 - crossed
+    # The slowest stage stands at an edge: it sends one way inside and the other way outside, or both where it is alone.
+    edge = np.where(crossed == 0, near, np.where(stages > 1, (near + far) / 2, far))
     # Without sequence parallelism a stage sends a part from each tensor-parallel rank and puts them together again.
-    if not software.sequence_parallel:
-        send = send + best_half(plans.tp, size * plans.tp, machine.domain_latency_s, machine.domain_rate)
-    waited = 2 * (plans.pp - 1) if software.overlap_pipeline else 2 * (rounds * plans.chunks + plans.pp - 1)
-    hidden = software.price * 2 * rounds * plans.chunks if software.overlap_pipeline else 0.0
-    return np.where(plans.pp > 1, (waited + hidden) * send, 0.0)
+    joined = 0.0 if software.sequence_parallel else best_half(plans.tp, size * plans.tp, *machine.near)
+    fill = inner * near + crossed * far + (plans.pp - 1) * joined
+    steady = (edge + joined) * rounds * plans.chunks
+    return np.where(plans.pp > 1, 2 * (fill + steady * (software.price if software.overlap_pipeline else 1.0)), 0.0)
 
 
 def data_traffic(
     work: Workload, plans: Plans, machine: Machine, software: SoftwareSpec, *, behind: Column, rounds: Column
 ) -> Column:
     """Return the exposed communication of gradients and weights of a step; `behind` is a micro-batch's time."""
-    # Experts are reduced over fewer ranks; the time is about that of their bytes, as rings are long.
-    parameters = stage_parameters(work.model, plans, software)
-    group = plans.dp * plans.cp
-    inner = np.clip(np.floor(machine.domain_gpus / plans.tp), 1, group)
-    shard_inner = np.minimum(inner, plans.shard)
     rate = 1 / machine.node_gpus if software.one_nic else 1.0
 
-    def over(group_inner: Column, ranks: Column, size: Column) -> Column:
-        return half(machine, group_inner, np.ceil(ranks / group_inner), size, rate)
+    def reduced(parameters: Column, stride: Column, group: Column, shard: Column) -> Column:
+        """Return the time, hidden or not, in which `group` ranks at `stride` reduce gradients and gather weights."""
 
-    gradients = over(inner, group, parameters * software.gradient_bytes)
-    weights = over(shard_inner, plans.shard, parameters * software.value_bytes)
-    # Sharded gradients leave after each micro-batch; fully sharded weights are gathered for each, in both passes.
-    # Hybrid sharding reduces what its groups have summed over their copies once more.
-    scattered = over(shard_inner, plans.shard, parameters * software.gradient_bytes)
-    copies = group / plans.shard
-    across = over(np.ones_like(copies), copies, 2 * parameters / plans.shard * software.gradient_bytes)
-    volumes = [2 * gradients, gradients + weights, rounds * scattered + weights, rounds * (2 * weights + scattered)]
-    total = np.choose(plans.zero.astype(np.int64), volumes) + np.where(copies > 1, across, 0.0)
+        def over(ranks: Column, size: Column, inner: Column | None = None) -> Column:
+            inner = inside(machine, stride, ranks) if inner is None else inner
+            return half(machine, inner, ranks / inner, size, rate)
+
+        gradients = over(group, parameters * software.gradient_bytes)
+        weights = over(shard, parameters * software.value_bytes)
+        # Sharded gradients leave after each micro-batch; fully sharded weights are gathered for each, in both passes.
+        # Hybrid sharding reduces what its groups have summed over their copies once more.
+        scattered = over(shard, parameters * software.gradient_bytes)
+        copies = group / shard
+        across = over(copies, 2 * parameters / shard * software.gradient_bytes, np.ones_like(copies))
+        volumes = [2 * gradients, gradients + weights, rounds * scattered + weights, rounds * (2 * weights + scattered)]
+        total = np.choose(plans.zero.astype(np.int64), volumes) + np.where(copies > 1, across, 0.0)
+        return np.where(group > 1, total, 0.0)
+
+    shared, experts = fullest_stage(work.model, plans, software)
+    group = plans.dp * plans.cp
+    total = reduced(shared, plans.tp, group, plans.shard)
+    if work.model.experts > 1:
+        # Other ranks have the same experts only at every ep-th place, so that fewer of them share a domain.
+        copies, sharded = (expert_copies(plans, each, software) for each in (group, plans.shard))
+        total = total + reduced(experts, plans.ep if software.fold else plans.ep * plans.tp, copies, sharded)
     if software.overlap_data:
         # What is done for each micro-batch hides behind each one's compute; the rest behind the last one's.
         times = np.where(plans.zero >= SHARD_GRADIENTS, rounds, 1.0)
         first = total / times / stage_layers(work.model.layers, plans)[0]
         total = _shown(total, np.minimum(first, total), times * behind, software.price)
-    return np.where(group > 1, total, 0.0)
+    return total

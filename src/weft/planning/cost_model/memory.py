@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from weft.collectives.costs import Column
-from weft.planning.cost_model.blocks import Stage, held_parameters, stage_blocks
+from weft.planning.cost_model.blocks import Stage, expert_copies, held_parameters, stage_blocks
 from weft.planning.cost_model.plans import (
     FULL,
     SCHEDULES,
@@ -73,13 +73,11 @@ def stage_memory(work: Workload, plans: Plans, software: SoftwareSpec, stage: St
     model = work.model
     shared, experts = held_parameters(model, plans, stage, fold=software.fold)
     # Experts have fewer copies to share the states with.
-    copies = plans.shard / plans.ep * (plans.tp if software.fold else 1.0)
+    copies = expert_copies(plans, plans.shard, software)
 
     def held(each: float, from_stage: int) -> Column:
         split = plans.zero >= from_stage
-        return each * (
-            shared / np.where(split, plans.shard, 1.0) + experts / np.where(split, np.maximum(1.0, copies), 1.0)
-        )
+        return each * (shared / np.where(split, plans.shard, 1.0) + experts / np.where(split, copies, 1.0))
 
     dense, sparse = stage_blocks(model, plans, stage)
     plain, routed = (_block_bytes(work, plans, software, sparse=each) for each in (False, True))

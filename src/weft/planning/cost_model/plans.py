@@ -78,6 +78,10 @@ class Dimensions:
     """Modules at the end that predict one token more each: a block, a projection and the output once more."""
     parallel: bool = False
     """Attention and feed-forward side by side on one input."""
+    expert_biases: bool = False
+    """Whether experts' matrices have a bias."""
+    clamped: bool = False
+    """Whether what enters an expert's gate is clamped first."""
     window: int = 0
     """Tokens that blocks with a window see; 0 where all see the whole text."""
     window_from: int | None = None
@@ -201,6 +205,8 @@ def dimensions_of(spec: ModelSpec) -> Dimensions:
         nodes=experts.nodes if experts else 0,
         mtp=spec.mtp,
         parallel=spec.parallel,
+        expert_biases=experts.biases if experts else False,
+        clamped=experts.clamped if experts else False,
         window=spec.window,
         window_from=spec.window_from,
         latent=None if latent is None else Latent(**latent.model_dump()),

@@ -14,6 +14,8 @@ from weft.collectives.costs import Column
 from weft.planning.cost_model.blocks import (
     BlockTimes,
     Stage,
+    expert_copies,
+    fullest_stage,
     head_time,
     stage_blocks,
     stage_layers,
@@ -29,7 +31,7 @@ from weft.planning.cost_model.exchange import (
 )
 from weft.planning.cost_model.kernels import KernelTimes
 from weft.planning.cost_model.machine import Machine
-from weft.planning.cost_model.plans import FULL, SELECTIVE, SHARD_GRADIENTS, Plans, Workload
+from weft.planning.cost_model.plans import FULL, SELECTIVE, SHARD_GRADIENTS, SHARD_OPTIMIZER, Plans, Workload
 from weft.specs.software import SoftwareSpec
 
 _OPTIMIZER_BYTES = 48
@@ -136,8 +138,7 @@ def step_times(work: Workload, plans: Plans, machine: Machine, software: Softwar
     parameters = stage_parameters(work.model, plans, software)
     moved = share.sums_bytes + np.where(plans.zero > SHARD_GRADIENTS, share.shard_bytes, 0.0)
     each = share.micro_us * 1e-6 + kernels.parameters(moved * parameters)
-    over = np.where(plans.zero >= 1, plans.shard, 1.0)
-    optimizer = kernels.parameters(_OPTIMIZER_BYTES * parameters / over)
+    optimizer = kernels.parameters(_OPTIMIZER_BYTES * _updated(work, plans, software))
     optimizer = optimizer + layers * _updates(plans, machine) + share.step_us * 1e-6
     if share.ranks_per_core > 1:
         # Stages share processors: what counts is the work of all, and a bubble is what nobody fills.
@@ -220,6 +221,15 @@ def _spread(work: Workload, plans: Plans, kernels: KernelTimes) -> Column:
     values = plans.micro * work.length / plans.cp * work.model.width
     cut = np.where(plans.tp > 1, share.tensor_us * 1e-6 + kernels.traffic(share.tensor_bytes * values), 0.0)
     return cut + np.where(plans.zero > SHARD_GRADIENTS, share.shard_us, 0.0) * 1e-6
+
+
+def _updated(work: Workload, plans: Plans, software: SoftwareSpec) -> Column:
+    """Return the parameters that one rank updates; experts have fewer copies to share that with."""
+    shared, experts = fullest_stage(work.model, plans, software)
+    split = plans.zero >= SHARD_OPTIMIZER
+    return shared / np.where(split, plans.shard, 1.0) + experts / np.where(
+        split, expert_copies(plans, plans.shard, software), 1.0
+    )
 
 
 def _updates(plans: Plans, machine: Machine) -> Column:
