@@ -20,6 +20,7 @@ NAMED = {
     "slow-link": "slow-link",
     "uneven-sequences": "uneven-sequences",
     "input-stall": "input-stall",
+    "pauses": "pauses",
 }
 
 

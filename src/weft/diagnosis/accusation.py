@@ -11,7 +11,7 @@ from statistics import median
 import numpy as np
 
 from weft.diagnosis.finding import Diagnosis, DiagnosisFinding, Persistence
-from weft.diagnosis.operations import Floats, Ints, is_own_work
+from weft.diagnosis.operations import Floats, Ints, Mask, is_own_work
 from weft.diagnosis.slowdown import (
     SlowdownReport,
     Suspect,
@@ -34,6 +34,9 @@ _LEAST_GAP = 1.01
 """Of idling there is no noise where one rank has nearly all of it."""
 _NEARLY_ALWAYS, _SELDOM = 0.8, 0.05
 _LEAST_STEPS_AFTER = 3
+_PAUSE_FACTOR, _PAUSE_DEVIATIONS, _RARELY = 1.5, 6.0, 0.15
+"""An operation that stood still takes so many times its usual time and lies so far outside its jitter; if more than a
+share of them do, that is no exception."""
 _DEVIATIONS = 4.0
 """Of the mean of a rank's steps from its peers', where the work itself varies."""
 
@@ -103,6 +106,9 @@ def _slow(program: StepProgram, report: SlowdownReport) -> list[DiagnosisFinding
     own = program.durations()
     chance = float(program.replay(own).mean() - program.replay(steady_durations(program, own)).mean())
     share = max(0.0, chance) / report.replayed_s
+    pauses = _pauses(program, report, own)
+    if pauses:
+        return pauses
     # What the middle of so few steps leaves of chance is no culprit either.
     if peers.slowdown >= LEAST_SLOWDOWN + _DEVIATIONS * share / len(program.steps) ** 0.5:
         operation = peers.suspects["operation"][0]
@@ -207,6 +213,8 @@ def _blame(program: StepProgram, report: SlowdownReport, suspect: Suspect) -> Di
 def _heavy_stage(program: StepProgram, report: SlowdownReport) -> list[DiagnosisFinding]:
     """Return the stage whose computing takes longer than that of the others on all its ranks, if a step notices."""
     own = program.durations()
+    # Some ranks' pauses are no weight of their stage.
+    own = np.where(_stood_still(program, own), np.median(own, axis=0), own)
     scales = stage_scales(program, own)
     if not scales:
         return []
@@ -260,6 +268,38 @@ def _operation(suspect: Suspect) -> DiagnosisFinding:
         (f"{suspect}: {suspect.share:.0%} of what is not chance goes if it always took its usual time",),
         min(0.8, max(0.2, suspect.share)), suspect.alone, 1 - 1 / suspect.alone, "persistent",
     )  # fmt: skip
+
+
+def _stood_still(program: StepProgram, own: Floats) -> Mask:
+    """Return the computing that took far longer than usual in its place, where that is rare; nothing elsewhere."""
+    compute = np.array([kind == "compute" for kind in program.classes()])
+    longer = np.log(np.maximum(own, 1e-12) / np.maximum(np.median(own, axis=0), 1e-12))
+    chance = 1.4826 * float(np.median(np.abs(longer[:, compute]))) if compute.any() else 0.0
+    paused = compute & (longer > max(np.log(_PAUSE_FACTOR), _PAUSE_DEVIATIONS * chance))
+    return paused if compute.any() and paused[:, compute].mean() <= _RARELY else np.zeros_like(paused)
+
+
+def _pauses(program: StepProgram, report: SlowdownReport, own: Floats) -> list[DiagnosisFinding]:
+    """Return that computing stops now and then on any rank, if steps wait for that rather than for usual jitter."""
+    paused, middle = _stood_still(program, own), np.median(own, axis=0)
+    left_s = float(program.replay(np.where(paused, middle, own)).mean())
+    slowdown = report.replayed_s / max(left_s, 1e-12)
+    if not paused.any() or slowdown < LEAST_SLOWDOWN:
+        return []
+    ranks, steps = len(np.unique(program.rank[paused.any(axis=0)])), int(paused.any(axis=1).sum())
+    pause_s = float(np.median((own - middle)[paused]))
+    return [DiagnosisFinding(
+        "slow", "pauses", "pauses",
+        f"Computing stops now and then, on one rank or another, for about {pause_s:.2g} s, and all wait:"
+        f" {slowdown:.3f} x the step without that. Garbage collection of Python does this (collect on all ranks in the"
+        " same step), and so do other programs on the hosts.",
+        (
+            f"{int(paused.sum())} operations took more than {_PAUSE_FACTOR:g} x their usual time, on {ranks} ranks, in"
+            f" {steps} of {len(program.steps)} steps",
+            f"without these a step takes {left_s:.4g} s instead of {report.replayed_s:.4g} s",
+        ),
+        0.9, slowdown, 1 - 1 / slowdown, "intermittent",
+    )]  # fmt: skip
 
 
 def _jitter(report: SlowdownReport, share: float) -> DiagnosisFinding:

@@ -55,7 +55,7 @@ def read_file(path: Path, known: Iterable[Reader], evidence: Evidence) -> Source
             return SourceFile(str(path), "", "is empty")
         reader = next((reader for reader in known if reader.recognises(file)), None)
         if reader is None:
-            return SourceFile(str(path), "", "is of no kind that is known here")
+            return SourceFile(str(path), "", "is in no format that weft reads")
         read = Evidence()
         found = reader.read(file, read)
     except UnreadableError as error:

@@ -4,6 +4,7 @@ Self-contained: no script, nothing fetched, what files say is shown as text.
 """
 
 import html
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -54,9 +55,16 @@ def page_of(found: Examination) -> str:
     return "\n".join(parts)
 
 
+_SHORT = {"gpu": "GPU", "gpus": "GPUs", "mfu": "MFU"}
+
+
 def label(key: str) -> str:
     """Return a figure's name for people: `step_ideal_s` is "step ideal (s)"."""
-    words = key.split("_")
+    # A rate is said in words: `tokens_per_s` is "tokens per second".
+    words = re.sub(r"(?<=_per)_s(?=_|$)", "_second", key).split("_")
+    words = [
+        "GPU" if word == "gpu" else "GPUs" if word == "gpus" else "MFU" if word == "mfu" else word for word in words
+    ]
     if words[-1] in {"s", "us", "bytes"}:
         return f"{' '.join(words[:-1])} ({words[-1]})"
     return " ".join(words)

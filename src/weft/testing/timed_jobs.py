@@ -15,11 +15,21 @@ import numpy as np
 from weft.diagnosis.operations import Operations
 
 PlantedCause = Literal[
-    "none", "slow-rank", "slow-stage", "slow-link", "uneven-sequences", "input-stall", "intermittent-rank", "slow-since"
+    "none",
+    "slow-rank",
+    "slow-stage",
+    "slow-link",
+    "uneven-sequences",
+    "input-stall",
+    "intermittent-rank",
+    "slow-since",
+    "pauses",
 ]
 TimedSchedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
 _Pass: TypeAlias = tuple[str, int, int]
 """Direction, micro-batch and model chunk of one pass."""
+_PAUSES_A_STEP, _PAUSE_S = 1.5, 0.4
+"""How often computing stops on any of the ranks, and for how long, times `factor`."""
 _SECONDS: Mapping[str, float] = MappingProxyType({"forward": 0.06, "backward": 0.12, "weight": 0.06})
 
 
@@ -123,7 +133,11 @@ class _Step:
             seconds *= job.factor
         seconds *= float(self.lengths[rank % job.replicas, micro_batch])
         name = "backward-weight-compute" if direction == "weight" else f"{direction}-compute"
-        self.local(rank, name, self.noisy(seconds), micro_batch)
+        paused_s = 0.0
+        if job.cause == "pauses":
+            passes = 2 * job.replicas * job.stages * job.batches * job.model_chunks
+            paused_s = _PAUSE_S * job.factor * (self.chance.random() < _PAUSES_A_STEP / passes)
+        self.local(rank, name, self.noisy(seconds) + paused_s, micro_batch)
 
 
 def timed_job(job: TimedJob) -> Operations:

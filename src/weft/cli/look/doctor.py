@@ -11,6 +11,7 @@ from weft import api
 from weft.cli.output import JsonFlag, print_json, print_table, progress, say, writing, written_to
 from weft.core.errors import FailedError, UsageError
 from weft.core.provenance import provenance
+from weft.core.quantity import counted
 from weft.doctor.examination import Examination, examine_evidence
 from weft.doctor.expected import expectation
 from weft.doctor.gather import gather
@@ -119,4 +120,4 @@ def _print(found: Examination) -> None:
     sources = found.evidence.sources
     rows = [(Path(one.path).name, one.reader or "not read", one.found) for one in sources[:_LISTED_FILES]]
     more = f", the first {_LISTED_FILES}" if len(sources) > _LISTED_FILES else ""
-    print_table(f"{len(sources)} files{more}", ("file", "kind", "found"), rows, words=(0, 1, 2))
+    print_table(f"{counted(len(sources), 'file')}{more}", ("file", "kind", "found"), rows, words=(0, 1, 2))

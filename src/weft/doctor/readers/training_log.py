@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.errors import WeftError
+from weft.core.quantity import counted
 from weft.diagnosis.rank_steps import RankSteps
 from weft.diagnosis.step_series import StepSeries
 from weft.doctor.readers.base import FileToRead, UnreadableError
@@ -51,7 +52,7 @@ class MlperfReader:
         ]
         about, steps, times = said.about, said.steps, said.times
         if not steps and said.watts:
-            return f"power of {len(said.watts)} hosts, {sum(map(len, said.watts.values())):,} readings"
+            return f"power of {counted(len(said.watts), 'host')}, {sum(map(len, said.watts.values())):,} readings"
         if not steps:
             raise UnreadableError(f"{file.path} has no step times (tracked_stats.train_step_time) in its MLLOG lines")
         cold = (
