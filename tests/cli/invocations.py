@@ -22,7 +22,7 @@ _KNOWN: dict[Words, tuple[Words, ...]] = {
     ("simulate",): (("pair",), ("--collective", "ring", "--site", "laptop", "--size", "64KiB")),
     ("site", "measure"): (("here.toml", "--ranks", "1", "--seconds", "0.05", "--rounds", "0"),),
     ("submit",): (("tiny-gpt",), ("--", "true")),
-    ("cluster", "generate"): (("trace.jsonl", "--days", "1"),),
+    ("cluster", "generate"): (("trace.csv", "--jobs", "5"),),
     ("train",): (("tiny-gpt", "--set", "steps=2"),),
     ("scale", "compute-optimal"): (("1e20",),),
     ("nodes", "test"): (("kernel", "gpus"),),

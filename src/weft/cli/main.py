@@ -11,7 +11,7 @@ import re
 import sys
 from contextlib import nullcontext
 
-from cyclopts import App, CycloptsError, Group, UnusedCliTokensError
+from cyclopts import App, CycloptsError, Group, Parameter
 from rich.console import Console
 from rich.markup import escape
 
@@ -19,6 +19,7 @@ from weft.cli.screen.defaults import put_defaults
 from weft.cli.screen.examples import example_of
 from weft.cli.screen.life_sign import showing
 from weft.cli.screen.logs import level_of, logged, without_verbosity
+from weft.cli.screen.refusals import hint, in_words, refuse_empty_paths
 from weft.cli.screen.tables import prose_lines
 from weft.core.errors import WeftError
 from weft.core.extras import missing
@@ -35,7 +36,8 @@ app = App(
     help_format="plaintext",
     help_epilogue="SITE, JOB and SCENARIO are built-in names or TOML files. Every command that reports takes --json. "
     "-v before a command logs what it does.",
-    config=put_defaults,
+    config=(put_defaults, refuse_empty_paths),
+    default_parameter=Parameter(json_list=False, json_dict=False),
     exit_on_error=False,
     print_error=False,
 )
@@ -164,8 +166,8 @@ def _name_of(words: list[str]) -> str:
 def _refused(error: CycloptsError | WeftError | ImportError | OSError) -> int:
     """Say what is wrong, and return the exit status; raise what is a mistake of this program."""
     if isinstance(error, CycloptsError):
-        _complain(_in_words(error))
-        _errors().print("[dim]weft --help lists the commands; weft COMMAND --help their options[/]")
+        _complain(in_words(error))
+        _errors().print(f"[dim]{hint(error)}[/]")
         return 2
     if isinstance(error, ImportError):
         # Whatever a command imports, and wherever: the extra that brings it is named here, in one place.
@@ -203,13 +205,6 @@ def _complain(text: str) -> None:
 def run() -> None:
     """Run the command line and leave the process; the entry point of `weft`."""
     sys.exit(main())
-
-
-def _in_words(error: CycloptsError) -> str:
-    """Return what is wrong with the command line; surplus words are named without the parser's own terms."""
-    if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
-        return f"unexpected {' '.join(map(repr, error.unused_tokens))}; leave it out"
-    return str(error)
 
 
 def _shortened(text: str) -> list[str]:

@@ -17,6 +17,7 @@ from cyclopts import Parameter
 
 from weft.cli.screen.life_sign import advance, end_signs
 from weft.core.errors import FailedError, UsageError
+from weft.core.seeds import SEEDS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -73,6 +74,16 @@ def written_to(option: str, *endings: str) -> Parameter:
             raise UsageError(f"{name}: the folder {target.parent} cannot be written to")
 
     return Parameter(validator=check)
+
+
+def _check_seed(_kind: object, seed: int | None) -> None:
+    if seed is not None and not 0 <= seed < SEEDS:
+        raise UsageError(f"--seed {seed}: write a number from 0 to 2^63 - 1")
+
+
+def seed_option(help: str) -> Parameter:
+    """Return what describes an option --seed, and refuses what no seed can be."""
+    return Parameter(name="--seed", help=help, validator=_check_seed)
 
 
 PlotFile = Annotated[

@@ -58,4 +58,6 @@ class SpecError(UsageError):
         self.mistakes = tuple(mistakes)
         count = len(mistakes)
         opening = "1 mistake" if count == 1 else f"{count} mistakes"
-        super().__init__(f"{mistakes[0].file} has {opening}\n" + "\n".join(f"  {mistake}" for mistake in mistakes))
+        files = len({mistake.file for mistake in mistakes})
+        where = f"{mistakes[0].file} has {opening}" if files == 1 else f"{opening} in {files} files"
+        super().__init__(f"{where}\n" + "\n".join(f"  {mistake}" for mistake in mistakes))

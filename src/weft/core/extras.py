@@ -20,12 +20,15 @@ class MissingPackageError(UsageError):
     """A package that is not part of the base installation is missing; the text says what to install."""
 
 
-def need(*modules: str) -> None:
-    """Raise with what to install where one of `modules` is not installed; call it before anything is done."""
+def need(*modules: str, extra: str | None = None) -> None:
+    """Raise with what to install where one of `modules` is not installed; call it before anything is done.
+
+    `extra` is the one to name where several bring a package.
+    """
     for module in modules:
         if find_spec(module) is None:
             raise MissingPackageError(
-                remedy(module) or f"{module} is not installed: pip install {_distribution(module)}"
+                remedy(module, extra) or f"{module} is not installed: pip install {_distribution(module)}"
             )
 
 
@@ -38,15 +41,16 @@ def missing(error: BaseException | None) -> MissingPackageError | None:
     return None
 
 
-def remedy(module: str) -> str | None:
-    """Return what brings `module`, as a sentence; nothing where no extra of weft does."""
+def remedy(module: str, extra: str | None = None) -> str | None:
+    """Return what brings `module`, as a sentence, by `extra` where it does; nothing where no extra of weft does."""
     name = _distribution(module)
     extras = _extras()
     bringing = [extra for extra, held in extras.items() if name in held]
     if not bringing:
         return None
-    # Several extras bring some packages: the smallest one is the shortest way.
-    extra = min(bringing, key=lambda each: len(extras[each]))
+    if extra not in bringing:
+        # Several extras bring some packages: the smallest one is the shortest way.
+        extra = min(bringing, key=lambda each: len(extras[each]))
     return f"this needs {name}, which is not installed: pip install 'weft[{extra}]'"
 
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 _MASK = 2**64 - 1
-_ROOT_LIMIT = 2**63
+SEEDS = 2**63
+"""Root seeds run from 0 to below this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Seed:
 
     def __post_init__(self) -> None:
         """Check the range once, so that every later use is total."""
-        if not 0 <= self.root < _ROOT_LIMIT:
+        if not 0 <= self.root < SEEDS:
             raise ValueError(f"a seed lies between 0 and 2^63 - 1, not {self.root}")
 
     def branch(self, *names: str | int) -> "Seed":

@@ -88,7 +88,7 @@ def set_up_traces(scenario: ScenarioSpec, site: SiteSpec, prefix: Path, seed: in
     from weft.netsim.workload.chakra import ChakraNode, flows_of_traces, read_trace
 
     traces: list[tuple[ChakraNode, ...]] = []
-    while (file := prefix.with_name(f"{prefix.name}.{len(traces)}.et")).exists():
+    while (file := prefix.parent / f"{prefix.name}.{len(traces)}.et").exists():
         if len(traces) >= site.fabric.gpus:
             raise UsageError(f"{file} is the trace of one rank more than {site.name} has GPUs; name a larger site")
         try:

@@ -93,6 +93,10 @@ def bring_up(
 ) -> None:  # fmt: skip
     """Start the daemon of a cluster that is not up."""
     need(*DAEMON)
+    from weft.web.listening import listen
+
+    # The daemon is another process: what it cannot listen on is said here, in one sentence.
+    listen(host, port).close()
     place.make()
     _configure(place, nodes, gpus, team)
     _start(place, host, port)

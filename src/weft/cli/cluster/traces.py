@@ -10,7 +10,7 @@ from weft.campaign.importing import Imported, at_load
 from weft.campaign.scenes import scene
 from weft.campaign.trace import TraceJob, written
 from weft.campaign.trace_file import read_trace
-from weft.cli.output import JsonFlag, print_json, say, writing
+from weft.cli.output import JsonFlag, print_json, say, seed_option, writing
 from weft.cluster.from_site import nodes_of
 from weft.cluster.records.node import Node
 from weft.core.errors import UsageError
@@ -23,7 +23,7 @@ _DAY_MS = 86_400_000
 
 SiteName = Annotated[str, Parameter(name="--site", help="Built-in name or path of a site file.")]
 Nodes = Annotated[int | None, Parameter(help="Use only the first N nodes of the site.")]
-SeedNumber = Annotated[int, Parameter(help="Random seed.")]
+SeedNumber = Annotated[int, seed_option("Random seed.")]
 
 
 def generate(

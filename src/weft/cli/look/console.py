@@ -33,7 +33,7 @@ def ui(
 
     The URL holds a secret token; whoever has it may look. Ctrl-C ends the console; runs go on.
     """
-    need("starlette", "uvicorn", "prometheus_client")
+    need("starlette", "uvicorn", "prometheus_client", extra="ui")
     from weft.web.console.serving import serve
 
     for folder in folders:
@@ -49,7 +49,7 @@ def ui(
 @contextlib.contextmanager
 def beside(folder: Path) -> Iterator[None]:
     """Serve the console of a folder from another process for as long as something else runs here."""
-    need("starlette", "uvicorn", "prometheus_client")
+    need("starlette", "uvicorn", "prometheus_client", extra="ui")
     # A process of its own: what is trained here forks, and a server with threads must not be forked.
     program = [sys.executable, "-m", "weft.web.console.serving", str(home_of(None).folder), str(folder.absolute())]
     child = subprocess.Popen(program, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True)  # noqa: S603 - our own module

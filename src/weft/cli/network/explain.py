@@ -6,8 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from weft.cli.output import JsonFlag, PlotFile, SiteArgument, print_json, print_table, save_picture, say, say_paragraph
-from weft.core.errors import UsageError
+from weft.cli.output import (
+    JsonFlag,
+    PlotFile,
+    SiteArgument,
+    print_json,
+    print_table,
+    save_picture,
+    say,
+    say_paragraph,
+    seed_option,
+)
 from weft.core.seeds import Seed
 from weft.specs import load_site
 
@@ -20,15 +29,13 @@ def explain(
     site: SiteArgument = "gb200-8x100g-131k",
     /,
     *,
-    seed: Annotated[int, Parameter(help="Seed of the simulations beside the formulas.")] = 0,
+    seed: Annotated[int, seed_option("Seed of the simulations beside the formulas.")] = 0,
     json: JsonFlag = False,
     plot: PlotFile = None,
 ) -> None:
     """Show why a design decision works, with a site's numbers and a simulation beside every formula."""
     from weft.fabric.explain import explain as explained
 
-    if not 0 <= seed < 2**63:
-        raise UsageError(f"--seed {seed}: write a number from 0 to 2^63 - 1")
     explanation = explained(topic, load_site(site), Seed(seed))
     save_picture(plot, "draw_explanation", explanation, size=(12.0, 4.8))
     if json:

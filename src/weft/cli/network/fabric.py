@@ -193,7 +193,12 @@ def export(
 ) -> None:
     """Print a site's fabric for another tool: Linux commands (iproute2), SONiC, FRR, cabling, containerlab, NCCL."""
     spec = load_site(site)
+    per_switch = form in {"sonic", "frr"}
+    if (switch is not None or folder is not None) and not per_switch:
+        raise UsageError(f"--format {form} is one file for the whole fabric; leave --switch and --folder out")
     if form != "iproute2":
+        if json or down_script:
+            raise UsageError(f"--format {form} is one text; leave --json and --down-script out")
         _print_format(spec, form, switch, folder)
         return
     shape = shape_of(spec.fabric)
@@ -215,15 +220,12 @@ def export(
 
 def _print_format(spec: SiteSpec, form: Format, switch: str | None, folder: Path | None) -> None:
     """Print a fabric, or a switch of it, in another tool's form."""
-    per_switch = form in {"sonic", "frr"}
-    if (switch is not None or folder is not None) and not per_switch:
-        raise UsageError(f"--format {form} is one file for the whole fabric; leave --switch and --folder out")
     if form in {"nccl-topo", "nccl-topology"}:
         write_text(formats.nccl_topology(spec))
         return
     topology = build(spec.fabric)
     plan = Addressing(shape_of(spec.fabric)).plan
-    if not per_switch:
+    if form not in {"sonic", "frr"}:
         make = {
             "cabling": lambda: formats.cabling(topology),
             "infragraph": lambda: infragraph.infragraph(topology, spec.name),

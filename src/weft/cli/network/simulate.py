@@ -20,6 +20,7 @@ from weft.cli.output import (
     print_json,
     progress,
     save_picture,
+    seed_option,
     warn,
     writing,
     written_to,
@@ -41,13 +42,16 @@ class CollectiveOptions:
     collective: Annotated[
         str | None, Parameter(help=f"Compare transports on {', '.join(SHORT_NAMES)} or KIND/ALGORITHM instead.")
     ] = None
-    size: Annotated[str, Parameter(help="Collective: buffer size, or several sizes by comma.")] = "64MiB"
+    size: Annotated[
+        str | None, Parameter(help="Collective: buffer size, or several sizes by comma; default: 64MiB.")
+    ] = None
     ranks: Annotated[
         int | None, Parameter(help="Collective: number of ranks; default: 64, or all of a smaller site.")
     ] = None
     posting: Annotated[
-        Posting, Parameter(help="Collective: each send as one message, or in chunks over several QPs as NCCL does.")
-    ] = "whole"
+        Posting | None,
+        Parameter(help="Collective: each send whole (default), or in chunks over several QPs as NCCL does."),
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,18 @@ class ResultFiles:
     ] = None
 
 
+_SCENARIO = {
+    "transport", "seed", "engine", "threads", "keep", "matrix", "topology", "chakra", "flows", "series", "links",
+}  # fmt: skip
+_TAKEN = {
+    "a scenario": _SCENARIO,
+    "traces": _SCENARIO | {"site"},
+    "--collective": {"collective", "size", "ranks", "posting", "site", "transport", "seed"},
+    "sweep": {"out"},
+    "golden": {"seed"},
+}
+"""Options of each of the things that are simulated; --json, --plot and --details go with all of them."""
+_SIZE = "64MiB"
 _FLAT = Parameter(name="*")
 _COLLECTIVE, _TRAFFIC, _EXECUTION, _RESULTS = CollectiveOptions(), TrafficFiles(), ExecutionOptions(), ResultFiles()
 
@@ -122,7 +138,7 @@ def simulate(
     site: Annotated[
         str | None, Parameter(help="Collective, traces: site name or file; a collective's default: bed-64x400g.")
     ] = None,
-    seed: Annotated[int | None, Parameter(help="Random seed; default: the scenario's.")] = None,
+    seed: Annotated[int | None, seed_option("Random seed; default: the scenario's.")] = None,
     execution: Annotated[ExecutionOptions, _FLAT] = _EXECUTION,
     traffic: Annotated[TrafficFiles, _FLAT] = _TRAFFIC,
     results: Annotated[ResultFiles, _FLAT] = _RESULTS,
@@ -135,6 +151,10 @@ def simulate(
     `weft simulate sweep FILE` runs a scenario over sizes, loads, transports, failed links and seeds, on all cores;
     `weft simulate golden FOLDER` runs recorded cases and says how many are found within 5 and 10 %.
     """
+    _refuse_idle(
+        scenario, {**vars(collective), **vars(execution), **vars(traffic), **vars(results)},
+        site=site, transport=transport, seed=seed,
+    )  # fmt: skip
     if scenario in ("sweep", "golden"):
         _run_many(scenario, sweep, results.out, seed, json=json, plot=plot)
         return
@@ -142,16 +162,12 @@ def simulate(
     if collective.collective is not None:
         from weft.cli.network.collective import CollectiveRun, run_collective
 
-        if any(other is not None for other in (scenario, traffic.matrix, traffic.chakra)):
-            raise UsageError("name either a scenario or a collective: weft simulate pair, or --collective ring")
-        if results.links is not None:
-            raise UsageError("--links goes with a scenario, not with --collective; leave one of them out")
-        asked = (collective.collective, collective.size, collective.ranks, collective.posting)
+        asked = (collective.collective, collective.size or _SIZE, collective.ranks, collective.posting or "whole")
         run_collective(CollectiveRun(*asked, site, names, seed or 0), json=json, plot=plot)
         return
     chosen = scenario if traffic.chakra is None else _traced(scenario, traffic.chakra, site, traffic.matrix)
     files = _files(chosen, sweep, traffic)
-    _check_options((results.flows, results.links), collective.posting)
+    _check_tables(results.flows, results.links)
     measured = chosen or "htsim-permutation"
     if results.links is not None:
         measured = with_links(measured)
@@ -222,10 +238,23 @@ def _end(reports: tuple[SimulationReport, ...], kept: Keep | None) -> None:
         raise FailedError(f"{failed} flows failed; --flows FILE.csv names each with its error")
 
 
-def _check_options(tables: tuple[Path | None, ...], posting: str) -> None:
-    """Refuse a format that cannot be written here, and what only a collective takes, before anything runs."""
-    if posting != "whole":
-        raise UsageError("--posting goes with --collective; a scenario says it in its table transport.posting")
+def _refuse_idle(scenario: str | None, options: dict[str, object], **more: object) -> None:
+    """Refuse options that do nothing with what is simulated, before anything runs."""
+    given = {name for name, value in {**options, **more}.items() if value is not None}
+    what = "traces" if "chakra" in given and scenario is None else "a scenario"
+    if scenario in ("sweep", "golden"):
+        what = scenario
+    elif "collective" in given:
+        if scenario is not None or given & {"matrix", "chakra"}:
+            raise UsageError("name either a scenario or a collective: weft simulate pair, or --collective ring")
+        what = "--collective"
+    for name in sorted(given - _TAKEN[what]):
+        takes = " or ".join(each for each, names in _TAKEN.items() if name in names)
+        raise UsageError(f"--{name} goes with {takes}, not with {what}; leave it out")
+
+
+def _check_tables(*tables: Path | None) -> None:
+    """Refuse a format that cannot be written here, before anything runs."""
     if any(file is not None and file.suffix == ".parquet" for file in tables) and find_spec("polars") is None:
         raise UsageError("Parquet needs polars, which is not installed; name a .csv file instead")
 

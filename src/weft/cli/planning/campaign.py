@@ -24,6 +24,7 @@ from weft.cli.output import (
     writing,
     written_to,
 )
+from weft.cli.screen.figures import kilograms, kilowatt_hours, seconds, usd, watts
 from weft.core.errors import FailedError, UsageError
 from weft.core.processors import processors as cores
 from weft.core.provenance import provenance
@@ -307,7 +308,7 @@ def _print_gangs(title: str, first: dict[str, Any], band: dict[str, Any]) -> Non
     rows = [
         (each["name"], f"{each['gpus']:,}", _percent(band["gangs"][each["name"]]["ettr"]),
          _plain(band["gangs"][each["name"]]["interruptions"], 1), _hours(each["mtbf_h"]),
-         f"{each['checkpoint_interval_s']:,.0f} s", f"{each['restart_s']:,.0f} s")
+         seconds(each["checkpoint_interval_s"]), seconds(each["restart_s"]))
         for each in first["gangs"]
     ]  # fmt: skip
     print_table(title, ("gang", "GPUs", "ETTR", "interruptions", "MTBF", "checkpoint every", "restart"), rows)
@@ -332,7 +333,7 @@ def _print_faults(first: dict[str, Any], band: dict[str, Any]) -> None:
 def _print_jobs(first: dict[str, Any], band: dict[str, Any]) -> None:
     if first["waits_s"]:
         rows = [
-            (nodes, f"{waits['jobs']['mean']:,.0f}", _span(waits["mean"]["mean"]), _span(waits["p95"]["mean"]))
+            (nodes, f"{waits['jobs']['mean']:,.0f}", seconds(waits["mean"]["mean"]), seconds(waits["p95"]["mean"]))
             for nodes, waits in band["waits_s"].items()
         ]
         print_table("waits of small jobs", ("nodes", "jobs", "mean", "95th percentile"), rows)
@@ -348,8 +349,8 @@ def _print_operations(band: dict[str, Any]) -> None:
 
     rows = [
         ("repair tickets", f"{mean(repair, 'tickets'):,.0f}"),
-        ("technician time", f"{mean(repair, 'technician_h'):,.0f} h, {mean(repair, 'technician_min_a_ticket'):,.0f} "
-         "min each"),
+        ("technician time", f"{_hours(mean(repair, 'technician_h'))}, "
+         f"{seconds(60 * mean(repair, 'technician_min_a_ticket'))} a ticket"),
         ("parts used", f"{mean(repair, 'parts'):,.0f}"),
         ("units out of service", f"{mean(repair, 'out_mean'):,.1f} on average, {mean(repair, 'out_most'):,.0f} "
          "at most"),
@@ -357,15 +358,15 @@ def _print_operations(band: dict[str, Any]) -> None:
          "of the time"),
         ("silent corruption", f"{mean(silent, 'began'):,.0f} units, {mean(silent, 'not_found_at_the_end'):,.0f} not "
          f"found; {mean(silent, 'poisoned_steps_not_found'):,.0f} poisoned steps kept"),
-        ("power", f"{mean(power, 'mean_w') / 1e6:,.2f} MW on average, {mean(power, 'peak_w') / 1e6:,.2f} MW at most"),
-        ("steepest change", f"{mean(power, 'steepest_w_per_s') / 1e6:,.2f} MW/s; violations: limit "
+        ("power", f"{watts(mean(power, 'mean_w'))} on average, {watts(mean(power, 'peak_w'))} at most"),
+        ("steepest change", f"{watts(mean(power, 'steepest_w_per_s'))}/s; violations: limit "
          f"{mean(power, 'limit_violations'):,.0f}, ramp {mean(power, 'ramp_violations'):,.0f}, swing "
          f"{mean(power, 'swing_violations'):,.0f}"),
-        ("energy", f"{mean(power, 'energy_kwh') / 1000:,.0f} MWh, {mean(power, 'carbon_t'):,.0f} t CO2, "
-         f"{mean(power, 'energy_usd'):,.0f} USD"),
-        ("GPU-hours not useful", f"{mean(money, 'not_useful_usd'):,.0f} USD"),
-        ("repairs", f"{mean(money, 'repair_usd'):,.0f} USD"),
-        ("decisions", f"{mean(band, 'passes'):,.0f} passes, {mean(band, 'events'):,.0f} events"),
+        ("energy", f"{kilowatt_hours(mean(power, 'energy_kwh'))}, {kilograms(1000 * mean(power, 'carbon_t'))} of CO2, "
+         f"{usd(mean(power, 'energy_usd'))}"),
+        ("GPU-hours not useful", usd(mean(money, "not_useful_usd"))),
+        ("repairs", usd(mean(money, "repair_usd"))),
+        ("decisions", f"{mean(band, 'events'):,.0f} events, {mean(band, 'passes'):,.0f} scheduling cycles"),
     ]  # fmt: skip
     print_table("operations", ("what", "found"), rows, words=(0, 1))
 
@@ -387,10 +388,4 @@ def _plain(band: dict[str, float], scale: float) -> str:
 
 
 def _hours(hours: float | None) -> str:
-    return "-" if hours is None else f"{hours:.2f} h"
-
-
-def _span(seconds: float) -> str:
-    if seconds < 120:  # noqa: PLR2004 - two minutes
-        return f"{seconds:.1f} s"
-    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"  # noqa: PLR2004 - two hours
+    return "-" if hours is None else seconds(3600 * hours)

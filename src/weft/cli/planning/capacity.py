@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from weft.campaign.capacity import LIMITS, forecast
-from weft.cli.output import JsonFlag, PlotFile, print_json, print_table, save_plot, say
+from weft.cli.output import JsonFlag, PlotFile, print_json, print_table, save_plot, say, seed_option
 from weft.core.errors import UsageError
 from weft.core.provenance import provenance
 from weft.core.quantity import POWER, SPEED
@@ -23,15 +23,13 @@ def capacity(
     /,
     *,
     futures: Annotated[int, Parameter(help="Futures that are drawn; intervals come from them.")] = 400,
-    seed: Annotated[int, Parameter(help="Random seed.")] = 0,
+    seed: Annotated[int, seed_option("Random seed.")] = 0,
     json: JsonFlag = False,
     plot: PlotFile = None,
 ) -> None:
     """Say which limit binds when: power, floor, delivery or money, with intervals."""
     if not 1 <= futures <= MOST_FUTURES:
         raise UsageError(f"--futures {futures}: draw 1 to {MOST_FUTURES:,}")
-    if seed < 0:
-        raise UsageError(f"--seed {seed}: write 0 or more")
     spec = load_capacity(file)
     found = forecast(spec, futures, Seed(seed))
     document = {**found, "provenance": provenance(spec.as_written(), seed).as_json()}

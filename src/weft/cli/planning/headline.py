@@ -42,7 +42,7 @@ def _concerns(report: PlanReport) -> list[str]:
     if unmatched:
         found.append(unmatched)
     if report.power.broken:
-        found.append(f"its power breaks the utility contract ({', '.join(report.power.broken)}), {_remedy(report)}")
+        found.append(f"its power breaks the utility contract ({', '.join(report.power.broken)}); {_remedy(report)}")
     return found
 
 
@@ -50,9 +50,9 @@ def _remedy(report: PlanReport) -> str:
     """Return the cheapest mitigation that keeps the contract."""
     whole = [each for each in report.mitigations if not each.verdict.broken]
     if not whole:
-        return "and no mitigation keeps it"
+        return "no mitigation would keep it"
     best = min(whole, key=lambda each: (each.energy + each.slower, each.name))
     costs = [f"{share(value)} {what}" for value, what in ((best.energy, "energy"), (best.slower, "step time"))
              if share(value) != NO_CHANGE]  # fmt: skip
     price = f"for {' and '.join(costs)}" if costs else "at no cost in energy or time"
-    return f"which {best.name} keeps {price}"
+    return f"{best.name} would keep it, {price}"

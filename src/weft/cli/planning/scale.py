@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from weft.cli.output import JsonFlag, PlotFile, print_json, print_table, save_picture, say
+from weft.cli.output import JsonFlag, PlotFile, print_json, print_table, save_picture, say, seed_option
 from weft.cli.screen.figures import scaled
 from weft.core.errors import UsageError
 from weft.core.input_files import read_text
@@ -24,7 +24,7 @@ app = App(name="scale", help="Predict the loss of a large run from small ones.",
 _LISTED = 10
 
 PointsFile = Annotated[Path, Parameter(help="CSV file with columns params, tokens, loss: one finished run per row.")]
-SeedOption = Annotated[int, Parameter(help="Random seed of the intervals.")]
+SeedOption = Annotated[int, seed_option("Random seed of the intervals.")]
 LawOption = Annotated[Form, Parameter(help="Scaling law: additive (hoffmann, as Chinchilla) or max (kaplan).")]
 DeltaOption = Annotated[float, Parameter(help="Huber delta of the fit, in log loss.")]
 KeepOption = Annotated[
@@ -108,8 +108,6 @@ def fitted(
     """Return the law of the points in a file."""
     if not 0 < delta < 1:
         raise UsageError(f"--delta {delta:g}: write a number between 0 and 1, such as {scaling.DELTA:g}")
-    if seed < 0:
-        raise UsageError(f"--seed {seed}: write a number from 0 on")
     points = read_points(path)
     return scaling.fit(replace(points, keep=_kept(keep or (), points)), Seed(seed), form=law, delta=delta)
 

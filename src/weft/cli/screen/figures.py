@@ -7,8 +7,12 @@ from weft.core.quantity import ENERGY, POWER, TIME, significant
 NO_CHANGE = "0.0%"
 _SECONDS_PER_DAY = 86_400
 _CENT = 0.01
+_WHOLE_MONEY = 100
+"""Below this, cents are written."""
 _KG_PER_TONNE = 1_000
 _MILLION = 1e6
+_COUNTLESS = 1e16
+"""From here on a number has no name that people know."""
 
 
 def scaled(value: float, units: Mapping[str, float], *, below: Callable[[float], str] = significant) -> str:
@@ -21,6 +25,8 @@ def scaled(value: float, units: Mapping[str, float], *, below: Callable[[float],
 
 def thousands(value: float) -> str:
     """Return a large number: 28.5 M."""
+    if value >= _COUNTLESS:
+        return f"{value:.3g}"
     return scaled(value, {"T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3})
 
 
@@ -72,9 +78,11 @@ def kilowatt_hours(value: float) -> str:
 
 
 def money(value: float, currency: str) -> str:
-    """Return an amount of money: 1.21 bn USD, 162 M EUR, 12,300 USD, 0.31 USD."""
+    """Return an amount of money: 1.21 bn USD, 162 M EUR, 12,300 USD, 24.70 USD, 0.31 USD."""
     if 0 < value < _CENT:
         return f"under 0.01 {currency}"
+    if 0 < value < _WHOLE_MONEY:
+        return f"{value:.2f} {currency}"
     return f"{scaled(value, {'bn': 1e9, 'M': 1e6})} {currency}"
 
 

@@ -37,7 +37,9 @@ class SiteState:
     def configure(self, nodes: int, gpus: int, teams: Sequence[Team], policy: SchedulingPolicy) -> None:
         """Write down what the cluster is made of; teams are checked against what there is to give."""
         if not 1 <= nodes <= MOST_NODES or not 1 <= gpus <= MOST_GPUS:
-            raise UsageError(f"{nodes} nodes of {gpus} slots; write 1 to {MOST_NODES} and 1 to {MOST_GPUS}")
+            raise UsageError(
+                f"{nodes} nodes of {gpus} GPUs: write 1 to {MOST_NODES} nodes and 1 to {MOST_GPUS} GPUs in each"
+            )
         records = [Node(number, f"slot-{number}", gpus) for number in range(nodes)]
         for at, team in enumerate(teams):
             admit_team(team, teams[:at], records)

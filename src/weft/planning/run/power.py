@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from weft.collectives.costs import Column
+from weft.core.quantity import ENERGY
 from weft.planning.cost_model.step import StepTimes
 from weft.planning.run.goodput import Goodput
 
@@ -310,8 +311,11 @@ def mitigations(wave: Column, meter: Meter, tdp_w: float, per_second: float, con
         floored("floor at 90 % of full power", with_floor(wave, floor)),
         judged(f"ramps of {ramp:.0f} W/s a GPU", held, slower=held_back),
         judged("stop delay of 1 s", running(lambda twice: with_stop_delay(twice, 1.0, per_second))),
-        judged(f"rack storage of {RACK_JOULES:.0f} J a GPU ({used:.0f} J used)", stored, store_j=RACK_JOULES),
-        judged(f"storage as needed ({used_large:.0f} J a GPU)", large, store_j=used_large),
+        judged(
+            f"rack storage of {RACK_JOULES:.0f} J a GPU ({ENERGY.about(1000 * used)} used)", stored,
+            store_j=RACK_JOULES,
+        ),
+        judged(f"storage as needed ({ENERGY.about(1000 * used_large)} a GPU)", large, store_j=used_large),
         judged("floor and rack storage", with_storage(with_floor(wave, floor), RACK_JOULES, per_second)[0],
                store_j=RACK_JOULES),
     ]  # fmt: skip

@@ -9,29 +9,13 @@ from pathlib import Path
 
 import uvicorn
 
-from weft.core.errors import UsageError
 from weft.engines.local.home import Home
 from weft.web.console.access import new_token
 from weft.web.console.application import ConsoleApplication
+from weft.web.listening import listen
 
-_BACKLOG = 128
 _GRACE_S = 1
 _MOST_REQUESTS = 256
-_LAST_PORT = 65535
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket, or raise with one sentence."""
-    if not 0 <= port <= _LAST_PORT:
-        raise UsageError(f"--port {port}: write a port from 0 to {_LAST_PORT}")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise UsageError(
-            f"{host} port {port} cannot be listened on: {why}; give another --port, or 0 for any"
-        ) from None
 
 
 def url_of(listener: socket.socket, token: str) -> str:

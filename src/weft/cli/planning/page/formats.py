@@ -36,5 +36,5 @@ _SHOWN: dict[str, Callable[[float], str]] = {
     "J": lambda value: joules(value) if value else "none",
     "kWh": kilowatt_hours,
     "kg": kilograms,
-    "%": lambda value: f"{significant(value)} %",
+    "%": lambda value: f"{significant(value) if not 0 < abs(value) < _SMALLEST else f'under {_SMALLEST:g}'} %",
 }
