@@ -212,6 +212,14 @@ def _chosen(lines: Sequence[Any]) -> list[Any]:
     return chosen
 
 
+_BOUNDS = {
+    "greater_than": ("a number above", "gt"), "greater_than_equal": ("at least", "ge"),
+    "less_than": ("a number below", "lt"), "less_than_equal": ("at most", "le"),
+}  # fmt: skip
+_NAME = re.compile(r"\^\[a-z0-9\]\[a-z0-9\._-\]\{0,(\d+)\}\$")
+"""Pattern of the names of sites, jobs and their like."""
+
+
 def _mistake(line: Any, model: type[Spec], sources: list[_Source]) -> Mistake:
     place: _Place = line["loc"]
     if line["type"] == "extra_forbidden":
@@ -227,6 +235,13 @@ def _mistake(line: Any, model: type[Spec], sources: list[_Source]) -> Mistake:
     found = _shown(line["input"])
     message = str(line["msg"])
     remedy = message[0].lower() + message[1:]
+    if line["type"] in _BOUNDS:
+        word, bound = _BOUNDS[line["type"]]
+        remedy = f"write {word} {line['ctx'][bound]}"
+    if line["type"] == "string_pattern_mismatch" and (most := _NAME.fullmatch(line["ctx"]["pattern"])):
+        remedy = (
+            f"write at most {int(most[1]) + 1} of a to z, 0 to 9, '.', '_' and '-', beginning with a letter or a digit"
+        )
     if line["type"] == "literal_error":
         near = difflib.get_close_matches(str(line["input"]), re.findall(r"'([^']*)'", line["ctx"]["expected"]), n=1)
         remedy += f"; did you mean {near[0]!r}?" if near else ""

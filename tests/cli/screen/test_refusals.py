@@ -101,6 +101,7 @@ def test_what_a_command_lacks_is_named_with_an_example(words: Words, capsys):
         ("cluster up --port 70000", "write a port from 0 to 65535"),
         ("ui --host no.such.host.invalid", "give an address of this machine"),
         ("check a.toml b.toml", "2 mistakes in 2 files"),
+        ("nodes test kernel --kernel-log .", "that is a folder; name a file"),
     ],
 )
 def test_what_would_be_right_is_said(words: str, said: str, capsys):

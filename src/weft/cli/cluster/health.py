@@ -42,6 +42,8 @@ def examine(
         if path is not None:
             if option != "state" and not path.exists():
                 raise UsageError(f"--{option} {path}: there is no such file")
+            if option in ("kernel-log", "survey") and path.is_dir():
+                raise UsageError(f"--{option} {path}: that is a folder; name a file")
             options += [f"--{option}", str(path)]
     reports = _run([*wanted, *options])
     if json:

@@ -93,7 +93,7 @@ def bring_up(
 ) -> None:  # fmt: skip
     """Start the daemon of a cluster that is not up."""
     need(*DAEMON)
-    from weft.web.listening import listen
+    from weft.web.http.listening import listen
 
     # The daemon is another process: what it cannot listen on is said here, in one sentence.
     listen(host, port).close()

@@ -12,7 +12,7 @@ import uvicorn
 from weft.engines.local.home import Home
 from weft.web.console.access import new_token
 from weft.web.console.application import ConsoleApplication
-from weft.web.listening import listen
+from weft.web.http.listening import listen
 
 _GRACE_S = 1
 _MOST_REQUESTS = 256
