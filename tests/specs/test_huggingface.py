@@ -214,6 +214,29 @@ QWEN_57B = {
 }  # fmt: skip
 
 
+GEMMA_2_27B = {
+    "head_dim": 128, "hidden_size": 4608, "intermediate_size": 36864, "model_type": "gemma2", "num_attention_heads": 32,
+    "num_hidden_layers": 46, "num_key_value_heads": 16, "sliding_window": 4096, "vocab_size": 256000,
+}  # fmt: skip
+GEMMA_3_27B = {"model_type": "gemma3", "text_config": {
+    "head_dim": 128, "hidden_size": 5376, "intermediate_size": 21504, "model_type": "gemma3_text",
+    "num_attention_heads": 32, "num_hidden_layers": 62, "num_key_value_heads": 16, "sliding_window": 1024,
+}}  # fmt: skip
+SCOUT = {"model_type": "llama4", "text_config": {
+    "attention_chunk_size": 8192, "head_dim": 128, "hidden_size": 5120, "intermediate_size": 8192,
+    "intermediate_size_mlp": 16384, "interleave_moe_layer_step": 1, "model_type": "llama4_text",
+    "num_attention_heads": 40, "num_experts_per_tok": 1, "num_hidden_layers": 48, "num_key_value_heads": 8,
+    "num_local_experts": 16, "vocab_size": 202048,
+}}  # fmt: skip
+MAVERICK = {**SCOUT, "text_config": SCOUT["text_config"] | {"interleave_moe_layer_step": 2, "num_local_experts": 128}}
+GLM_355B = {
+    "attention_bias": True, "first_k_dense_replace": 3, "head_dim": 128, "hidden_size": 5120,
+    "intermediate_size": 12288, "model_type": "glm4_moe", "moe_intermediate_size": 1536, "n_routed_experts": 160,
+    "n_shared_experts": 1, "num_attention_heads": 96, "num_experts_per_tok": 8, "num_hidden_layers": 92,
+    "num_key_value_heads": 8, "vocab_size": 151552,
+}  # fmt: skip
+
+
 # Totals and active parameters as published with each model.
 @pytest.mark.parametrize(
     ("config", "total", "active"),
@@ -224,6 +247,12 @@ QWEN_57B = {
         (GPT_OSS_120B, 116.8e9, 5.7e9),
         (NEMOTRON_340B, 341e9, 341e9),
         (QWEN_57B, 57.4e9, 14.3e9),
+        (GEMMA_2_27B, 27.2e9, 27.2e9),
+        (GEMMA_3_27B, 27.0e9, 27.0e9),
+        (SCOUT, 107.8e9, 17e9),
+        (MAVERICK, 400e9, 17e9),
+        # 32 billion without the embedding and the output.
+        (GLM_355B, 353e9, 33.6e9),
     ],
     ids=lambda value: value["model_type"] if isinstance(value, dict) else "",
 )
@@ -236,10 +265,26 @@ def test_models_that_are_only_planned_have_their_published_sizes(config: dict[st
 DEEPSEEK_V3_WHOLE = DEEPSEEK_V3 | {"num_nextn_predict_layers": 1}
 
 
-@pytest.mark.parametrize("config", [DEEPSEEK_V3_WHOLE, DEEPSEEK_V2, KIMI_K2, GPT_OSS_120B, NEMOTRON_340B, QWEN_57B])
+@pytest.mark.parametrize(
+    "config", [DEEPSEEK_V3_WHOLE, DEEPSEEK_V2, KIMI_K2, GPT_OSS_120B, NEMOTRON_340B, QWEN_57B, SCOUT]
+)
 def test_the_trainer_refuses_what_it_can_only_plan(config: dict[str, Any]):
     found = problems(PlanSpec(), model_spec(config), BatchSpec(sequences=1, micro=1, length=64))
     assert any("it can be planned only" in each for each in found)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"model_type": "nemotron_h"}, "a nemotron_h, which has blocks with a state"),
+        ({"model_type": "qwen3_next"}, "which has linear attention"),
+        ({"model_type": "brand_new"}, "a model of type 'brand_new'; weft builds llama"),
+        ({}, "has no model_type"),
+    ],
+)
+def test_a_kind_that_cannot_be_planned_is_refused_with_what_it_has(config: dict[str, Any], said: str):
+    with pytest.raises(UsageError, match=said):
+        model_spec(config)
 
 
 @pytest.mark.parametrize("config", [DEEPSEEK_V3, GPT_OSS_120B, NEMOTRON_340B, QWEN_57B])

@@ -27,7 +27,7 @@ from weft.specs.huggingface_kinds import (
     unknown_activation,
     unsupported,
 )
-from weft.specs.huggingface_planned import PLANNED, planned_table
+from weft.specs.huggingface_planned import BEYOND, PLANNED, planned_table
 from weft.specs.huggingface_rope import rope_of, rope_problems, rope_scaling_of, written_rope
 from weft.specs.job import ModelSpec
 
@@ -102,6 +102,10 @@ def model_spec(config: Mapping[str, Any], shown: str = "config.json") -> ModelSp
 def model_table(config: Mapping[str, Any], shown: str = "config.json") -> dict[str, Any]:
     """Return a Hugging Face `config` as the values of a `ModelSpec`, or raise with everything that is in the way."""
     kind = config.get("model_type")
+    if kind in BEYOND:
+        raise UsageError(f"{shown} describes a {kind}, which has {BEYOND[kind]}; weft neither plans nor trains those")
+    if kind is None:
+        raise UsageError(f"{shown} has no model_type; a model's config.json says what kind of model it is")
     if kind not in CLASSES and kind not in PLANNED:
         known, more = ", ".join(CLASSES), ", ".join(each for each in PLANNED if each not in CLASSES)
         raise UsageError(f"{shown} describes a model of type {kind!r}; weft builds {known}, and plans {more} too")

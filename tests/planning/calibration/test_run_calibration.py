@@ -24,13 +24,31 @@ def lines(source: str, seconds: list[float]) -> str:
         "Megatron-LM": lambda n, s: f" iteration {n}/ 500 | elapsed time per iteration (ms): {1000 * s!r} | loss: 1.0",
         "NeMo": lambda n, s: f"Training epoch 0, iteration {n}/9 | lr: 1e-4 | train_step_timing in s: {s!r}",
         "torchtitan": lambda n, s: f"\x1b[31mstep: {n:2}\x1b[39m loss: 8.1  tps: {TOKENS / GPUS / s!r}  mfu: 40%",
+        "Megatron-Bridge": lambda n, s: f"Step Time : {s!r}s GPU utilization: 719.9MODEL_TFLOP/s/GPU",
         "weft": lambda n, s: json.dumps({"step": n, "seconds": {"compute": s / 2, "exposed": s / 2}}),
     }
     made = [forms[source](number, each) for number, each in enumerate(seconds, 1)]
     return "\n".join(["starting up", *made, "{not json", "the end"])
 
 
-SOURCES = ["MLPerf", "Megatron-LM", "NeMo", "torchtitan", "weft"]
+SIZE = ':::MLLOG {"key": "global_batch_size", "value": 16}\n'
+
+
+def tracked(value: dict[str, float]) -> str:
+    return ":::MLLOG " + json.dumps({"key": "tracked_stats", "value": value})
+
+
+def block(number: int, step_s: float) -> str:
+    """Return the lines of a block of ten steps of 16 sequences, and a long pause after it."""
+    start, stop = number * (10_000 * step_s + 77_000), number * (10_000 * step_s + 77_000) + 10_000 * step_s
+    times = (("block_start", start, 160 * number), ("block_stop", stop, 160 * (number + 1)))
+    return "\n".join(
+        ":::MLLOG " + json.dumps({"key": key, "time_ms": at, "metadata": {"samples_count": count}})
+        for key, at, count in times
+    )
+
+
+SOURCES = ["MLPerf", "Megatron-LM", "Megatron-Bridge", "NeMo", "torchtitan", "weft"]
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -77,10 +95,24 @@ def test_evaluations_checkpoints_and_compiling_do_not_count(source: str, run: tu
         ("\n".join(f"[rank{n % 2}]:[titan] step: {n} loss: 1 wps: 32,768 mfu: 1%" for n in range(9)), 1.0),
         ("\n".join(f"[rank0] step: {n} loss: 1 tps: 3.2768e4 mfu: 1%" for n in range(9)), 1.0),
         ("\n".join(f" iteration {n}/ 50 | elapsed time per iteration (ms): 2553{n}.1 |" for n in range(9)), 25.5351),
+        ("\n".join(f" iteration {n}/ 50 | elapsed time per iteration (s): 2.0{n} |" for n in range(9)), 2.045),
+        # MLPerf as others write it: sequences a second, or blocks of steps with evaluations between them.
+        (SIZE + "\n".join(tracked({"throughput": 16 / (2 + n / 100)}) for n in range(9)), 2.045),
+        (SIZE + "\n".join(block(n, 2.0) for n in range(9)), 2.0),
     ],
 )
 def test_what_people_have_in_their_folders_is_read(text: str, seconds: float):
     assert read_log(text, "run.log", tokens=TOKENS, gpus=GPUS).median_s == pytest.approx(seconds, rel=1e-3)
+
+
+@given(st.sampled_from(SOURCES), st.integers(4, 40), st.integers(4, 40), st.floats(1.5, 20), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_two_runs_in_one_file_are_told_apart(source: str, one: int, other: int, slower: float, first: bool):
+    fast, slow = [1.0] * one, [slower] * other
+    text = lines(source, fast + slow if first else slow + fast)
+    if min(one, other) > 1 + 0.25 * (one + other):
+        with pytest.raises(UsageError, match=r"steps of two kinds|no more than half of them are alike"):
+            read_log(text, "run.log", tokens=TOKENS, gpus=GPUS)
 
 
 @pytest.mark.parametrize("source", ["MLPerf", "Megatron-LM"])

@@ -10,16 +10,19 @@ import re
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TypeAlias
 
 from weft.core.errors import UsageError
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_MEGATRON = re.compile(r"elapsed time per iteration \(ms\): *([0-9.]+(?:[eE][-+]?\d+)?)")
+_MEGATRON = re.compile(r"elapsed time per iteration \((ms|s)\): *([0-9.]+(?:[eE][-+]?\d+)?)")
+_BRIDGE = re.compile(r"\bStep Time *: *([0-9.]+(?:[eE][-+]?\d+)?) *(ms|s)\b")
 _MEGATRON_BATCH = re.compile(r"global batch size: *(\d+)")
 _NEMO = re.compile(r"train_step_timing in s *[:=] *([0-9.]+(?:[eE][-+]?\d+)?)")
 _TITAN = re.compile(r"\bstep: *(\d+)\b.*\b(?:tps|wps): *([0-9.,]+(?:[eE][-+]?\d+)?)")
 _MLPERF = ":::MLLOG"
+_UNITS = {"ms": 1e-3, "s": 1.0}
 _NOT_STEPS = ("checkpoint", "evaluation", "start_up", "detect", "reform", "restore", "redo", "verify", "idle")
 """Classes of weft's own time that are no part of a step."""
 _FEWEST = 3
@@ -27,8 +30,12 @@ _ORDINARY = 0.15
 """How far from the core of the steps, as a share, one may be and still be ordinary: of 16 published runs the 95th
 percentile is 1.004 to 1.085 times the 5th (MLPerf v3.1 to v4.0)."""
 _SPREADS = 2.0
+_UNLIKE = 1.4
+"""Longest over shortest of the core from which it is none: noise takes a tenth; half of a log may be another run."""
 _CALM = 3
 """Ordinary steps in a row that end the warm-up."""
+_ANOTHER_RUN = 0.25
+"""Share of a log's steps from which steps in a row that are alike, and unlike the ordinary ones, are another run."""
 
 Timed: TypeAlias = tuple[float, int | None]
 """Seconds of a step, and the sequences of its batch where the line says so."""
@@ -71,7 +78,7 @@ def read_log(text: str, shown: str, *, tokens: int, gpus: int, sequences: int | 
             return _settled(source, _of_batch(found, sequences, shown), shown)
     raise UsageError(
         f"{shown} holds no step times; known are logs of {', '.join(_FORMATS)}: lines with ':::MLLOG', "
-        "'tps:', 'elapsed time per iteration (ms):', 'train_step_timing in s:' or '\"seconds\":'"
+        "'tps:', 'elapsed time per iteration (ms):', 'Step Time :', 'train_step_timing in s:' or '\"seconds\":'"
     )
 
 
@@ -101,8 +108,18 @@ def _settled(source: str, found: list[float], shown: str) -> StepLog:
         raise UsageError(f"{shown} holds {len(found)} step times; at least {_FEWEST + 1} are needed, one to warm up")
     # Of a short log the first step is no part of the core, as it is the one that compiles.
     low, high = _closest_half(times[1:])
+    if high > low * _UNLIKE:
+        raise UsageError(
+            f"{shown} holds {len(times)} step times, and no more than half of them are alike "
+            f"({low:.3g} to {high:.3g} s); leave the steps of one run in it"
+        )
     margin = max(_ORDINARY * (low + high) / 2, _SPREADS * (high - low))
     ordinary = [low - margin <= each <= high + margin for each in times]
+    if other := _another_run(times, ordinary):
+        raise UsageError(
+            f"{shown} holds steps of two kinds, {len(other)} of about {statistics.median(other):.3g} s and "
+            f"{sum(ordinary)} of about {(low + high) / 2:.3g} s; leave the steps of one run in it"
+        )
     calm = min(_CALM, len(times) - 1)
     start = next((n for n in range(1, len(times) - calm + 1) if all(ordinary[n : n + calm])), 1)
     kept = [each for each, fits in zip(times[start:], ordinary[start:], strict=True) if fits]
@@ -111,6 +128,17 @@ def _settled(source: str, found: list[float], shown: str) -> StepLog:
             f"{shown} holds {len(times)} step times, and no {_FEWEST} of them are alike; a longer run is needed"
         )
     return StepLog(source, tuple(kept), warm_up=start, odd=len(times) - start - len(kept))
+
+
+def _another_run(times: Sequence[float], ordinary: Sequence[bool]) -> list[float]:
+    """Return steps in a row that are alike, many, and not ordinary; nothing where there are none."""
+    for fits, steps in groupby(zip(times, ordinary, strict=True), key=lambda each: each[1]):
+        row = [seconds for seconds, _ in steps]
+        middle = statistics.median(row)
+        alike = [each for each in row if abs(each - middle) <= _ORDINARY * middle]
+        if not fits and len(alike) > max(_FEWEST, _ANOTHER_RUN * len(times)):
+            return alike
+    return []
 
 
 def _closest_half(times: Sequence[float]) -> tuple[float, float]:
@@ -133,8 +161,12 @@ def _mlperf(lines: Sequence[str], _each: float) -> Iterator[Timed]:
             batch = value
         if record.get("key") == "tracked_stats" and isinstance(value, dict):
             seconds = value.get("train_step_time")
+            rate = value.get("throughput")
             if isinstance(seconds, int | float):
                 yield float(seconds), batch
+            elif isinstance(rate, int | float) and rate > 0 and batch:
+                # Sequences that the whole job takes a second.
+                yield batch / rate, batch
 
 
 def _titan(lines: Sequence[str], each: float) -> Iterator[Timed]:
@@ -148,7 +180,33 @@ def _megatron(lines: Sequence[str], _each: float) -> Iterator[Timed]:
     for line in lines:
         if match := _MEGATRON.search(line):
             batch = _MEGATRON_BATCH.search(line)
-            yield _number(match[1]) * 1e-3, int(batch[1]) if batch else None
+            yield _number(match[2]) * _UNITS[match[1]], int(batch[1]) if batch else None
+
+
+def _bridge(lines: Sequence[str], _each: float) -> Iterator[Timed]:
+    for line in lines:
+        if match := _BRIDGE.search(line):
+            yield _number(match[1]) * _UNITS[match[2]], None
+
+
+def _mlperf_blocks(lines: Sequence[str], _each: float) -> Iterator[Timed]:
+    """Yield the average step between the start and the stop of each block of steps; evaluations lie between blocks."""
+    batch: int | None = None
+    start: tuple[float, float] | None = None
+    for line in lines:
+        record = _object(line.partition(_MLPERF)[2])
+        value, key, more = record.get("value"), record.get("key"), record.get("metadata")
+        if key == "global_batch_size" and isinstance(value, int):
+            batch = value
+        at, count = record.get("time_ms"), more.get("samples_count") if isinstance(more, dict) else None
+        if key not in ("block_start", "block_stop") or not isinstance(at, int | float):
+            continue
+        samples = float(count) if isinstance(count, int | float) else 0.0
+        if key == "block_start":
+            start = (float(at), samples)
+        elif start is not None and batch and samples > start[1]:
+            yield 1e-3 * (at - start[0]) * batch / (samples - start[1]), batch
+            start = None
 
 
 def _nemo(lines: Sequence[str], _each: float) -> Iterator[Timed]:
@@ -184,7 +242,9 @@ def _object(text: str) -> dict[str, object]:
 
 _FORMATS: dict[str, Callable[[Sequence[str], float], Iterator[Timed]]] = {
     "MLPerf": _mlperf,
+    "MLPerf's blocks": _mlperf_blocks,
     "Megatron-LM": _megatron,
+    "Megatron-Bridge": _bridge,
     "NeMo": _nemo,
     "torchtitan": _titan,
     "weft": _ours,

@@ -107,7 +107,7 @@ def _classes(work: Workload, plans: Plans, machine: Machine, software: SoftwareS
         found.append(_PlanClass(~far, _MIXTURE, f"{seen} inside a domain", None))
         doubt = "experts over several scale-up domains: published runs took up to half as long again"
         found.append(_PlanClass(far, _MIXTURE_FAR, f"{seen} over several domains", doubt))
-        if work.model.window:
+        if 0 < work.model.window < work.length:
             doubt = "mixtures with sliding windows: published runs of gpt-oss were up to 1.6 times slower"
             everything = np.ones(len(plans), dtype=np.bool)
             found.append(_PlanClass(everything, _MIXTURE_WINDOW, "published runs of mixtures, gpt-oss", doubt))
