@@ -124,7 +124,13 @@ def test_divisors_are_all_that_divide_up_to_the_most(number: int, most: int):
 def test_stages_split_the_layers_or_the_layers_with_both_ends(layers: int):
     for stages in pipeline_sizes(layers):
         assert 1 <= stages <= layers
-        assert layers % stages == 0 or (layers + 2) % stages == 0
+        short_end = stages & (stages - 1) == 0 and -(-layers // stages) * (stages - 1) < layers
+        assert layers % stages == 0 or (layers + 2) % stages == 0 or short_end
+
+
+@pytest.mark.parametrize("stages", [2, 4, 8, 16])
+def test_published_pipelines_of_61_layers_are_tried(stages: int):
+    assert stages in pipeline_sizes(61)
 
 
 @given(st.integers(1, 10_000))

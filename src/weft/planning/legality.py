@@ -53,7 +53,11 @@ def context_sizes(length: int) -> list[int]:
 def pipeline_sizes(layers: int) -> list[int]:
     """Return the numbers of stages that split the layers."""
     # Two slots more are the embedding and the output, each counted as a layer (Llama 3, arXiv 2407.21783, 3.3.2).
-    return sorted({*divisors(layers, layers), *(each for each in divisors(layers + 2, layers) if each > 1)})
+    both_ends = {each for each in divisors(layers + 2, layers) if each > 1}
+    # Powers of two whose last stage is shorter, as runs of DeepSeek-V3's 61 layers have them.
+    powers = {2**power for power in range(1, layers.bit_length())}
+    short_end = {each for each in powers if -(-layers // each) * (each - 1) < layers}
+    return sorted({*divisors(layers, layers), *both_ends, *short_end})
 
 
 def schedules(layers: int, pp: int, rounds: int) -> list[tuple[int, Sequence[int]]]:
