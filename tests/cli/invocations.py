@@ -24,6 +24,7 @@ _KNOWN: dict[Words, tuple[Words, ...]] = {
     ("submit",): (("tiny-gpt",), ("--", "true")),
     ("cluster", "generate"): (("trace.csv", "--jobs", "5"),),
     ("train",): (("tiny-gpt", "--set", "steps=2"),),
+    ("run",): (("--health", "none", "--", "true"),),
     ("scale", "compute-optimal"): (("1e20",),),
     ("nodes", "test"): (("kernel", "gpus"),),
     ("health", "agent"): (("--once", "--log", "kernel.log", "--state", "state"),),

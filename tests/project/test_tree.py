@@ -16,9 +16,9 @@ SOURCE = ROOT / "src" / "weft"
 MOST_PARAMETERS, MOST_WITH_A_REASON = 6, 12
 MOST_BARE_ANY = 0.03
 LEAST_COMMENTS = 0.03
-MOST_LINES, LEAST_TESTED = 99_000, 0.55
-"""A ceiling and a floor, as measured when console, campaigns, health agents and the doctor had come in. The aim is a
-smaller tree and 0.6: lower the one and raise the other as it shrinks."""
+MOST_LINES, LEAST_TESTED = 100_000, 0.55
+"""A ceiling and a floor, as measured when console, campaigns, health agents, the doctor and `weft run` had come in. The
+aim is a smaller tree and 0.6: lower the one and raise the other as it shrinks."""
 MANY_PARAMETERS = {
     "api.simulate": "the options of `weft simulate`, each by its own name, for people at a prompt",
     "api.rehearse": "the options of `weft rehearse`, likewise",

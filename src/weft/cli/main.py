@@ -72,6 +72,7 @@ Simulate:
 simulate          weft.cli.network.simulate:simulate      Run a scenario, packet by packet.
 Train:
 train             weft.cli.training.train:train           Train a job on this machine, from one plan.
+run               weft.cli.training.supervised_command:run Supervise any command, such as torchrun's, on several ranks.
 Cluster:
 cluster up        weft.cli.cluster.local:up               Start the cluster of this machine.
 cluster down      weft.cli.cluster.local:down             Stop its daemon; running jobs go on.

@@ -70,6 +70,15 @@ def list_programs(*, json: JsonFlag = False) -> None:
     print_table("health checks", columns, rows, words=tuple(range(len(columns))))
 
 
+def run_checks(names: tuple[str, ...]) -> list[str]:
+    """Run checks for a moment each and return those that found something wrong, with what they found."""
+    reports = _run([*names, "--seconds", "0.2", "--mebibytes", "16"])
+    return [
+        f"{report['program']} ({'; '.join(str(one['text']) for one in report['findings']) or 'no reason given'})"
+        for report in reports if not report["passed"]
+    ]  # fmt: skip
+
+
 def _run(arguments: list[str]) -> list[dict[str, Any]]:
     """Run checks in a process of their own, where one thread computes."""
     command = [sys.executable, "-m", "weft.engines.health", *arguments]

@@ -28,6 +28,7 @@ weft scale optimal examples/points.csv --flops 1e21
 weft scale ladder tiny-gpt
 weft doctor traces/ train.log
 weft train tiny-gpt --set steps=50
+weft run --checkpoints ckpt -- torchrun --nproc-per-node 2 train.py
 weft ui runs
 weft top
 weft export tiny-gpt-1 --to folder
