@@ -36,7 +36,7 @@ def test_planes_share_the_evs_evenly(planes: int) -> None:
         ({"ev": {"active": 8}}, "min_active is 64"),
         ({"loss": {"spread": "200 us"}}, "loss.spread"),
         ({"loss": {"probe_after": "1 us"}}, "probe could prove nothing"),
-        ({"loss": {"timeout": 25}}, "less than or equal to 24"),
+        ({"loss": {"timeout": 25}}, "write at most 24"),
         ({"port_remap_delay": 5}, "has no unit"),
         ({"speed": 1}, "unknown key"),
     ],
