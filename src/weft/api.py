@@ -133,7 +133,7 @@ def _sampled(
     from weft.planning.summary.rehearsed import SampledSimulation
 
     if simulate is False:
-        return {}, SampledSimulation("not simulated: that was not asked for")
+        return {}, SampledSimulation("not simulated: it was left out")
     why_not = None if simulate else why_not_simulated(report.site)
     if why_not is not None:
         return {}, SampledSimulation(why_not)

@@ -93,7 +93,7 @@ def _headline(found: Design) -> list[str]:
         f"a failed T0 cuts {nics} off, a failed cable one" if spec.planes == 1
         else f"no failed cable, optic or switch cuts a NIC off; a failed T0 takes {share_text(t0.share)} from {nics}"
     )  # fmt: skip
-    return [f"{found.name}: {spec.gpus:,} GPUs, {planes}, {', '.join(takes)}", f"verdict: {verdict}"]
+    return [f"{found.name}: {counted(spec.gpus, 'GPU')}, {planes}, {', '.join(takes)}", f"verdict: {verdict}"]
 
 
 def _power_and_price(found: Design) -> list[str]:
@@ -104,6 +104,7 @@ def _power_and_price(found: Design) -> list[str]:
 
 def _facts(found: Design) -> list[tuple[str, str]]:
     spec, shape, limits = found.spec, found.shape, found.limits
+    hops = "1 switch" if limits.hops_max == 1 else f"{limits.hops_max} switches"
     tiers = " + ".join(f"{grid.size:,} T{tier}" for tier, grid in enumerate(shape.switch_grids))
     facts = [
         ("GPUs", f"{spec.gpus:,} of at most {limits.hosts_max:,}"),
@@ -111,7 +112,7 @@ def _facts(found: Design) -> list[tuple[str, str]]:
         ("switches", f"{shape.switches:,} = {tiers}"),
         ("links", f"{sum(shape.links):,}"),
         ("optics", f"{found.bill.count('optic'):,}"),
-        ("longest path", f"{limits.hops_max} switches, {TIME.about(limits.latency_floor_ps)} through empty ones"),
+        ("longest path", f"{hops}, {TIME.about(limits.latency_floor_ps)} through empty ones"),
         ("paths between two NICs", f"{limits.paths:,}"),
         ("bisection", RATE.about(limits.bisection_bps)),
         ("network power", watts(found.bill.power_mw / 1000)),

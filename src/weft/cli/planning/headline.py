@@ -3,8 +3,11 @@
 import math
 
 from weft.cli.screen.figures import NO_CHANGE, day_range, days, joules, kilowatt_hours, money, seconds, share, thousands
-from weft.core.quantity import SIZE
+from weft.core.quantity import SIZE, counted
 from weft.planning.report import PlanReport, plan_row
+
+_CULPRITS = {"software": "software", "silent corruption": "silent corruption"}
+"""Causes of failures that are no parts."""
 
 
 def headline(report: PlanReport) -> list[str]:
@@ -14,7 +17,7 @@ def headline(report: PlanReport) -> list[str]:
     energy = kilowatt_hours(run.energy_kwh) if run.energy_kwh >= 1 else joules(run.energy_kwh * 3.6e6)
     return [
         f"{when}, {money(run.gpu_cents / 100, report.site.prices.currency)} of GPU-hours, {energy}",
-        f"{row['gpus']:,} GPUs, step {seconds(row['step_s'])}, MFU {row['mfu']:.1%}, "
+        f"{counted(row['gpus'], 'GPU')}, step {seconds(row['step_s'])}, MFU {row['mfu']:.1%}, "
         f"{thousands(row['tokens_per_s'])} tokens/s, goodput {report.goodput.share:.1%}",
         *verdict(report),
     ]
@@ -36,7 +39,7 @@ def _concerns(report: PlanReport) -> list[str]:
     good, chosen = report.goodput, report.chosen
     if not math.isinf(good.mttf_s) and good.mttf_s < report.run.days * 86_400:
         dearest = max((fault for fault in good.faults if fault.stops), key=lambda fault: fault.per_hour, default=None)
-        who = "" if dearest is None else f", most often by a failed {dearest.name}"
+        who = "" if dearest is None else f", most often by {_CULPRITS.get(dearest.name, f'a failed {dearest.name}')}"
         found.append(f"a failure stops it every {seconds(good.mttf_s)}{who}")
     unmatched = report.row(chosen, 0)["unmatched"]
     if unmatched:

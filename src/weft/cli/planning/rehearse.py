@@ -29,7 +29,7 @@ from weft.cli.planning.plan import Pairs, pairs_of
 from weft.core.errors import UsageError
 from weft.planning.rehearsal import RehearsalLine
 from weft.planning.report import PlanReport
-from weft.planning.summary.rehearsed import Rehearsal
+from weft.planning.summary.rehearsed import Rehearsal, described
 from weft.planning.what_if import changed_all
 from weft.specs import load_job, load_site
 
@@ -100,7 +100,7 @@ def _day(text: str | None) -> datetime.date | None:
 
 
 def _print_headline(found: Rehearsal, report: PlanReport) -> None:
-    say(f"{found.job.name} on {found.site.name}: {found.site.description}", style="bold")
+    say(f"{found.job.name} on {found.site.name}: {described(found.site)}", style="bold")
     for line in headline(report):
         say(line)
     for line in found.lines:

@@ -6,6 +6,9 @@ from weft.core.quantity import ENERGY, POWER, TIME, significant
 
 NO_CHANGE = "0.0%"
 _SECONDS_PER_DAY = 86_400
+_SECONDS_PER_YEAR = 365.25 * _SECONDS_PER_DAY
+_LONG_S = 3 * _SECONDS_PER_YEAR
+"""From here on times are written in years."""
 _CENT = 0.01
 _WHOLE_MONEY = 100
 """Below this, cents are written."""
@@ -39,6 +42,8 @@ def seconds(value: float) -> str:
     """Return a time given in seconds."""
     if value == 0:
         return "0 s"
+    if value >= _LONG_S:
+        return f"{significant(value / _SECONDS_PER_YEAR)} years"
     return TIME.about(value * 1e12)
 
 
@@ -49,6 +54,8 @@ def days(value: float) -> str:
 
 def second_range(low: float, middle: float, high: float) -> str:
     """Return an interval of times given in seconds; both ends in the unit of its middle."""
+    if middle >= _LONG_S:
+        return f"{significant(low / _SECONDS_PER_YEAR)} to {significant(high / _SECONDS_PER_YEAR)} years"
     return TIME.interval(low * 1e12, middle * 1e12, high * 1e12)
 
 
@@ -71,9 +78,9 @@ def joules(value: float) -> str:
 
 def kilowatt_hours(value: float) -> str:
     """Return an energy that is paid for: 4.85 GWh."""
-    for unit, size in (("GWh", 1e6), ("MWh", 1e3), ("kWh", 1.0), ("Wh", 1e-3)):
+    for unit, size in (("TWh", 1e9), ("GWh", 1e6), ("MWh", 1e3), ("kWh", 1.0), ("Wh", 1e-3)):
         if value >= size or unit == "Wh":
-            return f"{significant(value / size)} {unit}"
+            return _at_least(value / size, unit)
     raise AssertionError("the last unit takes any value")
 
 
@@ -95,7 +102,12 @@ def kilograms(value: float) -> str:
     """Return a mass: 1,900 t, 12.5 kg, 0.4 g."""
     if value >= _KG_PER_TONNE:
         return f"{significant(value / _KG_PER_TONNE)} t"
-    return f"{significant(value)} kg" if value >= 1 or value == 0 else f"{significant(value * 1000)} g"
+    return f"{significant(value)} kg" if value >= 1 or value == 0 else _at_least(value * 1000, "g")
+
+
+def _at_least(value: float, unit: str) -> str:
+    """Return an amount in the smallest unit that is in use for it; what is below a hundredth of it is said so."""
+    return f"under 0.01 {unit}" if 0 < value < _CENT else f"{significant(value)} {unit}"
 
 
 def share(change: float) -> str:

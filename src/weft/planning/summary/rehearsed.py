@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import date
 
 from weft.core.provenance import provenance
+from weft.core.quantity import counted
 from weft.fabric.design import describe
 from weft.planning.rehearsal import RehearsalLine
 from weft.planning.report import PlanReport
@@ -19,6 +20,7 @@ from weft.planning.summary.sources import assumptions, sources
 from weft.planning.summary.step_chart import memory_chart, step_chart
 from weft.planning.summary.verdict import check_begin, day_after, impossible, tiles, verdict
 from weft.planning.summary.wording import Plain, named, sentence
+from weft.specs import SITES, load_site
 from weft.specs.job import JobSpec
 from weft.specs.site import SiteSpec
 
@@ -79,7 +81,7 @@ class Rehearsal:
     def _page(self) -> Plain:
         head: Plain = {
             "title": f"{self.job.name} on {self.site.name}",
-            "site": self.site.description,
+            "site": described(self.site),
             "job": self.job.description,
         }
         rest: Plain = {
@@ -144,3 +146,15 @@ def begun(rehearsal: Rehearsal, begin: date) -> Rehearsal:
     section = "the run with this site's failures"
     line = RehearsalLine(section, "finish", "ends", "", f"{ends}; 90 % interval {first} to {last}")
     return replace(rehearsal, begin=begin, lines=(*rehearsal.lines, line))
+
+
+def described(site: SiteSpec) -> str:
+    """Return what a site is, in a phrase; the one of a site that it builds on speaks of that one's size."""
+    if site.name in SITES.names():
+        return site.description
+    like = next((name for name in SITES.names() if load_site(name).description == site.description), None)
+    return (
+        site.description
+        if like is None
+        else f"{counted(site.fabric.gpus, f'{site.gpu.kind} GPU')}, otherwise like {like}"
+    )
