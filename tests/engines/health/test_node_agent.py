@@ -1,5 +1,6 @@
 """The agent says each thing once, keeps it until it is heard, and does what it is ordered once."""
 
+import datetime
 import json
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ from tests.cluster.health.recorded_faults import GPUS
 from tests.engines.health.http_receiver import receiving
 
 from weft.cli.main import main
+from weft.engines.health.fault_data import gpu_addresses
 from weft.engines.health.node_agent import AGAIN_MS, AgentSettings, HealthAgent
 
 DEAD = "[1.5] NVRM: Xid (PCI:0000:43:00): 79, pid=1, GPU has fallen off the bus.\n"
@@ -81,6 +83,49 @@ def test_a_gpu_that_vanishes_is_reported_also_when_the_agent_was_not_there(tmp_p
     second, _ = agent(tmp_path, system)
     assert [one.text for one in second.look(0, 0.0)] == [f"the GPU at {GPUS[3]} is no longer there"]
     second.close()
+
+
+def test_a_bus_that_is_numbered_anew_and_a_board_that_was_changed_are_no_loss(tmp_path: Path, system: Path) -> None:
+    devices = system / "bus" / "pci" / "devices"
+    agent(tmp_path, system)[0].close()
+    (devices / GPUS[0]).rename(tmp_path / "gone")
+    lost, _ = agent(tmp_path, system)
+    assert len(lost.look(0, 0.0)) == 1
+    lost.close()
+    for number, address in enumerate(GPUS[1:]):
+        (devices / address).rename(devices / f"0001:{number:02x}:00.0")
+    (tmp_path / "gone").rename(devices / "0001:40:00.0")
+    again, _ = agent(tmp_path, system)
+    assert again.look(0, 0.0) == []
+    add(tmp_path, "NVRM: Xid (PCI:0001:40:00): 64, Row Remapper Error\n")
+    assert [one.gpu for one in again.look(1, 1.0)] == [7]
+    again.close()
+
+
+def test_a_part_of_a_gpu_with_an_address_of_its_own_does_not_shift_the_numbers(tmp_path: Path, system: Path) -> None:
+    devices = system / "bus" / "pci" / "devices"
+    part = devices / "0000:1b:00.4"
+    part.mkdir()
+    (part / "vendor").write_text("0x10de\n")
+    (part / "class").write_text("0x030200\n")
+    (part / "physfn").symlink_to(devices / GPUS[0])
+    assert gpu_addresses(system) == list(GPUS)
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_a_log_that_stood_there_is_judged_by_its_own_times(tmp_path: Path, system: Path, once: bool) -> None:
+    now = datetime.datetime.now(datetime.UTC)
+    flap = "g kernel: mlx5_core 0000:5e:00.0 eth4: Link down"
+    days = [now - datetime.timedelta(days=each) for each in range(90, 1, -1)]
+    add(tmp_path, "".join(f"{day.isoformat()} {flap}\n" for day in days))
+    add(tmp_path, f"{days[0].isoformat()} g kernel: {DEAD.removeprefix('[1.5] ')}")
+    watch, said = agent(tmp_path, system, history=once)
+    watch.look(round(now.timestamp() * 1000), 0.0)
+    assert [each["action"] for each in said] == (["reboot"] if once else []), "one flap a day is healthy"
+    add(tmp_path, f"{days[0].isoformat()} {flap}\n" * 3)
+    watch.look(round(now.timestamp() * 1000) + 500, 0.5)
+    assert said[-1]["action"] == "cordon", "what is written now was said now, whatever the clock of its writer shows"
+    watch.close()
 
 
 def test_a_nic_that_counts_too_many_errors_is_reported(tmp_path: Path, system: Path) -> None:

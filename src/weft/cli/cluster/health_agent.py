@@ -47,7 +47,15 @@ def agent(
     name = node or os.environ.get("NODE_NAME") or socket.gethostname()
     run_agent(
         AgentSettings(
-            name, log, state, report, token, counters_s=counters, commands=commands, expected=read_expected(expect)
+            name,
+            log,
+            state,
+            report,
+            token,
+            counters_s=counters,
+            commands=commands,
+            expected=read_expected(expect),
+            history=once,
         ),
         _print,
         once=once,

@@ -7,7 +7,7 @@ what follows from evidence is decided by `quarantine` as for every other report.
 
 import re
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -18,6 +18,9 @@ from weft.cluster.records.node import NodeEvidence, Severity
 _XID = re.compile(r"NVRM: (?:\S+ )?Xid \(([^)]*)\): (\d+)\b")
 _PCI = re.compile(r"(?:PCI:)?((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?)", re.IGNORECASE)
 _MOST_TEXT = 160
+_MOST_MESSAGE = 500
+_LONG = "NVRM: The NVIDIA GPU "
+"""How a message of the driver begins that older kernels log in pieces."""
 _MOST_DEVICE = 40
 _MOST_PARTS = 4096
 _SPANS_MS = {"s": 1_000, "min": 60_000, "h": 3_600_000}
@@ -82,6 +85,8 @@ class FaultVerdict:
     """Number of the GPU that is to blame, where one is and its number is known."""
     device: str = ""
     """PCI address in the message, or what it begins with where there is none."""
+    count: int = 1
+    """How many errors the message speaks of."""
 
     def evidence(self, at_ms: int) -> NodeEvidence:
         """Return the verdict as a node's evidence."""
@@ -137,11 +142,21 @@ class FaultCatalogue:
             return self.unknown
         return next((one.entry for one in self.lines if one.pattern.match(message)), None)
 
+    def _count(self, entry: FaultEntry, message: str) -> int:
+        """Return how many errors a message speaks of: its group `count`, where its pattern has one."""
+        pattern = next((one.pattern for one in self.lines if one.entry is entry), None)
+        found = None if pattern is None or "count" not in pattern.groupindex else pattern.match(message)
+        return 1 if found is None else int(found["count"])
+
     def of_line(self, line: str, gpus: Mapping[tuple[int, int, int], int] | None = None) -> FaultVerdict | None:
         """Return what a line of a log in any format means by itself; nothing where it says nothing about health."""
         message = kernel_message(line)
-        entry = None if message is None else self.of_message(message)
-        return None if message is None or entry is None else _verdict(entry, message, gpus or {})
+        return None if message is None else self.verdict(message, gpus or {})
+
+    def verdict(self, message: str, gpus: Mapping[tuple[int, int, int], int]) -> FaultVerdict | None:
+        """Return what a message of the kernel means by itself; nothing where it says nothing about health."""
+        entry = self.of_message(message)
+        return None if entry is None else _verdict(entry, message, gpus, self._count(entry, message))
 
     def of_condition(self, kind: str, text: str) -> FaultVerdict | None:
         """Return what a condition of a Node object means that is true."""
@@ -149,10 +164,11 @@ class FaultCatalogue:
         return None if entry is None else FaultVerdict(entry, entry.action, f"{kind}: {text[:_MOST_TEXT]}")
 
 
-def _verdict(entry: FaultEntry, message: str, gpus: Mapping[tuple[int, int, int], int]) -> FaultVerdict:
+def _verdict(entry: FaultEntry, message: str, gpus: Mapping[tuple[int, int, int], int], count: int) -> FaultVerdict:
     xid = _XID.match(message)
-    place = _PCI.search(xid[1] if xid else message)
-    device = place[1] if place else ""
+    places = [place[1] for place in _PCI.finditer(xid[1] if xid else message)]
+    # A port that passes an error on is named before the GPU that it came from.
+    device = next((each for each in places if pci_key(each) in gpus), places[0] if places else "")
     key = pci_key(device) if device else None
     gpu = gpus.get(key) if key is not None else None
     action = entry.action
@@ -164,7 +180,19 @@ def _verdict(entry: FaultEntry, message: str, gpus: Mapping[tuple[int, int, int]
         text = f"XID {xid[2]} at {device or xid[1]}{where}: {entry.meaning}"
     else:
         text = f"{entry.meaning}{where}: {message[:_MOST_TEXT]}"
-    return FaultVerdict(entry, action, text, gpu, device or message.partition(":")[0][:_MOST_DEVICE])
+    return FaultVerdict(entry, action, text, gpu, device or message.partition(":")[0][:_MOST_DEVICE], count)
+
+
+def most_at_once(times: Iterable[int], within_ms: int) -> int:
+    """Return how many of `times` at most lie within a span of time."""
+    recent: deque[int] = deque()
+    most = 0
+    for at_ms in sorted(times):
+        recent.append(at_ms)
+        while recent[0] <= at_ms - within_ms:
+            recent.popleft()
+        most = max(most, len(recent))
+    return most
 
 
 def catalogue_of(document: Mapping[str, Any]) -> FaultCatalogue:
@@ -208,10 +236,14 @@ class FaultMonitor:
     gpus: Mapping[tuple[int, int, int], int] = field(default_factory=dict)
     """Number of each GPU by its PCI address."""
     _seen: dict[tuple[str, str], deque[int]] = field(default_factory=dict)
+    _unfinished: str = ""
+    """What the kernel said last, where it meant nothing by itself: the next line may go on with it."""
 
     def take(self, line: str, at_ms: int) -> FaultVerdict | None:
         """Take in a line of the log; returns a verdict where something is to be done."""
-        found = self.catalogue.of_line(line, self.gpus)
+        message = self._message(line)
+        found = None if message is None else self.catalogue.verdict(message, self.gpus)
+        self._unfinished = message[-_MOST_MESSAGE:] if message is not None and found is None else ""
         if found is None or found.action is FaultAction.IGNORE:
             return None
         entry = found.entry
@@ -222,7 +254,18 @@ class FaultMonitor:
         if key not in self._seen and len(self._seen) >= _MOST_PARTS:
             self._seen.pop(next(iter(self._seen)))
         times = self._seen.setdefault(key, deque(maxlen=entry.most + 1))
-        times.append(at_ms)
+        if times and at_ms < times[-1] - entry.within_ms:
+            times.clear()  # a clock that was set back, or seconds since a later boot
+        times.extend([at_ms] * min(found.count, entry.most + 1))
         while times[0] <= at_ms - entry.within_ms:
             times.popleft()
         return found if len(times) > entry.most else None
+
+    def _message(self, line: str) -> str | None:
+        """Return the kernel's message, joined with what it goes on with; nothing where the line is somebody else's."""
+        message, before = kernel_message(line), self._unfinished
+        if message is None:
+            # dmesg and journald indent what goes on; a record's keys are indented as well, and change nothing.
+            goes_on = before and line[:1] in (" ", "\t")
+            return f"{before} {line.strip()}" if goes_on else None
+        return f"{before} {message}" if before.startswith(_LONG) and message.startswith("NVRM: ") else message

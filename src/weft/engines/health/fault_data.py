@@ -28,6 +28,7 @@ def gpu_addresses(system: Path = Path("/sys")) -> list[str]:
             kind = (folder / "class").read_text(encoding="ascii").strip()
         except OSError:
             continue
-        if vendor == _NVIDIA and kind[:6] in _DISPLAYS:
+        # A virtual function is a part of a GPU that has an address of its own.
+        if vendor == _NVIDIA and kind[:6] in _DISPLAYS and not (folder / "physfn").exists():
             found.append(folder.name)
     return found

@@ -10,10 +10,11 @@ import subprocess
 import time
 from pathlib import Path
 
-from weft.cluster.health.faults import FaultCatalogue, FaultVerdict
+from weft.cluster.health.faults import FaultCatalogue, FaultVerdict, most_at_once
 from weft.cluster.records.node import Severity
 from weft.engines.health.checks import CheckSetting, Finding, HealthReport
 from weft.engines.health.fault_data import shipped_catalogue
+from weft.engines.health.log_follower import said_by
 
 _MOST_LINES = 200_000
 _PATIENCE_S = 10
@@ -23,28 +24,33 @@ _LISTED = 20
 def classify(line: str) -> Finding | None:
     """Return what a line of the kernel's log means for the machine's health by itself, or nothing."""
     found = shipped_catalogue().of_line(line)
-    return None if found is None else _finding(found, 1)
+    return None if found is None else _finding(found, 1, 1)
 
 
-def _finding(found: FaultVerdict, times: int) -> Finding:
-    # One line of a kind that is healthy now and then is a note.
+def _finding(found: FaultVerdict, times: int, at_once: int) -> Finding:
+    # What is healthy now and then is a note.
     one = found.evidence(0)
-    severity: Severity = "note" if times <= found.entry.most else one.severity
+    severity: Severity = "note" if at_once <= found.entry.most else one.severity
     return Finding(one.check, severity, found.text + (f" ({times} times)" if times > 1 else ""), one.gpu)
 
 
 def judge(lines: list[str], catalogue: FaultCatalogue | None = None) -> tuple[Finding, ...]:
     """Return what a whole log means: each kind on each device once, with its count."""
     known = catalogue or shipped_catalogue()
-    kinds: dict[tuple[str, str], list[FaultVerdict]] = {}
+    kinds: dict[tuple[str, str], list[tuple[FaultVerdict, int]]] = {}
+    said_at = said_by()
     for line in lines:
         if (found := known.of_line(line)) is not None:
-            kinds.setdefault((found.entry.name, found.device), []).append(found)
+            kinds.setdefault((found.entry.name, found.device), []).append((found, said_at(line)))
     order = ("fatal", "warning", "note")
-    findings = sorted(
-        (_finding(each[-1], len(each)) for each in kinds.values()), key=lambda one: order.index(one.severity)
-    )
+    findings = sorted((_finding_of(each) for each in kinds.values()), key=lambda one: order.index(one.severity))
     return tuple(findings[:_LISTED])
+
+
+def _finding_of(seen: list[tuple[FaultVerdict, int]]) -> Finding:
+    last, _ = seen[-1]
+    times = [at_ms for found, at_ms in seen for _ in range(min(found.count, last.entry.most + 1))]
+    return _finding(last, len(seen), most_at_once(times, last.entry.within_ms))
 
 
 def kernel(setting: CheckSetting) -> HealthReport:

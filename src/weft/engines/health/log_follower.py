@@ -5,13 +5,16 @@ log still holds. Nothing here knows what a line means.
 """
 
 import contextlib
+import datetime
 import json
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from weft.cluster.health.kernel_lines import said_at_ms
 from weft.core.errors import FailedError
 
 DEVICE = Path("/dev/kmsg")
@@ -27,6 +30,20 @@ class LogLine:
 
     text: str
     age_ms: int = 0
+    past: bool = False
+    """Whether it stood in the log before it was followed."""
+
+
+def said_by() -> Callable[[str], int]:
+    """Return a function that says when a line was said, in milliseconds since 1970; now, where a line does not tell."""
+    now_ms, up_ms = time.time_ns() // 1_000_000, _up_us() // 1000
+    zone = datetime.datetime.now().astimezone().tzinfo or datetime.UTC
+
+    def said_at(line: str) -> int:
+        at_ms = said_at_ms(line, now_ms, up_ms, zone)
+        return now_ms if at_ms is None else at_ms
+
+    return said_at
 
 
 class LogFollower(Protocol):
@@ -103,6 +120,7 @@ class FileFollower:
         self._handle: int | None = None
         self._rest = b""
         self._open()
+        self._past_to = 0 if self._handle is None else os.fstat(self._handle).st_size
         kept = _kept(place)
         if self._handle is not None and kept.get("inode") == os.fstat(self._handle).st_ino:
             os.lseek(self._handle, min(int(kept.get("offset", 0)), os.fstat(self._handle).st_size), os.SEEK_SET)
@@ -126,12 +144,12 @@ class FileFollower:
         if now.st_ino != held.st_ino:
             # Moved away: what was still written into the old one has been read above.
             os.close(self._handle)
-            self._handle, self._rest = None, b""
+            self._handle, self._rest, self._past_to = None, b"", 0
             self._open()
             yield from self._read()
         elif held.st_size < os.lseek(self._handle, 0, os.SEEK_CUR):
             os.lseek(self._handle, 0, os.SEEK_SET)
-            self._rest = b""
+            self._rest, self._past_to = b"", 0
             yield from self._read()
         self._keep()
 
@@ -141,8 +159,9 @@ class FileFollower:
             *lines, self._rest = (self._rest + part).split(b"\n")
             if len(self._rest) > _MOST_LINE:
                 self._rest = self._rest[:_MOST_LINE]
+            past = os.lseek(self._handle, 0, os.SEEK_CUR) <= self._past_to
             for line in lines:
-                yield LogLine(line[:_MOST_LINE].decode("utf-8", errors="replace"))
+                yield LogLine(line[:_MOST_LINE].decode("utf-8", errors="replace"), past=past)
 
     def _keep(self) -> None:
         if self._place is None or self._handle is None:

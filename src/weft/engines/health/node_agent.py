@@ -25,7 +25,7 @@ from weft.cluster.health.quarantine import report
 from weft.cluster.records.node import NodeEvidence
 from weft.engines.health.checks import CheckSetting
 from weft.engines.health.fault_data import gpu_addresses, shipped_catalogue
-from weft.engines.health.log_follower import DEVICE, LogFollower, follow, write_atomically
+from weft.engines.health.log_follower import DEVICE, LogFollower, follow, said_by, write_atomically
 from weft.engines.health.outbox import WebhookOutbox
 from weft.engines.health.registry import SUITES, known, named, run
 
@@ -64,6 +64,8 @@ class AgentSettings:
     """A report is sent at least this often, also when there is nothing to say."""
     system: Path = Path("/sys")
     """Where the kernel shows devices and counters."""
+    history: bool = False
+    """Whether what a log held long before is reported as well."""
     expected: Mapping[str, float] = field(default_factory=dict)
     """What figures of active tests a healthy node reaches, by CHECK.FIGURE."""
     commands: Mapping[str, str] = field(default_factory=dict)
@@ -91,19 +93,26 @@ class HealthAgent:
         """Return the addresses of all GPUs that were ever seen here: a dead one may be missing now."""
         path = self.settings.state / "gpus.json"
         before: list[str] = []
-        with contextlib.suppress(OSError, ValueError):
-            before = [str(each) for each in json.loads(path.read_text(encoding="utf-8"))]
-        every = sorted({*before, *gpu_addresses(self.settings.system)})
-        if every != before:
-            write_atomically(path, json.dumps(every))
+        most = 0
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            kept = json.loads(path.read_text(encoding="utf-8"))
+            before, most = [str(each) for each in kept["addresses"]], int(kept["most"])
+        there = gpu_addresses(self.settings.system)
+        # As many as ever: a board was changed, or the bus is numbered anew since a boot; nothing is missing.
+        every = there if len(there) >= most else sorted({*before, *there})
+        if every != before or len(there) > most:
+            write_atomically(path, json.dumps({"addresses": every, "most": max(most, len(there))}))
         return every
 
     def look(self, now_ms: int, now_s: float) -> list[NodeEvidence]:
         """Look once at everything that is due; returns and reports what is new."""
         found: list[NodeEvidence] = []
+        said_at = said_by()
         for line in self._log.new_lines():
-            at_ms = now_ms - line.age_ms
-            if line.age_ms <= _OLDEST_MS and (verdict := self.monitor.take(line.text, at_ms)) is not None:
+            # What comes is news, however a log's clock goes; what stood there before tells its age, or is news as well.
+            at_ms = said_at(line.text) if line.past else now_ms - line.age_ms
+            verdict = self.monitor.take(line.text, at_ms)
+            if verdict is not None and (self.settings.history or now_ms - at_ms <= _OLDEST_MS):
                 found += self._news(verdict.evidence(at_ms), now_ms, verdict)
         if now_s - self._counters_at >= self.settings.counters_s:
             self._counters_at = now_s
