@@ -8,7 +8,8 @@ not count: in a step it is far ahead.
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
@@ -41,6 +42,49 @@ def measure(ranks: int, seconds: float = 0.3) -> MachineTimes:
     return found[len(found) // 2]
 
 
+def measure_needs(
+    ranks: int, products: Sequence[tuple[int, int, int]], messages: Sequence[int], seconds: float = 0.3
+) -> MachineTimes:
+    """Time products (m, n, k), the memory and all-reduces of so many bytes with `ranks` busy ranks; the slowest's."""
+    asked = {"seconds": seconds, "products": list(products), "messages": list(messages)}
+    found: list[MachineTimes] = Ranks("weft.training.launch.machine_times:measure_asked", ranks, asked).run()
+    first = found[0]
+    return replace(
+        first,
+        products=tuple(max(same, key=_seconds) for same in zip(*(one.products for one in found), strict=True)),
+        messages=tuple(max(same, key=_seconds) for same in zip(*(one.messages for one in found), strict=True)),
+        copy_bytes_per_s=min(one.copy_bytes_per_s for one in found),
+    )
+
+
+def _seconds(one: ProductTime | MessageTime) -> float:
+    return one.seconds
+
+
+def measure_asked(
+    reporter: Reporter, seconds: float, products: list[tuple[int, int, int]], messages: list[int]
+) -> MachineTimes:
+    """Take the figures that were asked for on this rank, in step with the others."""
+    del reporter
+    torch.set_num_threads(1)
+    bench = _Bench(torch.device("cuda" if torch.cuda.is_available() else "cpu"), seconds)
+    return MachineTimes(
+        device=_named(bench.device), ranks=dist.get_world_size(),
+        value_bytes=2 if bench.kind == torch.bfloat16 else 4,
+        products=tuple(_product(*sides, bench) for sides in products), blocks=(), attention=AttentionTime(0.0, 1.0),
+        copy_bytes_per_s=_copies(bench), messages=tuple(_message(size, bench) for size in messages),
+    )  # fmt: skip
+
+
+def _named(device: torch.device) -> str:
+    return "cpu" if device.type == "cpu" else torch.cuda.get_device_name(device)
+
+
+def _product(m: int, n: int, k: int, bench: "_Bench") -> ProductTime:
+    left, right = (torch.randn(size, dtype=bench.kind, device=bench.device) for size in ((m, k), (k, n)))
+    return ProductTime(m, n, k, bench.kernel(lambda: torch.mm(left, right)))
+
+
 def measure_rank(reporter: Reporter, seconds: float) -> MachineTimes:
     """Take every figure on this rank, in step with the others."""
     del reporter
@@ -48,17 +92,12 @@ def measure_rank(reporter: Reporter, seconds: float) -> MachineTimes:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     bench = _Bench(device, seconds)
     sides = _SIDES_CUDA if device.type == "cuda" else _SIDES_CPU
-    products = []
-    for side in sides:
-        left, right = (
-            torch.randn(size, dtype=bench.kind, device=device) for size in ((4 * side, side), (side, 4 * side))
-        )
-        products.append(ProductTime(4 * side, 4 * side, side, bench.kernel(lambda a=left, b=right: torch.mm(a, b))))
+    products = [_product(4 * side, 4 * side, side, bench) for side in sides]
     whole = _ordinary(device)
     # So many tokens that what is done for each weight does not count.
     batch, length = (8, 2048) if device.type == "cuda" else (2, 128)
     return MachineTimes(
-        device="cpu" if device.type == "cpu" else torch.cuda.get_device_name(device),
+        device=_named(device),
         ranks=dist.get_world_size() if dist.is_initialized() else 1,
         value_bytes=2 if bench.kind == torch.bfloat16 else 4,
         products=tuple(products),
@@ -170,7 +209,7 @@ def _copies(bench: _Bench) -> float:
 
 def _message(size: int, bench: _Bench) -> MessageTime:
     """Time an all-reduce of `size` bytes over all ranks, as gradients take it."""
-    values = torch.zeros(max(1, size // 4))
+    values = torch.zeros(max(1, size // 4), device=bench.device)
     return MessageTime(size, bench.time(lambda: dist.all_reduce(values), together=True))
 
 
