@@ -18,9 +18,9 @@ JOBS = ("gpt3-175b", "llama3-405b", "gpt-1t")
 SITES = ("h100-400g-16k", "h200-400g-16k", "b200-400g-16k", "gb200-4x200g-32k")
 
 
-def needs(job: str, site: str, **choices: int) -> NodeNeeds:
+def needs(job: str, site: str, tp: int = 0) -> NodeNeeds:
     report = plan(job, site, top=1)
-    return needs_of(report.site, report.work, one_plan(**choices) if choices else report.outcome.best.plans)
+    return needs_of(report.site, report.work, one_plan(tp=tp) if tp else report.outcome.best.plans)
 
 
 def reached(wanted: NodeNeeds, slower: float = 1.0) -> MachineTimes:

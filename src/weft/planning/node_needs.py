@@ -99,7 +99,8 @@ def _part(side: int, tp: int, *, cut: bool) -> int:
 def _sum_s(machine: Machine, ranks: int, size: int) -> float:
     """Return the time of an all-reduce over a node's ranks: scattered sums, and gathering them again."""
     inner = min(ranks, machine.domain_gpus)
-    return 2 * float(half(machine, *(np.array([float(each)]) for each in (inner, ranks / inner, size)))[0])
+    within, beyond, amount = (np.array([float(each)]) for each in (inner, ranks / inner, size))
+    return 2 * float(half(machine, within, beyond, amount)[0])
 
 
 def compared(needs: NodeNeeds, times: MachineTimes) -> list[NeedMet]:

@@ -26,6 +26,8 @@ _OVER = ("Succeeded", "Failed")
 _INDEX = "batch.kubernetes.io/job-completion-index"
 _MUTABLE = ("nodeSelector", "tolerations", "schedulingGates")
 
+_GROUP = "jobset.sigs.k8s.io/replicatedjob-name"
+
 
 def serve_workloads(server: FakeApiServer, *kinds: Resource) -> None:
     """Let a server serve kinds of workloads (all where none is named), with the rules of their admission."""
@@ -206,6 +208,8 @@ class WorkloadControllers:
         wanted = list(_children(item))
         for body in wanted:
             child = there.get(body["metadata"]["name"])
+            # What waits for others stands there suspended until they have come as far as it asks.
+            body["spec"]["suspend"] = body["spec"]["suspend"] or not self._may_start(spec, body, children)
             if child is None:
                 await self._client.create(BATCH_JOBS, body, meta["namespace"])
             else:
@@ -214,6 +218,22 @@ class WorkloadControllers:
             await self._say(JOBSETS, item, conditions={"Completed": "jobset completed successfully"})
         else:
             await self._say(JOBSETS, item, conditions={"Suspended": ""} if spec.get("suspend") else {})
+
+    def _may_start(self, spec: Object, body: Object, children: list[Object]) -> bool:
+        """Return whether those before a Job of a JobSet are ready, or complete, as `dependsOn` and the order ask."""
+        names = [one["name"] for one in spec["replicatedJobs"]]
+        place = names.index(body["metadata"]["labels"][_GROUP])
+        waits_for = {one["name"]: one["status"] for one in spec["replicatedJobs"][place].get("dependsOn") or ()}
+        if (spec.get("startupPolicy") or {}).get("startupPolicyOrder") == "InOrder":
+            waits_for |= dict.fromkeys(names[:place], "Ready")
+        return all(self._has_come(child, waits_for) for child in children)
+
+    def _has_come(self, child: Object, waits_for: Mapping[str, str]) -> bool:
+        status = waits_for.get(child["metadata"]["labels"][_GROUP])
+        if status is None or _true(child, "Complete"):
+            return True
+        running = sum(_phase(pod) == "Running" for pod in self._mine(child))
+        return status == "Ready" and running >= child["spec"].get("parallelism", 1)
 
     async def _align(self, child: Object, body: Object) -> None:
         """Let a child Job wait or run as its JobSet does; its template is brought up before it runs again."""
@@ -343,7 +363,7 @@ def _children(item: Object) -> Iterator[Object]:
     for group in spec["replicatedJobs"]:
         for index in range(group.get("replicas", 1)):
             job = deepcopy(group["template"]["spec"])
-            labels = {"jobset.sigs.k8s.io/jobset-name": name, "jobset.sigs.k8s.io/replicatedjob-name": group["name"],
+            labels = {"jobset.sigs.k8s.io/jobset-name": name, _GROUP: group["name"],
                       "jobset.sigs.k8s.io/job-index": str(index)}  # fmt: skip
             meta = job["template"]["metadata"] = dict(job["template"].get("metadata") or {})
             meta["labels"] = {**(meta.get("labels") or {}), **labels}

@@ -176,6 +176,29 @@ def test_a_test_that_is_ordered_is_run_once_and_held_against_what_is_expected(tm
     assert ["of the expected" in one["text"] for one in reports] == [True, False]
 
 
+def test_the_test_of_an_idle_node_gives_way_when_it_is_not_ordered_any_more(tmp_path: Path, system: Path) -> None:
+    with receiving() as server:
+        server.answer = {"orders": [{"id": "1-idle", "kind": "test", "program": "idle"}], "out": True}
+        watch, said = agent(tmp_path, system, report=server.url)
+        watch.look(0, 0.0)
+        watch.look(1, 100.0)
+        server.answer = {"orders": [], "out": False}
+        watch.look(2, 200.0)
+        assert [each for each in said if "test" in each["action"]] == []
+        began = time.monotonic()
+        watch.close()
+        assert time.monotonic() - began < 60
+        server.answer = {"orders": [{"id": "2-idle", "kind": "test", "program": "idle"}], "out": True}
+        again, said = agent(tmp_path, system, report=server.url)
+        for second in range(600):
+            again.look(second, 10.0 * second)
+            if said:
+                break
+            time.sleep(0.1)
+        assert [each["id"] for each in said] == ["2-idle"]
+        again.close()
+
+
 def test_the_token_is_read_anew_for_each_report(tmp_path: Path, system: Path) -> None:
     token = tmp_path / "token"
     token.write_text("old\n")

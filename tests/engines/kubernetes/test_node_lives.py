@@ -147,6 +147,31 @@ def test_a_sick_node_is_tested_by_its_agent_and_a_ticket_is_sent(tmp_path: Path)
     play(life)
 
 
+def test_an_idle_node_is_tested_by_its_agent_and_work_goes_before_the_test() -> None:
+    async def life() -> None:
+        cluster = FakeCluster(2)
+        async with cluster.nodes(), cluster.engine(policy=SchedulingPolicy(test_at_once=1)) as engine:
+            await until(lambda: any(engine.orders(f"n-0000{each}") for each in (0, 1)), 60)
+            first = next(name for name in ("n-00000", "n-00001") if engine.orders(name))
+            assert [(one["kind"], one["program"]) for one in engine.orders(first)] == [("test", "idle")]
+            other = "n-00001" if first == "n-00000" else "n-00000"
+            assert engine.orders(other) == [], "one at a time"
+            engine.hear_agent(PodReport("", "", first, None, (report("idle", cluster.server.now_ms(), passed=True),)))
+            await until(lambda: bool(engine.orders(other)), 60)
+            assert engine.orders(first) == []
+            await cluster.submit("gang", 2)
+            await until(lambda: cluster.state("gang") == "running")
+            assert engine.orders(other) == [], "its agent ends the test"
+            await cluster.cancel("gang")
+            await until(lambda: cluster.state("gang") == "cancelled")
+            await until(lambda: bool(engine.orders(other)), 7200)
+            bad = report("idle", cluster.server.now_ms(), passed=False, text="product 3 was wrong")
+            engine.hear_agent(PodReport("", "", other, None, (bad,)))
+            await until(lambda: engine.is_out(other), 60)
+
+    play(life)
+
+
 def test_a_node_that_an_operator_cordons_gets_nothing_new() -> None:
     async def life() -> None:
         cluster = FakeCluster(2)

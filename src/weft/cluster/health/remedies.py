@@ -13,6 +13,8 @@ from weft.cluster.health.quarantine import PROGRAMS
 from weft.cluster.records.node import Node, NodeState
 
 _GPU = re.compile(r"\(GPU (\d+)\)")
+IDLE = "idle"
+"""The test of a node that has nothing to do; it gives way to work."""
 _WAITS = (NodeState.QUARANTINED, NodeState.TESTING)
 
 
@@ -48,6 +50,10 @@ def orders(node: Node, *, empty: bool) -> list[Remedy]:
     if empty and node.state in PROGRAMS:
         program = PROGRAMS[node.state]
         found.append(Remedy(f"{node.since_ms}-{program}", "test", program=program))
+    begun_ms = node.idle_test_ms
+    if empty and node.state is NodeState.READY and begun_ms is not None and begun_ms > (node.tested_ms or -1):
+        # As soon as there is work for it the order is gone, and the agent ends the test.
+        found.append(Remedy(f"{begun_ms}-{IDLE}", "test", program=IDLE))
     return found
 
 

@@ -5,6 +5,7 @@ record and an action in, the new record out. A job that must go is `stopping` an
 carries it out has seen its last process end; then `stopped` says what becomes of it.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from weft.cluster.records.actions import (
@@ -29,6 +30,7 @@ NodeAction = Quarantine | Drain | Degrade | Move | RunTest
 IN_SERVICE = frozenset({NodeState.READY, NodeState.SUSPECT})
 """States in which a node may hold work."""
 _OUTS_KEPT = 32
+_IDLE_TEST = "test:idle"
 _REPORTS_KEPT = 64
 
 
@@ -118,3 +120,11 @@ def witnessed(node: Node, *seen: NodeEvidence) -> Node:
 def tested(node: Node, at_ms: int) -> Node:
     """Return an idle node that has passed a test."""
     return replace(node, tested_ms=at_ms, idle_test_ms=None)
+
+
+def after_reports(node: Node, seen: Sequence[NodeEvidence], at_ms: int) -> Node:
+    """Return a node of which reports have come; a passed test of an idle node is no evidence against it."""
+    passed = [one for one in seen if one.check == _IDLE_TEST and one.severity == "note"]
+    others = [one for one in seen if one not in passed]
+    after = witnessed(node, *others) if others else node
+    return tested(after, at_ms) if passed else after

@@ -12,3 +12,5 @@ TRY_AGAIN = 75
 """An attempt that ended through no fault of its own and can go on elsewhere (EX_TEMPFAIL of sysexits.h).
 
 A training that was asked to leave ends with it, and an agent in a pod that has lost the others of its gang."""
+UNFIT = 69
+"""A gang's preflight that found its node unfit (EX_UNAVAILABLE of sysexits.h)."""

@@ -22,6 +22,7 @@ from typing import Any
 from weft.cluster.health.expected_figures import test_result
 from weft.cluster.health.faults import FaultMonitor, FaultVerdict, gpu_numbers
 from weft.cluster.health.quarantine import report
+from weft.cluster.health.remedies import IDLE
 from weft.cluster.records.node import NodeEvidence
 from weft.engines.health.checks import CheckSetting
 from weft.engines.health.fault_data import gpu_addresses, shipped_catalogue
@@ -188,7 +189,9 @@ class HealthAgent:
 
     def _obey(self, answer: Any) -> None:
         """Carry out what an answer orders, each order once, also after a reboot."""
-        for order in answer.get("orders", ()) if isinstance(answer, dict) else ():
+        asked = answer.get("orders", ()) if isinstance(answer, dict) else ()
+        self._give_way({str(order.get("id")) for order in asked})
+        for order in asked:
             name, kind = str(order.get("id")), str(order.get("kind"))
             if kind == "test":
                 self._test(name, str(order.get("program")))
@@ -219,6 +222,13 @@ class HealthAgent:
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         self._testing = (name, program, process)
+
+    def _give_way(self, ordered: set[str]) -> None:
+        """End a test of an idle node that is not wanted any more: there is work for the node."""
+        if self._testing is not None and self._testing[1] == IDLE and self._testing[0] not in ordered:
+            self._testing[2].kill()
+            self._testing[2].communicate()
+            self._testing = None
 
     def _tested(self, now_ms: int) -> list[NodeEvidence]:
         """Return the report of a test that has ended."""

@@ -66,6 +66,17 @@ class FolderBody(_Body):
     """What the archive's SHA-256 begins with."""
 
 
+class PreflightBody(_Body):
+    """Health checks of exactly the job's nodes, before its command starts on them."""
+
+    suites: Annotated[tuple[_ObjectName, ...], Field(max_length=20, strict=False)] = ("preflight",)
+    """Checks or suites, as `weft nodes test` takes them."""
+    expect: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
+    """What figures a healthy node reaches, by CHECK.FIGURE; below 90 % of it a node is unfit."""
+    seconds: Annotated[float, Field(gt=0, le=3600)] = 2.0
+    """How long each active check works."""
+
+
 class WorkloadBody(_Body):
     """A workload of another controller that a job stands for; weft writes it for objects with its queue label."""
 
@@ -156,6 +167,8 @@ class JobBody(_Body):
     runs the command is called job."""
     environment: dict[str, str] = Field(default_factory=dict)
     """Variables that every pod gets."""
+    preflight: PreflightBody | None = None
+    """Health checks of its nodes before the command starts; a node that fails goes out, and the gang is placed anew."""
     folder: FolderBody | None = None
     """A folder that becomes the working directory, in place of the image's."""
     volumes: Annotated[tuple[VolumeBody, ...], Field(max_length=100, strict=False)] = ()

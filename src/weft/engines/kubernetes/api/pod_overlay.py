@@ -30,6 +30,7 @@ _BY_NAME = {
 }  # fmt: skip
 """Lists whose entries are known by a key, as in Kubernetes' strategic merge patch; others are appended."""
 _LABELS = "cluster.weft/"
+_OWN = "weft-"
 
 
 def overlay_problem(template: Any, gpu: str) -> str | None:
@@ -77,6 +78,8 @@ def _containers_problem(spec: Mapping[str, Any], gpu: str) -> str | None:
         for kind in ("requests", "limits"):
             if gpu in (asked.get(kind) or {}):
                 return f"container {one['name']}: {gpu} is asked for by gpusPerNode"
+        if str(one["name"]).startswith(_OWN):
+            return f"container {one['name']}: containers called {_OWN}* are weft's own"
         if one["name"] == JOB_CONTAINER:
             ours = [name for name in _OURS if name in one]
             if ours:

@@ -31,6 +31,7 @@ CLUSTER_RUNTIMES = Resource(
     "trainer.kubeflow.org", "v1alpha1", "clustertrainingruntimes", "ClusterTrainingRuntime", namespaced=False
 )
 _STEP = "trainer.kubeflow.org/trainjob-ancestor-step"
+_MOST_NODES, _MOST_GPUS = 100_000, 1024
 _MANAGER = "cluster.weft/manager"
 _EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 _KUEUE = "kueue.x-k8s.io/queue-name"
@@ -139,6 +140,18 @@ class GangShape:
 
 def gang_shape(kind: WorkloadKind, item: Object, runtimes: Runtimes) -> GangShape:
     """Return what a workload needs together; raises WorkloadProblemError for what weft cannot honour."""
+    try:
+        shape = _shape(kind, item, runtimes)
+        # What is written when it starts is tried now: what has no such form can be written down, and must stop nobody.
+        _ = shape.grace_s, prepared(item, shape, PlacementMark("", "", 0))
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
+        if isinstance(error, WorkloadProblemError):
+            raise
+        raise WorkloadProblemError(f"its spec cannot be read: {error!r}") from None
+    return shape
+
+
+def _shape(kind: WorkloadKind, item: Object, runtimes: Runtimes) -> GangShape:
     meta = item["metadata"]
     if _KUEUE in (meta.get("labels") or {}):
         raise WorkloadProblemError(f"the label {_KUEUE} queues it elsewhere; keep one of the two")
@@ -146,10 +159,7 @@ def gang_shape(kind: WorkloadKind, item: Object, runtimes: Runtimes) -> GangShap
         raise WorkloadProblemError(f"spec.managedBy: {manager} runs it, and nobody else may start it")
     if _EXCLUSIVE in (meta.get("annotations") or {}):
         raise WorkloadProblemError(f"annotation {_EXCLUSIVE}: {_PLACED}; a Topology says what stands together")
-    try:
-        groups = [one for one in kind.groups(item, runtimes) if one.gpus and one.jobs * one.each]
-    except (KeyError, TypeError, AttributeError) as error:
-        raise WorkloadProblemError(f"its spec cannot be read: {error!r}") from None
+    groups = [one for one in kind.groups(item, runtimes) if _counted(one) and one.gpus and one.jobs * one.each]
     if not groups:
         raise WorkloadProblemError(f"none of its pods asks for {GPU}, and only such pods are queued")
     sizes = sorted({one.gpus for one in groups})
@@ -159,7 +169,18 @@ def gang_shape(kind: WorkloadKind, item: Object, runtimes: Runtimes) -> GangShap
         )
     for one in groups:
         _check_template(one)
-    return GangShape(tuple(groups))
+    shape = GangShape(tuple(groups))
+    if shape.nodes > _MOST_NODES or shape.gpus > _MOST_GPUS:
+        raise WorkloadProblemError(f"{shape.nodes:,} pods of {shape.gpus:,} GPUs are more than any cluster has")
+    return shape
+
+
+def _counted(group: PodGroup) -> bool:
+    """Return whether a group has counts; raises where one is none, or is below zero."""
+    for what, count in (("Jobs", group.jobs), ("pods", group.each)):
+        if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+            raise WorkloadProblemError(f"the number of {what} of {group.name} is {count!r}; write a whole number")
+    return True
 
 
 def _check_template(group: PodGroup) -> None:

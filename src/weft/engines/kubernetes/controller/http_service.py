@@ -90,7 +90,8 @@ class HttpService:
                 return web.Response(status=403, text=f"this token does not speak for node {report.node}\n")
         if not self.engine.hear_agent(report):
             return web.Response(status=404, text=f"node {report.node} is not of this pool\n")
-        return web.json_response({"orders": self.engine.orders(report.node), "out": self.engine.is_out(report.node)})
+        orders = self.engine.orders(report.node)
+        return web.json_response({"orders": orders, "out": bool(orders) or self.engine.is_out(report.node)})
 
 
 async def _passed_on(request: web.Request, leader: str) -> web.Response:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from weft.cluster.records.encoding import as_plain, from_plain
+from weft.cluster.records.exit_status import UNFIT
 from weft.cluster.records.job import Gang, Job
 from weft.cluster.records.node import NodeEvidence
 from weft.core.errors import SpecError
@@ -32,6 +33,7 @@ from weft.engines.kubernetes.api.resources import (
     Resource,
 )
 from weft.engines.kubernetes.api.workload_kinds import WantedPlaces, wanted_places
+from weft.engines.kubernetes.pod.preflight import CONTAINER
 
 _PS_PER_MS = PICOSECONDS_PER_SECOND // 1000
 _MOST_TEXT = 500
@@ -131,6 +133,8 @@ class ObservedPod:
     """Where in its gang it may stand, if it is a pod of another controller's."""
     placed: bool = True
     """Whether it was given its place."""
+    unfit: str = ""
+    """What its preflight found wrong with its node; empty where nothing was, or none ran."""
 
     @property
     def over(self) -> bool:
@@ -164,7 +168,17 @@ def observe_pod(item: Mapping[str, Any]) -> ObservedPod:
         gates=tuple(one["name"] for one in spec.get("schedulingGates") or ()),
         places=wanted_places(meta),
         placed=RANK_LABEL in labels,
+        unfit=_unfit(status),
     )
+
+
+def _unfit(status: Mapping[str, Any]) -> str:
+    """Return the last words of a preflight that failed."""
+    for one in status.get("initContainerStatuses") or ():
+        ended = (one.get("state") or {}).get("terminated") or {}
+        if one.get("name") == CONTAINER and ended.get("exitCode") == UNFIT:
+            return str(ended.get("message") or "preflight: the node failed its preflight")[:_MOST_TEXT]
+    return ""
 
 
 def _gpus(container: Mapping[str, Any]) -> int:

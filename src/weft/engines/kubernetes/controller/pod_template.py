@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from weft.engines.kubernetes.api.crds import DEFAULT_IMAGE, JobBody
+from weft.engines.kubernetes.api.crds import DEFAULT_IMAGE, JobBody, PreflightBody
 from weft.engines.kubernetes.api.pod_overlay import overlaid
 from weft.engines.kubernetes.api.resources import ATTEMPT_LABEL, GPU, JOB_LABEL, JOBS, POOL_TAINT, RANK_LABEL, SCHEDULER
 from weft.engines.kubernetes.controller.gangs import pod_name
 from weft.engines.kubernetes.controller.observed import Owner, Placed
 from weft.engines.kubernetes.pod.pod_variables import variables_of
+from weft.engines.kubernetes.pod.preflight import CONTAINER, asked
 
 _FIRST_PORT = 20_000
 _PORTS = 12_000
@@ -107,7 +108,7 @@ def pod(owner: Owner, body: JobBody, placed: Placed, place: int, around: PodCont
         "tolerations": [{"key": POOL_TAINT, "operator": "Exists"}, *_NOT_EVICTED],
         # Which user an image runs as is its own business; ours says so in its Containerfile.
         "securityContext": {} if is_foreign(body) else {"runAsNonRoot": True, "fsGroup": _USER},
-        **({"initContainers": [_unpacker(body, around.image)]} if is_foreign(body) and body.folder else {}),
+        **({"initContainers": first} if (first := _before(body, placed.gpus_per_node, around.image)) else {}),
         "containers": [container],
         "volumes": volumes,
         **({"priorityClassName": body.priority_class} if body.priority_class else {}),
@@ -136,6 +137,23 @@ def _capabilities(body: JobBody) -> dict[str, Any]:
         return {} if body.rdma is None else {"capabilities": {"add": ["IPC_LOCK"]}}
     lock = {} if body.rdma is None else {"add": ["IPC_LOCK"]}
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"], **lock}}
+
+
+def _before(body: JobBody, gpus: int, image: str) -> list[dict[str, Any]]:
+    """Return the containers that run before the job's own: its node's test, then the unpacking of its folder."""
+    first = [_preflight(body.preflight, gpus, image)] if body.preflight is not None else []
+    return first + ([_unpacker(body, image)] if is_foreign(body) and body.folder is not None else [])
+
+
+def _preflight(body: PreflightBody, gpus: int, image: str) -> dict[str, Any]:
+    """Return the container that tests the node with the job's GPUs; both have them, one after the other."""
+    wanted = asked(body.suites, body.expect, body.seconds)
+    return {
+        "name": CONTAINER, "image": image, "command": ["weft", "pod"],
+        "env": [{"name": "WEFT_PREFLIGHT", "value": wanted}],
+        "resources": {"requests": {GPU: str(gpus)}, "limits": {GPU: str(gpus)}},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }  # fmt: skip
 
 
 def _unpacker(body: JobBody, image: str) -> dict[str, Any]:

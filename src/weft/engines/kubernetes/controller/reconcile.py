@@ -11,12 +11,13 @@ from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from weft.cluster.health.tickets import ticket_document
-from weft.cluster.lifecycle import ProcessEnd, Tries, first_cause, outcome_of, pod_rules
+from weft.cluster.lifecycle import ProcessEnd, Tries, outcome_of, pod_rules
 from weft.cluster.records import actions
-from weft.cluster.records.effects import checkpointed, ended, witnessed
+from weft.cluster.records.effects import after_reports, checkpointed, ended, witnessed
 from weft.cluster.records.encoding import as_plain
 from weft.cluster.records.exit_status import TRY_AGAIN
 from weft.cluster.records.job import ENDED, HOLDING, Ending, Gang, Job, JobState, Placement
+from weft.cluster.records.node import NodeEvidence
 from weft.cluster.why import why
 from weft.engines.kubernetes.controller.claims import crowded, evicted, full, given_up, let_go
 from weft.engines.kubernetes.controller.controller_state import (
@@ -33,6 +34,7 @@ from weft.engines.kubernetes.controller.controller_state import (
     WriteTeam,
     open_tickets,
 )
+from weft.engines.kubernetes.controller.failed_pods import failure_text, to_blame, unfit_nodes
 from weft.engines.kubernetes.controller.gangs import Make, Step, count_pods, steps
 from weft.engines.kubernetes.controller.ledger import (
     JobEntry,
@@ -133,21 +135,24 @@ class _Pass:
 
     def take_in_reports(self) -> None:
         """Put what pods, tests and silence have shown into the scheduler's state."""
-        state, now = self._state, self._now
-        cluster = state.cluster
+        state, now, cluster = self._state, self._now, self._state.cluster
         for one in self._seen.reports:
             entry = state.entries.get(one.job)
             if entry is not None and one.checkpoint_ms is not None and entry.record.state is JobState.RUNNING:
                 self._set(entry, checkpointed(entry.record, one.checkpoint_ms))
             state.measures.reports.update(each.severity for each in one.seen)
-            if one.seen:
-                cluster.put(witnessed(cluster.pool.nodes[state.node_index.numbers[one.node]], *one.seen), now.ms)
+            self._witness(one.node, *one.seen)
         pool = cluster.pool
         looked_at = {node.name: node for node in (pool.nodes[number] for number in sorted(pool.watched))}
         for name, report in list(state.tests.reports(self._seen.ready, looked_at, now)):
             node = witnessed(looked_at[name], report)
             cluster.put(node, now.ms)
             self.writes.append(MarkNode(node, report.text))
+
+    def _witness(self, name: str, *seen: NodeEvidence) -> None:
+        cluster = self._state.cluster
+        if seen and (number := self._state.node_index.numbers.get(name)) is not None:
+            cluster.put(after_reports(cluster.pool.nodes[number], seen, self._now.ms), self._now.ms)
 
     def take_in_job(self, job_id: str) -> None:
         """Join what the server holds of a job with what was decided, and look at its pods."""
@@ -309,13 +314,12 @@ class _Pass:
 
     def _failed(self, entry: JobEntry) -> None:
         """Take up that a pod failed: what becomes of its job is decided in `cluster.lifecycle`."""
-        failed = {pod.rank: pod for pod in entry.counts.failed}
-        first = failed[first_cause((pod.rank, pod.code) for pod in entry.counts.failed)]
+        first = to_blame(entry.counts.failed)
         node = self._seen.nodes.get(first.node)
-        lost = first.reason in _LEFT_BY_NODE or node is None or not node.ready or node.sick
-        how = "failed" if first.code is None else f"ended with status {first.code}"
-        left = lost or first.code == TRY_AGAIN
-        text = f"node {first.node} was lost" if left else f"rank {first.rank} {how}"
+        lost = bool(first.unfit) or first.reason in _LEFT_BY_NODE or node is None or not node.ready or node.sick
+        for name, evidence in unfit_nodes(entry.record.id, entry.counts.failed, self._now.ms):
+            self._witness(name, evidence)
+        text = failure_text(first, left=lost or first.code == TRY_AGAIN)
         restarts = entry.seen.body.restarts if entry.seen.body is not None else 0
         # A pod that the node has failed may show status 0; it has not finished all the same.
         end = ProcessEnd(first.code or None, text, lost)

@@ -20,6 +20,7 @@ from weft.cluster.records.exit_status import STOPPED, TRY_AGAIN
 from weft.core.errors import FailedError, UsageError
 from weft.core.specfile import validate
 from weft.engines.kubernetes.pod.pod_variables import variables_of
+from weft.engines.kubernetes.pod.preflight import preflight
 from weft.engines.kubernetes.pod.reporting import reporting
 from weft.specs import JobSpec
 
@@ -104,6 +105,8 @@ def run(command: tuple[str, ...], environment: Mapping[str, str]) -> int:
     if "WEFT_UNPACK_ONLY" in environment:
         unpack_only(environment)
         return 0
+    if "WEFT_PREFLIGHT" in environment:
+        return preflight(environment)
     try:
         environment = spelled_out(environment)
     except (KeyError, ValueError, TypeError):
