@@ -21,7 +21,7 @@ _RENDER = "import sys, go_template; go_template.render_template(*sys.argv[1:])"
 Object = dict[str, Any]
 
 
-def _rendered(folder: Path, values: Object, namespace: str = "weft-system") -> list[Object]:
+def rendered(folder: Path, values: Object, namespace: str = "weft-system") -> list[Object]:
     """Return the objects of the chart; in a process of its own, because Go brings its own runtime."""
     given, out = folder / "values.yaml", folder / "out.yaml"
     given.write_text(yaml.safe_dump({"Values": values, "Release": {"Namespace": namespace, "Name": "weft"}}))
@@ -73,14 +73,14 @@ def _with(**given: Any) -> Object:
 def test_the_chart_holds_what_the_kustomization_holds(tmp_path: Path) -> None:
     theirs = _named(_kustomized("kubernetes"))
     # Helm makes the namespace itself, and takes what is in `crds` as it is.
-    ours = _named(_rendered(tmp_path, _VALUES) + list(yaml.safe_load_all((_CHART / "crds/kinds.yaml").read_text())))
+    ours = _named(rendered(tmp_path, _VALUES) + list(yaml.safe_load_all((_CHART / "crds/kinds.yaml").read_text())))
     del theirs["Namespace", "weft-system"]
     assert ours == theirs
 
 
 def test_with_admission_it_holds_the_policies_too(tmp_path: Path) -> None:
     both = _named(_kustomized("kubernetes") + _kustomized("admission"))
-    ours = _named(_rendered(tmp_path, _with(admission__enabled=True)))
+    ours = _named(rendered(tmp_path, _with(admission__enabled=True)))
     assert set(both) - set(ours) == {
         ("Namespace", "weft-system"), *(key for key in both if key[0] == "CustomResourceDefinition"),
     }  # fmt: skip
@@ -96,7 +96,7 @@ def test_with_admission_it_holds_the_policies_too(tmp_path: Path) -> None:
     ],
 )
 def test_every_value_does_what_it_says(tmp_path: Path, given: Object) -> None:
-    objects = _named(_rendered(tmp_path, _with(**given), "elsewhere"))
+    objects = _named(rendered(tmp_path, _with(**given), "elsewhere"))
     assert {one["metadata"].get("namespace", "elsewhere") for one in objects.values()} == {"elsewhere"}
     assert "weft-system" not in yaml.safe_dump(list(objects.values()))
     assert (("DaemonSet", "weft-agent") in objects) == given.get("agent__enabled", True)
