@@ -12,13 +12,13 @@ from typing import get_args
 
 import numpy as np
 
+from verification.hung_jobs import HangCause, HungJob, groups_of, hung_calls
+from verification.timed_jobs import PlantedCause, TimedJob, TimedSchedule, timed_job
 from weft.diagnosis.accusation import accuse
 from weft.diagnosis.collective_calls import find_hangs
 from weft.diagnosis.finding import DiagnosisFinding
 from weft.diagnosis.operations import Operations, operation_class
 from weft.diagnosis.step_program import step_program
-from weft.testing.hung_jobs import HangCause, HungJob, groups_of, hung_calls
-from weft.testing.timed_jobs import PlantedCause, TimedJob, TimedSchedule, timed_job
 
 LEAST_RIGHT = 0.97
 _SAME_NAME = {"intermittent-rank": "slow-rank", "slow-since": "slow-rank"}

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from verification.timed_jobs import TimedJob, timed_job
 
 from weft.cli.main import main
-from weft.testing.timed_jobs import TimedJob, timed_job
 
 pl = pytest.importorskip("polars")
 

@@ -5,12 +5,12 @@ from typing import get_args
 
 import numpy as np
 import pytest
+from verification.timed_jobs import PlantedCause, TimedJob, TimedSchedule, timed_job
 
 from weft.diagnosis.accusation import accuse
 from weft.diagnosis.finding import Diagnosis
 from weft.diagnosis.operations import Operations, operation_class
 from weft.diagnosis.step_program import step_program
-from weft.testing.timed_jobs import PlantedCause, TimedJob, TimedSchedule, timed_job
 
 NAMED = {
     "slow-rank": "slow-rank",

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from verification.hung_jobs import HungJob, groups_of, hung_calls
 
 from weft.diagnosis.collective_calls import find_hangs
 from weft.diagnosis.finding import DiagnosisFinding
-from weft.testing.hung_jobs import HungJob, groups_of, hung_calls
 
 
 def found_in(job: HungJob) -> Sequence[DiagnosisFinding]:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from verification.timed_jobs import TimedJob, timed_job
 
 from weft.core.errors import UsageError
 from weft.doctor.examination import examine_evidence
 from weft.doctor.gather import find_files, gather
 from weft.doctor.readers.evidence import Evidence
-from weft.testing.timed_jobs import TimedJob, timed_job
 
 pl = pytest.importorskip("polars")
 

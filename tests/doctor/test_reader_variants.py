@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 from tests.doctor.test_gather import MEGATRON, recorder, trace
+from verification.timed_jobs import TimedJob, timed_job
 
 from weft.diagnosis.accusation import accuse
 from weft.diagnosis.step_program import step_program
 from weft.doctor.examination import Examination, examine_evidence
 from weft.doctor.gather import gather
 from weft.doctor.readers.evidence import Evidence
-from weft.testing.timed_jobs import TimedJob, timed_job
 
 pl = pytest.importorskip("polars")
 LAUNCHERS = ("", "3: ", "[rank3]: ", "[default3]:", "[1,3]<stdout>:", "2026-01-02T03:04:05.678Z stderr F ",
