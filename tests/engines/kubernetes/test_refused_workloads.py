@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 from tests.engines.kubernetes.fake_cluster import SPACE, play, until
+from tests.engines.kubernetes.workload_controllers import serve_workloads
 from tests.engines.kubernetes.workloads import KIND_NAMES, WorkloadCluster, batch_job, template, workload
 
 from weft.engines.kubernetes.api.resources import JOBS
 from weft.engines.kubernetes.api.workload_kinds import JOBSETS, KINDS, WorkloadKind
 from weft.engines.kubernetes.controller.workloads import stand_in_name
-from weft.testing.workload_controllers import serve_workloads
 
 _MIXED = {"replicatedJobs": [
     {"name": "a", "replicas": 1, "template": {"spec": batch_job(1, 8)}},

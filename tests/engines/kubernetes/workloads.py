@@ -6,13 +6,13 @@ from typing import Any
 
 from tests.engines.kubernetes.fake_cluster import SPACE, FakeCluster
 from tests.engines.kubernetes.stage import running
+from tests.engines.kubernetes.workload_controllers import WorkloadControllers, serve_workloads
 
 from weft.engines.kubernetes.api.api_client import ApiError
 from weft.engines.kubernetes.api.resources import BATCH_JOBS, EVENTS, JOBS, Resource
 from weft.engines.kubernetes.api.workload_kinds import CLUSTER_RUNTIMES, JOBSETS, KINDS, PYTORCH_JOBS, TRAIN_JOBS
 from weft.engines.kubernetes.controller.workloads import stand_in_name
 from weft.testing.kubelets import Kubelets
-from weft.testing.workload_controllers import WorkloadControllers, serve_workloads
 
 Object = dict[str, Any]
 

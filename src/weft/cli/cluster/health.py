@@ -3,6 +3,7 @@
 import json as json_format
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -54,13 +55,7 @@ def examine(
     if not 0 < seconds <= _MOST_S or not 1 <= mebibytes <= _MOST_MEBIBYTES:
         raise UsageError(f"--seconds {seconds:g} --mebibytes {mebibytes}: write numbers above zero, up to an hour")
     options: list[str] = ["--seconds", str(seconds), "--mebibytes", str(mebibytes)]
-    for option, path in (("kernel-log", kernel_log), ("survey", survey), ("runs", runs), ("state", state)):
-        if path is not None:
-            if option != "state" and not path.exists():
-                raise UsageError(f"--{option} {path}: there is no such file")
-            if option in ("kernel-log", "survey") and path.is_dir():
-                raise UsageError(f"--{option} {path}: that is a folder; name a file")
-            options += [f"--{option}", str(path)]
+    options += _paths({"kernel-log": kernel_log, "survey": survey, "runs": runs, "state": state})
     reports = _run([*wanted, *options])
     if json:
         print_json(reports)
@@ -69,6 +64,19 @@ def examine(
     wrong = [report["program"] for report in reports if not report["passed"]]
     if wrong:
         raise FailedError(f"this machine has failed {', '.join(wrong)}")
+
+
+def _paths(given: Mapping[str, Path | None]) -> list[str]:
+    """Return the options that name files; all but the folder for counters have to be there."""
+    found: list[str] = []
+    for option, path in given.items():
+        if path is not None:
+            if option != "state" and not path.exists():
+                raise UsageError(f"--{option} {path}: there is no such file")
+            if option in ("kernel-log", "survey") and path.is_dir():
+                raise UsageError(f"--{option} {path}: that is a folder; name a file")
+            found += [f"--{option}", str(path)]
+    return found
 
 
 def _test_needs(reference: str, site: str | None, least: float, seconds: float, *, json: bool) -> None:
