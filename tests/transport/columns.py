@@ -30,7 +30,7 @@ def state_of(pairs: int = 1, *, journal_rows: int = 0, capture_rows: int = 0, pa
     )
     hub = state.hub[0]
     hub["stride"], hub["check"], hub["liveness_ps"] = underlay.paths, 1, 3 * 10**12
-    hub["journal_on"], hub["capture_on"] = int(journal_rows > 0), int(capture_rows > 0)
+    hub["capture_on"] = int(capture_rows > 0)
     for pair in range(pairs):
         start_sender(state.sender, pair, 11 + pair, 100, Paths(underlay.paths, underlay.paths, np.zeros(1, np.int64)))
         start_receiver(state.receiver, pair, 17 + pair, 100)

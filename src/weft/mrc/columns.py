@@ -53,6 +53,7 @@ PARAMS = np.dtype(
         *("messages", "message_mask", "immediates", "ack_bytes", "ack_packet_bytes", "mpr"),
         *("congestion", "base_rtt_ps", "target_ps", "bdp", "window_max", "mtu", "prop_gain", "fair_gain", "fast_gain"),
         *("eta", "adjust_bytes", "quick_adapt", "qa_gate", "delay_cuts"),
+        *("probe_back_ps", "heard_lately_ps"),
     )
 )
 """The parameters of all queue pairs of a run, one row; `settings` fills it."""
@@ -158,12 +159,15 @@ SEND = np.dtype(
 REPLY = np.dtype(
     _wide(
         *("kind", "cack_psn", "ack_psn_offset", "value", "verdict", "probe_response", "mpr", "sack_offset"),
-        *("bitmap_low", "bitmap_high", "reason", "psn", "received_units", "ooo_count", "penalty", "stamp"),
+        *("bitmap_low", "bitmap_high", "reason", "psn", "received_units", "ooo_count", "penalty", "stamp", "id"),
     )
 )
-"""What a receiver answers: a SACK or a NACK."""
+"""What a receiver answers: a SACK, a NACK, or the answer to an endpoint operation."""
 
-NOTHING, DATA, PROBE, EV_PROBE, PORT_STATUS, SACK, NACK = 0, 1, 2, 3, 4, 5, 6
+ON_THE_WIRE = np.dtype(_wide(*dict.fromkeys((*(SEND.names or ()), *(REPLY.names or ())))))
+"""What any packet says, whatever its kind."""
+
+NOTHING, DATA, PROBE, EV_PROBE, PORT_STATUS, SACK, NACK, EV_ANSWER, PORT_ANSWER = 0, 1, 2, 3, 4, 5, 6, 7, 8
 """Kinds of packets in `SEND` and `REPLY` rows."""
 
 
@@ -204,6 +208,8 @@ class Receiver(NamedTuple):
     qp: Rows
     arrived: Words
     stash: Rows
+    heard: Words
+    """When the peer was last heard on each plane; no planes where answers do not ask for it."""
 
 
 def aligned(shape: Any, dtype: Any) -> np.ndarray:
@@ -249,9 +255,11 @@ def make_sender(params: np.ndarray, queue_pairs: int) -> Sender:
 def make_receiver(params: np.ndarray, queue_pairs: int) -> Receiver:
     """Return columns for `queue_pairs` receivers, all zero; `start_receiver` makes each one ready."""
     row = params[0]
+    heard = int(row["planes"]) if row["heard_lately_ps"] else 0
     return Receiver(
         params,
         aligned(queue_pairs, RECEIVER),
         aligned((queue_pairs, (int(row["slot_mask"]) + 1) // 32), np.int64),
         aligned((queue_pairs, int(row["immediates"])), STASH),
+        aligned((queue_pairs, heard), np.int64),
     )

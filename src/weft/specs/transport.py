@@ -121,6 +121,18 @@ class CongestionSpec(Spec):
     that tells of an incast before packets are trimmed (section 4.4)."""
 
 
+class ReverseSpec(Spec):
+    """The reverse path, on which acknowledgements go."""
+
+    probe_interval: Duration = Picoseconds(0)
+    """Least time between two probes of the reverse path by a queue pair that receives and does not send. It is never
+    less than a round trip, which is what is published (section 4.3). Ours: software needs longer."""
+    heard_lately: Duration = Picoseconds(0)
+    """Answers rather leave on planes on which something has come within this time; 0 lets all planes take turns, as
+    published (section 4.3). Ours, for networks where a plane may die silently and nothing is sent that would
+    show it."""
+
+
 class UecCongestionSpec(CongestionSpec):
     """The congestion window as Ultra Ethernet has it."""
 
@@ -159,6 +171,8 @@ class MrcSpec(Spec):
     """Windows and acknowledgement."""
     congestion: CongestionSpec = CongestionSpec()
     """Congestion control."""
+    reverse: ReverseSpec = ReverseSpec()
+    """The reverse path."""
     trimming: bool = True
     """Whether switches trim instead of dropping, so that silence means a dead path (section 4.3)."""
     retire: bool = True

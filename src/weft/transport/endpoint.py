@@ -28,6 +28,7 @@ import numpy as np
 
 from weft.core.errors import FailedError, LimitReachedError, UsageError
 from weft.core.seeds import Seed
+from weft.mrc import journal
 from weft.mrc.invariants import check_receiver, check_sender
 from weft.mrc.rules.evs import Paths
 from weft.mrc.rules.receiver import start_receiver
@@ -161,7 +162,7 @@ class Endpoint:
         hub["base_ns"], hub["stride"], hub["check"] = time.monotonic_ns(), self.underlay.paths, int(settings.check)
         hub["authenticate"] = int(settings.authenticate)
         hub["liveness_ps"] = round(max(settings.liveness_s, 0.0) * _PS)
-        hub["journal_on"], hub["capture_on"] = int(settings.journal_rows > 0), int(settings.capture_rows > 0)
+        hub["capture_on"] = int(settings.capture_rows > 0)
         hub["class_message"] = class_message(self.underlay.family)
         self.state.tx_control[:] = control_message(self.underlay.family)
         hub["shim_word"] = self.seed.branch("shim").word() & _WORD_MASK
@@ -423,10 +424,8 @@ class Endpoint:
 
     def record(self) -> RecordedCalls:
         """Return the calls into the protocol that were kept, for `weft.transport.replay`."""
-        hub = self.state.hub[0]
-        rows = self.state.journal[: min(int(hub["journal_at"]), len(self.state.journal))].copy()
-        params = self.state.sender.params.copy()
-        return RecordedCalls(params, self.underlay.paths, dict(self._starts), rows, int(hub["journal_lost"]))
+        rows, params = journal.written(self.state.journal).copy(), self.state.sender.params.copy()
+        return RecordedCalls(params, self.underlay.paths, dict(self._starts), rows, journal.lost(self.state.journal))
 
     def close(self, linger_s: float = _LINGER_S) -> None:
         """Leave in order: everything that was posted is acknowledged first, for `linger_s` at most."""

@@ -6,7 +6,7 @@ from tests.netsim.scenarios import flows, scenario, small_site
 
 from weft.mrc.columns import NACK, SACK
 from weft.netsim.host.host_state import HEADER
-from weft.netsim.host.reverse_path import reverse_route
+from weft.netsim.host.reverse_path import reply_route
 from weft.netsim.run import prepare
 from weft.netsim.setup import set_up, transports_of
 from weft.netsim.transports.sprayed import SprayedEndpoints
@@ -40,23 +40,23 @@ def test_only_mrc_probes_its_way_back(transport: str, probes: bool):
 def test_what_uet_answers_goes_back_on_the_ev_of_the_packet():
     h = opened("uet")
     h.r.qp[0]["came_ev"] = 7
-    assert reverse_route(h, answer(SACK, value=3), 1, 0) == 7, "of the last packet that came"
-    assert reverse_route(h, answer(NACK, value=3), 1, 0) == 3, "of the one that is refused"
+    assert reply_route(h, answer(SACK, value=3), 0, 0) == 7, "of the last packet that came"
+    assert reply_route(h, answer(NACK, value=3), 0, 0) == 3, "of the one that is refused"
 
 
 def test_where_its_plane_is_down_or_nothing_came_another_way_is_taken():
     h = opened("uet")
     per_plane = int(h.b.params[0]["evs"]) // int(h.b.params[0]["planes"])
-    assert reverse_route(h, answer(SACK), 1, 0) >= 0, "nothing has come yet"
+    assert reply_route(h, answer(SACK), 0, 0) >= 0, "nothing has come yet"
     h.r.qp[0]["came_ev"] = 7
     h.b.qp[0]["local_up"] &= ~1
-    assert reverse_route(h, answer(SACK), 1, 0) // per_plane > 0
+    assert reply_route(h, answer(SACK), 0, 0) // per_plane > 0
     h.b.qp[0]["local_up"] = 0
-    assert reverse_route(h, answer(SACK), 1, 0) == -1
+    assert reply_route(h, answer(SACK), 0, 0) == -1
 
 
 def test_mrc_takes_the_ev_that_it_keeps_for_each_plane_in_turn():
     h = opened("mrc")
     h.r.qp[0]["came_ev"] = 7
     kept = {int(h.b.evs[0, e]["value"]) for e in h.b.planes[0]["reverse"]}
-    assert {reverse_route(h, answer(SACK), 1, 0) for _ in range(2 * len(kept))} >= kept
+    assert {reply_route(h, answer(SACK), 0, 0) for _ in range(2 * len(kept))} >= kept

@@ -7,8 +7,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weft.netsim.host.ends import opposite
 from weft.netsim.host.host_state import AT_NIC, HALF_COLUMNS, SEEN_AS, WORD_BITS
-from weft.netsim.host.timers import next_ready, opposite, wake
+from weft.netsim.host.timers import next_ready, wake
 
 
 def nics(counts: list[int]) -> Any:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.mrc.columns import DATA, EV_PROBE, NACK, PORT_STATUS, PROBE, SACK
-from weft.netsim.host.host_state import EV_ANSWER, HEADER, PORT_ANSWER
+from weft.mrc.columns import DATA, EV_ANSWER, EV_PROBE, NACK, PORT_ANSWER, PORT_STATUS, PROBE, SACK
+from weft.netsim.host.host_state import HEADER
 from weft.netsim.kernel.layout import (
     CONTROL,
     EXTRA,

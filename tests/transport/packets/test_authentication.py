@@ -51,8 +51,10 @@ def packets(data: np.ndarray, far: int, sender: EndpointState | None = None) -> 
 def everything(state: EndpointState) -> list[bytes]:
     """Return all that an endpoint knows but its counters and the place where packets come in."""
     kept = [column.tobytes() for side in (state.sender, state.receiver) for column in side]
-    kept += [getattr(state, name).tobytes() for name in ("peers", "replay", "heard_on", "gaps", "events", "paths")]
-    names = ("staged", "events_head", "capture_at", "journal_at", "programs", "blocked")
+    kept += [
+        getattr(state, name).tobytes() for name in ("peers", "replay", "heard_on", "gaps", "events", "paths", "journal")
+    ]
+    names = ("staged", "events_head", "capture_at", "programs", "blocked")
     return [*kept, *(str(state.hub[0][name]).encode() for name in names)]
 
 

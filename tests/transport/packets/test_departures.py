@@ -9,18 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.transport.columns import PEER_NUMBER, state_of
 
-from weft.mrc.columns import NEVER
+from weft.mrc import journal
+from weft.mrc.columns import EV_ANSWER, NEVER
+from weft.mrc.rules.endpoint import Passage
 from weft.mrc.rules.sender import post
 from weft.mrc.wire.headers import Eeth, Erth, Peth
 from weft.mrc.wire.inplace import pack_probe
 from weft.mrc.wire.packets import ENDPOINT_RESPONSE, PROBE, Packet, decode
-from weft.transport.memory import journal, layout
+from weft.transport.memory import layout
 from weft.transport.memory.layout import HEAD_BYTES, PREFIX, TX_SLOTS, EndpointState
 from weft.transport.packets.departures import (
     CONTEXT_REQUEST,
     INWARD,
     KEEP_ALIVE,
-    LATELY_PS,
     OUTWARD,
     Frame,
     OutgoingPacket,
@@ -29,10 +30,10 @@ from weft.transport.packets.departures import (
     flush,
     free_slot,
     launch,
-    pass_time,
     send_answer,
     send_data,
     send_reply,
+    serve_time,
     set_deadline,
     shim_loses,
     stamp_of,
@@ -198,7 +199,8 @@ def test_a_capture_keeps_the_first_bytes_until_its_room_is_used_up():
 def test_an_answer_to_a_keep_alive_goes_on_the_plane_that_it_came_on(number):
     for value in range(4):
         state = state_of()
-        send_answer(state, 0, 1, number, value, NOW)
+        state.reply[0]["kind"], state.reply[0]["id"] = EV_ANSWER, number
+        send_answer(state, 0, Passage(value, value, 0, 0), NOW)
         (packet,) = staged(state)
         answer = decoded(packet)
         assert answer.bth.opcode == ENDPOINT_RESPONSE
@@ -209,13 +211,13 @@ def test_an_answer_to_a_keep_alive_goes_on_the_plane_that_it_came_on(number):
 
 def test_replies_prefer_planes_on_which_the_peer_was_heard_lately():
     state = state_of(journal_rows=100)
-    state.heard_on[0, :4] = NOW - LATELY_PS - 1
-    state.heard_on[0, 3] = NOW
+    state.receiver.heard[0] = NOW - int(state.receiver.params[0]["heard_lately_ps"]) - 1
+    state.receiver.heard[0, 3] = NOW
     for _ in range(6):
         send_reply(state, 0, NOW)
     evs = [int.from_bytes(one[:PREFIX], "big") for one in staged(state)]
     assert evs == [3] * 6
-    assert set(state.journal[: int(state.hub[0]["journal_at"]), 0].tolist()) == {journal.REVERSE_EV}
+    assert set(journal.written(state.journal)[:, journal.CALL].tolist()) == {journal.REPLY_EV}
 
 
 def test_replies_go_somewhere_even_if_the_peer_was_heard_nowhere_lately():
@@ -243,9 +245,9 @@ def test_a_deadline_that_has_come_is_served_and_lies_ahead_afterwards():
     set_deadline(state, 0)
     due = int(state.peers[0]["deadline_ps"])
     assert NOW < due < NEVER
-    pass_time(state, 0, due)
+    serve_time(state, 0, due)
     assert state.peers[0]["deadline_ps"] > due, "may be early, never late, and never twice at once"
-    rows = state.journal[: int(state.hub[0]["journal_at"]), 0].tolist()
+    rows = journal.written(state.journal)[:, journal.CALL].tolist()
     assert journal.TIMER in rows
     assert journal.NEXT_CONTROL in rows
 

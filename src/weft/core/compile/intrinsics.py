@@ -38,6 +38,14 @@ def stack_row(owner: _Pooled) -> Any:
     return owner.pool[0].copy()
 
 
+def apart() -> None:
+    """Keep the rule that calls this out of its callers: compiled, it stays one piece of code, whoever uses it.
+
+    Compiled code grows by copies of what it calls; for rules that are called from many places, copies cost more time to
+    compile than a call costs to make.
+    """
+
+
 def copy_four(target: Any, source: Any, first: int) -> None:
     """Copy four numbers of 64 bits, from place `first` on, from one row to another; compiled, in one piece."""
     target[first : first + 4] = source[first : first + 4]
@@ -148,10 +156,32 @@ def _copy_four() -> Any:
     return copy
 
 
+@cache
+def _apart() -> Any:
+    """Return the compiled form of `apart`: marks of the rule that calls it."""
+    from numba import types
+    from numba.extending import intrinsic
+
+    kinds: Any = types
+
+    @intrinsic
+    def stay(_context: Any) -> Any:
+        def make(context: Any, builder: Any, _signature: Any, _given: Any) -> Any:
+            # A rule that is put into others wherever it is called must not ask for that any more.
+            builder.function.attributes.discard("alwaysinline")
+            builder.function.attributes.add("noinline")
+            return context.get_dummy_value()
+
+        return kinds.none(), make
+
+    return stay
+
+
 INTRINSICS: dict[Callable[..., Any], Callable[[], Any]] = {
     prefetch: _prefetch,
     lowest_set: _lowest_set,
     stack_row: _stack_row,
     copy_four: _copy_four,
+    apart: _apart,
 }
 """From a plain function to the maker of its compiled form."""

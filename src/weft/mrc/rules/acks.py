@@ -6,7 +6,19 @@ so a round trip is measured only where it is certain which of two copies arrived
 """
 
 from weft.core.compile.rules import rule
-from weft.mrc.columns import ACKED, ERROR_PEER, ERROR_RETRIES, FREE, IN_FLIGHT, LOST, LOW32, RETURNED, ReplyRow, Sender
+from weft.mrc.columns import (
+    ACKED,
+    DENIED,
+    ERROR_PEER,
+    ERROR_RETRIES,
+    FREE,
+    IN_FLIGHT,
+    LOST,
+    LOW32,
+    RETURNED,
+    ReplyRow,
+    Sender,
+)
 from weft.mrc.rules.blame import ev_delivers, note_fate, note_trimmed
 from weft.mrc.rules.congestion import cc_ack, cc_penalty, cc_trim
 from weft.mrc.rules.evs import ALWAYS_SKIP, TRIM, ev_event, ev_marked
@@ -101,7 +113,8 @@ def _cause(sender: Sender, pair: int, seq: int, value: int, verdict: int, now_ps
         delay_ps = max(0, now_ps - packet["sent_ps"] - sender.params[0]["base_rtt_ps"])
         # What else this SACK acknowledges may have waited for it at the peer, not in queues.
         note_late(qp, delay_ps)
-        sender.planes[pair, sender.evs[pair, ev_index]["plane"]]["reverse"] = ev_index
+        if sender.evs[pair, ev_index]["state"] != DENIED:
+            sender.planes[pair, sender.evs[pair, ev_index]["plane"]]["reverse"] = ev_index
     else:
         was_not_lost(sender, pair, seq & sender.params[0]["slot_mask"], now_ps)
     ev_delivers(sender, pair, ev_index)

@@ -15,6 +15,8 @@ from weft.mrc.wire.packets import VERDICT_ALWAYS_SKIP, VERDICT_SKIP_ONCE
 
 ID_MASK = 0x7FFF
 """Ids of probes by the sender; the receiver's have the top bit of the 16 set."""
+KEEP_ALIVE = 0x7FFF
+"""Id of an EV probe that only asks whether the peer is there; those of retired EVs lie below."""
 _MOST_SHIFTS = 6
 
 
@@ -42,7 +44,7 @@ def next_control(sender: Sender, pair: int, now_ps: int, room: int, out: SendRow
         qp["ev_probe_due_ps"] = now_ps + sender.params[0]["ev_probe_interval_ps"]
         if ev_index >= 0:
             qp["ev_probes"] += 1
-            qp["ev_probe_id"] = (qp["ev_probe_id"] + 1) & ID_MASK
+            qp["ev_probe_id"] = (qp["ev_probe_id"] + 1) % KEEP_ALIVE
             qp["ev_probe_ev"] = ev_index
             qp["ev_probe_sent_ps"] = now_ps
             return describe_control(sender, pair, EV_PROBE, ev_index, qp["ev_probe_id"], out)

@@ -316,9 +316,29 @@ def deny(sender: Sender, pair: int, value: int, denied: int) -> int:
     met = 0
     for ev_index in range(sender.params[0]["evs"]):
         if sender.evs[pair, ev_index]["value"] == value:
-            ev_event(sender, pair, ev_index, DENY if denied else ALLOW)
+            deny_one(sender, pair, ev_index, denied)
             met += 1
     return met
+
+
+@rule
+def deny_one(sender: Sender, pair: int, ev_index: int, denied: int) -> None:
+    """Deny (1) or allow (0) an EV; answers, which leave on one EV of each plane, take no denied one. Writes `reverse`.
+
+    So where that one is denied another has to be found, and where there was none an EV that is allowed serves.
+    """
+    ev_event(sender, pair, ev_index, DENY if denied else ALLOW)
+    plane = sender.planes[pair, sender.evs[pair, ev_index]["plane"]]
+    if denied == 0 and plane["reverse"] < 0:
+        plane["reverse"] = ev_index
+    if denied == 0 or plane["reverse"] != ev_index:
+        return
+    plane["reverse"] = -1
+    for other in range(sender.params[0]["evs"]):
+        row = sender.evs[pair, other]
+        same = row["plane"] == sender.evs[pair, ev_index]["plane"]
+        if same and row["state"] != DENIED and plane["reverse"] < 0:
+            plane["reverse"] = other
 
 
 @rule

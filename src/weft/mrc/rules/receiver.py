@@ -14,7 +14,7 @@ before others: so coalescing never leaves the end of a message unanswered.
 from typing import NamedTuple
 
 from weft.core.compile.rules import rule
-from weft.mrc.columns import ERROR_IMMEDIATES, LOW32, NACK, NOTHING, SACK, Receiver, ReplyRow
+from weft.mrc.columns import ERROR_IMMEDIATES, LOW32, NACK, NEVER, NOTHING, SACK, Receiver, ReplyRow
 from weft.mrc.rules.numbers import psn_of, seq_near
 from weft.mrc.wire.packets import PSN_OOR_WINDOW, TRIMMED, TRIMMED_LASTHOP, UNEXP_EVENT, VERDICT_SKIP_ONCE
 
@@ -32,8 +32,8 @@ _HALF_OFFSET = 0x8000
 def start_receiver(receiver: Receiver, pair: int, word: int, first_seq: int) -> None:
     """Make the receiver of queue pair `pair` ready for packets from `first_seq` on.
 
-    Writes `word`, `expected`, `highest`, `asked`, `report_low`, `report_high`, `reverse_probe_ev`, `came_ev` and
-    `heard_ps`.
+    Writes `word`, `expected`, `highest`, `asked`, `report_low`, `report_high`, `reverse_probe_ev`, `came_ev`,
+    `heard_ps` and `heard`.
     """
     qp = receiver.qp[pair]
     qp["word"] = word
@@ -42,6 +42,8 @@ def start_receiver(receiver: Receiver, pair: int, word: int, first_seq: int) -> 
     qp["asked"] = first_seq - 1
     qp["report_low"] = 0
     qp["report_high"] = qp["reverse_probe_ev"] = qp["came_ev"] = qp["heard_ps"] = -1
+    for plane in range(receiver.heard.shape[1]):
+        receiver.heard[pair, plane] = -NEVER
 
 
 class DataHeader(NamedTuple):

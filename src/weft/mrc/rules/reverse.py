@@ -13,7 +13,7 @@ was answered for long, the others take an EV drawn at random.
 """
 
 from weft.core.compile.rules import rule
-from weft.mrc.columns import DENIED, EV_PROBE, NOTHING, Receiver, ReceiverRow, Sender, SendRow
+from weft.mrc.columns import DENIED, EV_PROBE, NEVER, NOTHING, Receiver, ReceiverRow, Sender, SendRow
 from weft.mrc.rules.evs import usable
 from weft.mrc.rules.numbers import draw
 
@@ -61,7 +61,7 @@ def _other_way(sender: Sender, sender_pair: int, receiver: Receiver, pair: int) 
     if not _is_in_doubt(sender, sender_pair, qp):
         return -1
     qp["reverse_turn"] ^= 1  # every second answer
-    ev_index = _way_it_came(sender, sender_pair, qp["came_ev"]) if qp["reverse_turn"] else -1
+    ev_index = way_it_came(sender, sender_pair, qp["came_ev"]) if qp["reverse_turn"] else -1
     long_ago = _unproved_ps(sender, sender_pair, qp) > RECENT_ROUND_TRIPS * sender.params[0]["base_rtt_ps"]
     return _drawn(sender, sender_pair, receiver, pair) if ev_index < 0 and long_ago else ev_index
 
@@ -82,7 +82,7 @@ def _is_in_doubt(sender: Sender, sender_pair: int, qp: ReceiverRow) -> bool:
 
 
 @rule
-def _way_it_came(sender: Sender, sender_pair: int, value: int) -> int:
+def way_it_came(sender: Sender, sender_pair: int, value: int) -> int:
     """Return the EV of the sender whose bits a packet came with, or -1 where it has none or may not use it."""
     if value < 0:
         return -1
@@ -140,7 +140,7 @@ def next_reverse_probe(
     receiving = qp["heard_ps"] >= 0 and now_ps - qp["heard_ps"] <= RECENT_ROUND_TRIPS * params["base_rtt_ps"]
     if not receiving or now_ps < qp["reverse_probe_ps"]:
         return NOTHING
-    qp["reverse_probe_ps"] = now_ps + params["base_rtt_ps"]
+    qp["reverse_probe_ps"] = now_ps + params["probe_back_ps"]
     replies = qp["sacks"] + qp["nacks"]
     # A pair that sends has its reverse path proved by the answers to its data.
     if sending["una"] < sending["end"] or replies == qp["reverse_replies"]:
@@ -148,7 +148,7 @@ def next_reverse_probe(
     qp["reverse_replies"] = replies
     ev_index = -1
     if _is_in_doubt(sender, sender_pair, qp) and qp["reverse_probe_id"] & 1:
-        ev_index = _way_it_came(sender, sender_pair, qp["came_ev"])
+        ev_index = way_it_came(sender, sender_pair, qp["came_ev"])
     if ev_index < 0:
         ev_index = _drawn(sender, sender_pair, receiver, pair)
     if ev_index < 0:
@@ -169,4 +169,16 @@ def on_reverse_answer(sender: Sender, sender_pair: int, receiver: Receiver, pair
     if ev_index >= 0 and number == (qp["reverse_probe_id"] | REVERSE_ID):
         qp["reverse_probe_ev"] = -1
         qp["reverse_good_ps"] = qp["heard_ps"]
-        sender.planes[sender_pair, sender.evs[sender_pair, ev_index]["plane"]]["reverse"] = ev_index
+        # The controller may have spoken meanwhile: a late answer does not bring a denied EV back.
+        if sender.evs[sender_pair, ev_index]["state"] != DENIED:
+            sender.planes[sender_pair, sender.evs[sender_pair, ev_index]["plane"]]["reverse"] = ev_index
+
+
+@rule
+def reverse_due_ps(receiver: Receiver, pair: int) -> int:
+    """Return when the next probe of the reverse path may be due: only where something came lately."""
+    qp = receiver.qp[pair]
+    recent_ps = qp["heard_ps"] + RECENT_ROUND_TRIPS * receiver.params[0]["base_rtt_ps"]
+    if qp["heard_ps"] >= 0 and qp["reverse_probe_ps"] <= recent_ps:
+        return qp["reverse_probe_ps"]
+    return NEVER

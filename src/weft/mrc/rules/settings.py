@@ -65,6 +65,9 @@ def settings(spec: MrcSpec, *, planes: int, rate_bps: int, payload: int = 4096) 
         "ack_bytes": window.ack_bytes,
         "ack_packet_bytes": window.ack_packet_bytes,
         "mpr": window.mpr,
+        # Published is one in a round trip; a thread cannot do that for nothing, as a NIC can.
+        "probe_back_ps": max(spec.congestion.base_rtt, spec.reverse.probe_interval),
+        "heard_lately_ps": spec.reverse.heard_lately,
         **_congestion(spec, rate_bps, payload + CONGESTION_OVERHEAD_BYTES),
     }
     assert set(values) == set(PARAMS.names or ()), "every parameter is set here"

@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from weft.core.compile.rules import rule
+from weft.mrc import columns
 from weft.mrc.columns import REPLY, ByteArray, ReplyRow, SendRow
 from weft.mrc.wire.headers import (
     Aeth,
@@ -37,6 +38,8 @@ from weft.mrc.wire.packets import (
     NACK,
     NACK_REASONS,
     ONLY_IMMEDIATE,
+    OPERATION_EV_PROBE,
+    OPERATION_PORT_STATUS,
     PROBE,
     SACK,
 )
@@ -47,7 +50,7 @@ VIEW = np.dtype(
         *((name, "i8") for name in ("opcode", "queue_pair", "ack_request", "retransmission", "timestamped")),
         *((name, "i8") for name in ("rqmsn", "msn", "address", "key", "length", "immediate", "payload_at")),
         *((name, "i8") for name in ("restore_cwnd",)),
-        *((name, "i8") for name in ("id", "operation", "port_status")),
+        *((name, "i8") for name in ("operation", "port_status")),
     ]
 )
 """Everything that any packet says, one row; what a packet does not say is left as it was."""
@@ -305,6 +308,28 @@ def read_headers(data: ByteArray, start: int, body_end: int, trimmed: bool, view
         _read_data(data, at, view)
         return FINE if trimmed or view["length"] == body_end - at - size else WRONG_LENGTH
     return _read_control(data, at, opcode, view) if body_end == at + size else WRONG_LENGTH
+
+
+@rule
+def kind_of(view: ViewRow) -> int:
+    """Return which kind of packet `weft.mrc.columns` calls what was read, or NOTHING for what none takes."""
+    opcode = view["opcode"]
+    kind = columns.NOTHING
+    if opcode <= ONLY_IMMEDIATE:
+        kind = columns.DATA
+    elif opcode == SACK:
+        kind = columns.SACK
+    elif opcode == NACK:
+        kind = columns.NACK
+    elif opcode == PROBE:
+        kind = columns.PROBE
+    elif opcode in (ENDPOINT_REQUEST, ENDPOINT_RESPONSE):
+        asks = opcode == ENDPOINT_REQUEST
+        if view["operation"] == OPERATION_EV_PROBE:
+            kind = columns.EV_PROBE if asks else columns.EV_ANSWER
+        elif view["operation"] == OPERATION_PORT_STATUS:
+            kind = columns.PORT_STATUS if asks else columns.PORT_ANSWER
+    return kind
 
 
 @rule

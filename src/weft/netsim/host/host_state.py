@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.mrc.columns import REPLY, SEND, Receiver, Sender
+from weft.mrc.columns import ON_THE_WIRE, Receiver, Sender
 
 Column = NDArray[np.int64]
 """Numbers, one or a row of them for each thing; a row of such a column, too. Narrower where there are many."""
@@ -14,8 +14,6 @@ Record = np.void
 Records = NDArray[np.void]
 """A column of those."""
 
-EV_ANSWER, PORT_ANSWER = 7, 8
-"""Kinds of packets besides those of `weft.mrc.columns`: the answers to endpoint operations."""
 KINDS = 9
 TURN, RECYCLE, DRAW, REPS = 0, 1, 2, 3
 """How a sending half chooses EVs: in turn (MRC, UET oblivious and bitmap), unmarked ones again first, at random, or by
@@ -28,8 +26,7 @@ TRIMMED_LAST_HOP = 2
 ARRIVED, ACKNOWLEDGED, FAILED = 0, 1, 2
 """Kinds of rows in `events`: a receiver has everything, a sender knows it, a queue pair has failed."""
 
-_FIELDS = dict.fromkeys((*(SEND.names or ()), *(REPLY.names or ())))
-HEADER = np.dtype([("row", "i8"), ("pair", "i8"), ("half", "i8"), *((name, "i8") for name in _FIELDS)])
+HEADER = np.dtype([(name, "i8") for name in ("row", "pair", "half", *(ON_THE_WIRE.names or ()))])
 """What a packet in flight says, whatever its kind: `row` is its own, `half` 1 where the destination's half sent it."""
 
 HALF_COLUMNS = 4
@@ -99,6 +96,8 @@ class HostState(NamedTuple):
     """For `REPS`: until when nothing new is tried, and how much of the ring has been written; one row a pair."""
     spray: Column
     """How EVs are chosen, and `FREEZE`, `ECHOES`, `PER_PLANE`."""
+    journal: Column
+    """What the ends were asked and decided, where that is kept (`weft.mrc.journal`)."""
 
 
 class PacketPool(NamedTuple):

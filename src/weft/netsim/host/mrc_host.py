@@ -10,44 +10,44 @@ its own that only answers and probes, at the destination. "Half" number 2i is th
 
 from typing import Any
 
+from weft.core.compile.intrinsics import apart
 from weft.core.compile.rules import replaceable, rule
-from weft.mrc.columns import (
-    DATA,
-    EV_PROBE,
-    NACK,
-    NEVER,
-    NOTHING,
-    PORT_STATUS,
-    PROBE,
-    SACK,
+from weft.mrc.columns import DATA, NACK, NEVER, NOTHING, PROBE, SACK
+from weft.mrc.rules.acks import transmission
+from weft.mrc.rules.endpoint import (
+    ANSWER,
+    NEW,
+    PairEnd,
+    Passage,
+    next_due,
+    next_look_ps,
+    next_packet,
+    next_probe_back,
+    next_sack,
+    operation_ev,
+    pass_time,
+    post_message,
+    refuse,
+    report_port,
+    take_data,
+    take_operation,
+    take_probe,
+    take_reply,
 )
-from weft.mrc.rules.acks import on_nack, on_sack, transmission
-from weft.mrc.rules.control import next_control, on_ev_probe_answer, on_timer
 from weft.mrc.rules.numbers import seq_near
-from weft.mrc.rules.ports import on_port_answer, on_port_status, port_changed
-from weft.mrc.rules.receiver import (
-    ACCEPTED,
-    DUPLICATE,
-    DataHeader,
-    on_probe,
-    receive,
-    receive_trimmed,
-    refusal,
-    take_sack,
-)
-from weft.mrc.rules.reverse import next_reverse_probe, on_reverse_answer
-from weft.mrc.rules.sender import next_data_on, post, sendable, unfinished
+from weft.mrc.rules.sender import sendable, unfinished
+from weft.mrc.wire.packets import TRIMMED, TRIMMED_LASTHOP
+from weft.netsim.host.ends import destination_end, opposite, passage_of, receiving_end, shared_end, source_end
 from weft.netsim.host.host_state import (
     ACKNOWLEDGED,
     ARRIVED,
     DRAW,
     DUE,
-    EV_ANSWER,
+    ECHOES,
     FAILED,
     HALF,
     KIND,
     PAIR,
-    PORT_ANSWER,
     RECYCLE,
     REPS,
     ROUTE,
@@ -64,8 +64,8 @@ from weft.netsim.host.host_state import (
     Record,
 )
 from weft.netsim.host.reps_ring import freeze, remember, used, wished
-from weft.netsim.host.reverse_path import reverse_route
-from weft.netsim.host.timers import keep_deadline, next_ready, opposite, set_deadline, wake
+from weft.netsim.host.reverse_path import echoed, reply_route
+from weft.netsim.host.timers import keep_deadline, next_ready, set_deadline, wake
 
 
 @replaceable("stack_row in the engine, which keeps no headers")
@@ -116,13 +116,13 @@ def tell(outbox: Outgoing, kind: int, pair: int, time_ps: int) -> None:
 
 
 @rule
-def _answer(hosts: HostState, outbox: Outgoing, head: Record, half: int, plane: int, time_ps: int) -> None:
-    """Send the control packet with this header from a half, or lose it where no path is left."""
-    route = reverse_route(hosts, head, half, plane)
+def _answer(hosts: HostState, outbox: Outgoing, head: Record, pair: int, time_ps: int) -> None:
+    """Send the SACK or NACK with this header from the end that receives, or lose it where no path is left."""
+    route = reply_route(hosts, head, pair, time_ps)
     if route < 0:
         give_head(outbox, head)
         return
-    emit(outbox, head, half, route, hosts.nics.sizes[head["kind"]], time_ps)
+    emit(outbox, head, 2 * pair + 1, route, hosts.nics.sizes[head["kind"]], time_ps)
 
 
 @rule
@@ -153,7 +153,7 @@ def take_one(hosts: HostState, outbox: Outgoing, head: Record, marked: int, trim
     if kind in (SACK, NACK):
         _take_reply(hosts, outbox, head, time_ps)
     elif kind == PROBE:
-        on_probe(hosts.r, pair, head["id"], head["value"], time_ps)
+        take_probe(receiving_end(hosts, pair), head, passage_of(hosts, head, marked, 0), time_ps)
         _send_sacks(hosts, outbox, pair, time_ps)
         set_deadline(hosts, 2 * pair + 1)
     else:
@@ -167,16 +167,11 @@ def _take_data(hosts: HostState, outbox: Outgoing, head: Record, marked: int, tr
     """Take in one data packet, answer it, and return 1 where its bytes are new."""
     pair = head["pair"]
     qp = hosts.r.qp[pair]
-    # A trimmed packet brings no bytes, whatever stands in the verdict: the last line looks at both.
-    verdict = ACCEPTED
-    if not trimmed:
-        header = DataHeader(
-            head["psn"], head["value"], marked, head["retransmission"], head["ack_request"], head["length"],
-            head["immediate"],
-        )  # fmt: skip
-        verdict = receive(hosts.r, pair, header, time_ps)
-    if trimmed or verdict > DUPLICATE:
-        _refuse(hosts, outbox, head, verdict, trimmed, time_ps)
+    cut = TRIMMED_LASTHOP if trimmed == TRIMMED_LAST_HOP else TRIMMED
+    passage = passage_of(hosts, head, marked, cut if trimmed else 0)
+    outcome = take_data(receiving_end(hosts, pair), head, passage, time_ps)
+    if outcome == ANSWER:
+        _refuse(hosts, outbox, head, passage, time_ps)
     if qp["due"] != 0 or qp["probe_due"] != 0:
         _send_sacks(hosts, outbox, pair, time_ps)
     if qp["expected"] >= hosts.nics.each[2 * pair + 1, UNTIL]:
@@ -185,20 +180,16 @@ def _take_data(hosts: HostState, outbox: Outgoing, head: Record, marked: int, tr
     # Of a half that takes data only the next reverse probe can be due sooner than it was.
     if hosts.nics.each[2 * pair + 1, DUE] > qp["reverse_probe_ps"]:
         set_deadline(hosts, 2 * pair + 1)
-    return 1 if verdict == ACCEPTED and not trimmed else 0
+    return 1 if outcome == NEW else 0
 
 
 @rule
-def _refuse(hosts: HostState, outbox: Outgoing, head: Record, verdict: int, trimmed: int, time_ps: int) -> None:
+def _refuse(hosts: HostState, outbox: Outgoing, head: Record, passage: Passage, time_ps: int) -> None:
     """Answer a data packet that was trimmed or not taken, where an answer is due."""
     pair = head["pair"]
     reply = take_head(outbox)
-    if trimmed:
-        due = receive_trimmed(hosts.r, pair, head["psn"], head["value"], 1 if trimmed == TRIMMED_LAST_HOP else 0, reply)
-    else:
-        due = refusal(hosts.r, pair, verdict, head["psn"], head["value"], reply)
-    if due != NOTHING:
-        _answer(hosts, outbox, reply, 2 * pair + 1, 0, time_ps)
+    if refuse(receiving_end(hosts, pair), head, passage, time_ps, reply) != NOTHING:
+        _answer(hosts, outbox, reply, pair, time_ps)
     else:
         give_head(outbox, reply)
 
@@ -207,8 +198,8 @@ def _refuse(hosts: HostState, outbox: Outgoing, head: Record, verdict: int, trim
 def _send_sacks(hosts: HostState, outbox: Outgoing, pair: int, time_ps: int) -> None:
     """Send every SACK that is due."""
     head = take_head(outbox)
-    while take_sack(hosts.r, pair, head) != NOTHING:
-        _answer(hosts, outbox, head, 2 * pair + 1, 0, time_ps)
+    while next_sack(receiving_end(hosts, pair), time_ps, head) != NOTHING:
+        _answer(hosts, outbox, head, pair, time_ps)
         head = take_head(outbox)
     give_head(outbox, head)
 
@@ -220,20 +211,18 @@ def _take_reply(hosts: HostState, outbox: Outgoing, head: Record, time_ps: int) 
     qp = hosts.s.qp[pair]
     failed = qp["error"] != 0
     pressed = qp["backoff"] != 0
-    if head["kind"] == NACK:
-        on_nack(hosts.s, pair, head, time_ps)
-    else:
-        recycles = hosts.spray[0] == RECYCLE or hosts.spray[0] == REPS
-        if recycles and head["verdict"] == 0 and head["probe_response"] == 0:
-            _recycle(hosts, pair, seq_near(head["cack_psn"], qp["una"]) + head["ack_psn_offset"], head["value"])
-        # Compared before and after: a silent loss that `on_sack` finds is what freezes REPS.
-        silent = qp["silent"] if hosts.spray[0] == REPS else 0
-        on_sack(hosts.s, pair, head, time_ps)
-        if hosts.spray[0] == REPS and qp["silent"] > silent:
-            freeze(hosts, pair, time_ps)
-        if qp["una"] >= hosts.nics.each[2 * pair, UNTIL]:
-            hosts.nics.each[2 * pair, UNTIL] = NEVER
-            tell(outbox, ACKNOWLEDGED, pair, time_ps)
+    sack = head["kind"] == SACK
+    recycles = hosts.spray[0] == RECYCLE or hosts.spray[0] == REPS
+    if sack and recycles and head["verdict"] == 0 and head["probe_response"] == 0:
+        _recycle(hosts, pair, seq_near(head["cack_psn"], qp["una"]) + head["ack_psn_offset"], head["value"])
+    # Compared before and after: a silent loss that a SACK shows is what freezes REPS.
+    silent = qp["silent"] if hosts.spray[0] == REPS else 0
+    take_reply(source_end(hosts, pair), head, time_ps)
+    if sack and hosts.spray[0] == REPS and qp["silent"] > silent:
+        freeze(hosts, pair, time_ps)
+    if sack and qp["una"] >= hosts.nics.each[2 * pair, UNTIL]:
+        hosts.nics.each[2 * pair, UNTIL] = NEVER
+        tell(outbox, ACKNOWLEDGED, pair, time_ps)
     if qp["error"] != 0 and not failed:
         tell(outbox, FAILED, pair, time_ps)
     # Only a sender that backs off or has retired EVs can be due sooner than it was; for others a look is enough.
@@ -263,36 +252,38 @@ def _recycle(hosts: HostState, pair: int, seq: int, value: int) -> None:
 @rule
 def _take_endpoint(hosts: HostState, outbox: Outgoing, head: Record, marked: int, time_ps: int) -> None:
     """Take in an endpoint operation or the answer to one."""
+    apart()
     pair = head["pair"]
-    half = head["half"]
-    kind = head["kind"]
+    half = 2 * pair + 1 - head["half"]
     k = opposite(hosts, pair)
-    if kind in (EV_PROBE, PORT_STATUS):
-        if kind == PORT_STATUS and half == 0 and k >= 0:
-            on_port_status(hosts.s, k, head["port_status"])
-            set_deadline(hosts, 2 * k)
-            wake(hosts.nics, 2 * k)
-        elif kind == PORT_STATUS and half == 0:
-            on_port_status(hosts.b, pair, head["port_status"])
-        elif kind == PORT_STATUS:
-            on_port_status(hosts.s, pair, head["port_status"])
-        reply = take_head(outbox)
-        reply["kind"] = EV_ANSWER if kind == EV_PROBE else PORT_ANSWER
-        reply["id"] = head["id"]
-        reply["verdict"] = marked
-        _answer(hosts, outbox, reply, 2 * pair + 1 - half, head["plane"], time_ps)
-    elif kind == PORT_ANSWER:
-        if half == 1:
-            on_port_answer(hosts.s, pair, head["id"])
-        else:
-            on_port_answer(hosts.b, pair, head["id"])
-    elif half == 1:
-        on_ev_probe_answer(hosts.s, pair, head["id"], head["verdict"])
+    passage = Passage(head["value"], head["plane"], marked, 0)
+    reply = take_head(outbox)
+    if half & 1 == 0:
+        route = _operate(hosts, source_end(hosts, pair), head, passage, time_ps, reply)
     elif k >= 0:
-        on_reverse_answer(hosts.s, k, hosts.r, pair, head["id"])
+        route = _operate(hosts, shared_end(hosts, pair, k), head, passage, time_ps, reply)
+        # What the peer says of its ports is for the half that sends there.
+        set_deadline(hosts, 2 * k)
+        wake(hosts.nics, 2 * k)
     else:
-        on_reverse_answer(hosts.b, pair, hosts.r, pair, head["id"])
-    wake(hosts.nics, 2 * pair + 1 - half)
+        route = _operate(hosts, destination_end(hosts, pair), head, passage, time_ps, reply)
+    if route >= 0:
+        emit(outbox, reply, half, route, hosts.nics.sizes[reply["kind"]], time_ps)
+    else:
+        give_head(outbox, reply)
+    wake(hosts.nics, half)
+
+
+@rule
+def _operate(hosts: HostState, end: PairEnd, head: Record, passage: Passage, time_ps: int, reply: Record) -> int:
+    """Give an end an operation or the answer to one; return the EV bits for what is in `reply` then, or -1."""
+    if take_operation(end, head, passage, time_ps, reply) == NOTHING:
+        return -1
+    echo = echoed(hosts, reply, head["pair"]) if hosts.spray[ECHOES] and head["half"] == 0 else -1
+    if echo >= 0:
+        return echo
+    ev_index = operation_ev(end, head["id"], passage, time_ps)
+    return end.sender.evs[end.row, ev_index]["value"] if ev_index >= 0 else -1
 
 
 @rule
@@ -337,37 +328,33 @@ def _pass_time(hosts: HostState, outbox: Outgoing, half: int, now_ps: int) -> No
     if side == 0:
         failed = hosts.s.qp[pair]["error"] != 0
         missed = hosts.s.qp[pair]["silent"] + hosts.s.qp[pair]["timeouts"]
-        on_timer(hosts.s, pair, now_ps)
+        pass_time(source_end(hosts, pair), now_ps)
         if hosts.spray[0] == REPS and hosts.s.qp[pair]["silent"] + hosts.s.qp[pair]["timeouts"] > missed:
             freeze(hosts, pair, now_ps)
         if hosts.s.qp[pair]["error"] != 0 and not failed:
             tell(outbox, FAILED, pair, now_ps)
     elif opposite(hosts, pair) < 0:
-        on_timer(hosts.b, pair, now_ps)
+        pass_time(destination_end(hosts, pair), now_ps)
     head = take_head(outbox)
     while _next_control(hosts, pair, side, now_ps, head) != NOTHING:
         emit(outbox, head, 2 * pair + side, head["value"], hosts.nics.sizes[head["kind"]], now_ps)
         head = take_head(outbox)
     give_head(outbox, head)
     set_deadline(hosts, half)
-    if hosts.nics.each[half, DUE] <= now_ps:
-        # What is due cannot be sent: every plane is down. It is asked again a little later.
-        hosts.nics.each[half, DUE] = now_ps + hosts.s.params[0]["base_rtt_ps"]
+    hosts.nics.each[half, DUE] = next_look_ps(hosts.s.params[0], hosts.nics.each[half, DUE], now_ps)
     wake(hosts.nics, half)
 
 
 @rule
 def _next_control(hosts: HostState, pair: int, side: int, now_ps: int, out: Record) -> int:
     """Fill `out` with the next control packet of a half that is due."""
-    if side == 0:
-        return next_control(hosts.s, pair, now_ps, -1, out)
     k = opposite(hosts, pair)
+    if side == 0:
+        # The reverse path of what its opposite brings is probed by the other half of this end.
+        return next_due(PairEnd(hosts.s, pair, hosts.r, -1, 2 * pair, hosts.journal), now_ps, out)
     if k >= 0:
-        return next_reverse_probe(hosts.s, k, hosts.r, pair, now_ps, out)
-    found = next_control(hosts.b, pair, now_ps, -1, out)
-    if found != NOTHING:
-        return found
-    return next_reverse_probe(hosts.b, pair, hosts.r, pair, now_ps, out)
+        return next_probe_back(shared_end(hosts, pair, k), now_ps, out)
+    return next_due(destination_end(hosts, pair), now_ps, out)
 
 
 @replaceable("roce.send_data in RoCE")
@@ -454,7 +441,7 @@ def _next_packet(hosts: HostState, pair: int, now_ps: int, free: int, head: Reco
         wish = wished(hosts, pair, now_ps)
         if wish < 0:
             sender.qp[pair]["cursor"] = 0
-    found = next_data_on(sender, pair, wish, now_ps, free, head)
+    found = next_packet(source_end(hosts, pair), wish, now_ps, free, head)
     if wish >= 0 and found != NOTHING:
         if hosts.spray[0] == REPS:
             used(hosts, pair)
@@ -477,7 +464,7 @@ def post_messages(hosts: HostState, table: Column) -> None:
     # Awake before it is posted: a half may be early, never late.
     for k in range(table.shape[1]):
         wake(hosts.nics, 2 * table[0, k])
-        table[1, k] = post(hosts.s, table[0, k], 0, 0, table[1, k], -1)
+        table[1, k] = post_message(source_end(hosts, table[0, k]), 0, 0, table[1, k], -1, 0)
 
 
 @rule
@@ -486,8 +473,8 @@ def change_port(hosts: HostState, nic: int, plane: int, up: int, now_ps: int) ->
     for k in range(hosts.nics.first[nic], hosts.nics.first[nic + 1]):
         half = hosts.nics.of_nic[k]
         if half & 1 == 0:
-            port_changed(hosts.s, half >> 1, plane, up, now_ps)
+            report_port(source_end(hosts, half >> 1), plane, up, now_ps)
         elif opposite(hosts, half >> 1) < 0:
-            port_changed(hosts.b, half >> 1, plane, up, now_ps)
+            report_port(destination_end(hosts, half >> 1), plane, up, now_ps)
         set_deadline(hosts, half)
         wake(hosts.nics, half)

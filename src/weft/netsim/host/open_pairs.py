@@ -1,8 +1,7 @@
 """What is done to queue pairs before anything is sent: every half gets its chance and its EVs, and some are denied."""
 
 from weft.core.compile.rules import rule
-from weft.mrc.columns import DENIED, Sender
-from weft.mrc.rules.evs import DENY, Paths, ev_event
+from weft.mrc.rules.evs import Paths, deny_one
 from weft.mrc.rules.placing import Place, place_evs
 from weft.mrc.rules.receiver import start_receiver
 from weft.mrc.rules.sender import start_sender
@@ -37,21 +36,6 @@ def place_pairs(hosts: HostState, ends: Column, places: Places, down: int, strid
 def deny(hosts: HostState, pair: int, half: int, ev: int) -> None:
     """Deny EV `e` of a half, as an operator's denylist does; no answer takes it either."""
     if half:
-        _deny(hosts.b, pair, ev)
+        deny_one(hosts.b, pair, ev, 1)
     else:
-        _deny(hosts.s, pair, ev)
-
-
-@rule
-def _deny(sender: Sender, pair: int, ev: int) -> None:
-    """Deny EV `e` of a sending half, and take another for answers in its plane."""
-    ev_event(sender, pair, ev, DENY)
-    plane = sender.evs[pair, ev]["plane"]
-    # Answers leave on one EV of each plane; only where that one is denied another has to be found.
-    if sender.planes[pair, plane]["reverse"] != ev:
-        return
-    sender.planes[pair, plane]["reverse"] = -1
-    for other in range(sender.params[0]["evs"]):
-        row = sender.evs[pair, other]
-        if row["plane"] == plane and row["state"] != DENIED and sender.planes[pair, plane]["reverse"] < 0:
-            sender.planes[pair, plane]["reverse"] = other
+        deny_one(hosts.s, pair, ev, 1)

@@ -1,18 +1,12 @@
 """When the halves of NICs act by themselves, and which of them may have data to send: rules below those of `hosts`."""
 
 from weft.core.compile.rules import rule
-from weft.mrc.columns import NEVER
 from weft.mrc.rules.control import next_deadline
+from weft.mrc.rules.endpoint import deadline
 from weft.mrc.rules.numbers import lowest_bit
-from weft.mrc.rules.reverse import RECENT_ROUND_TRIPS
-from weft.netsim.host.host_state import AT_NIC, DUE, SEEN_AS, WORD_MASK, WORD_SHIFT, HostState, NicColumns
-
-
-@rule
-def opposite(hosts: HostState, pair: int) -> int:
-    """Return the pair that goes the other way over the same queue pair, whose sending half is this one's too, or -1."""
-    seen_as = hosts.nics.each[2 * pair + 1, SEEN_AS]
-    return -1 if seen_as & 1 else seen_as >> 1
+from weft.mrc.rules.reverse import reverse_due_ps
+from weft.netsim.host.ends import destination_end, opposite
+from weft.netsim.host.host_state import AT_NIC, DUE, WORD_MASK, WORD_SHIFT, HostState, NicColumns
 
 
 @rule
@@ -21,13 +15,11 @@ def set_deadline(hosts: HostState, half: int) -> None:
     pair = half >> 1
     if half & 1 == 0:
         due_ps = next_deadline(hosts.s, pair)
+    elif opposite(hosts, pair) < 0:
+        due_ps = deadline(destination_end(hosts, pair))
     else:
         # Of a queue pair that carries data both ways, the sending half looks after itself.
-        due_ps = next_deadline(hosts.b, pair) if opposite(hosts, pair) < 0 else NEVER
-        qp = hosts.r.qp[pair]
-        recent_ps = qp["heard_ps"] + RECENT_ROUND_TRIPS * hosts.b.params[0]["base_rtt_ps"]
-        if qp["heard_ps"] >= 0 and qp["reverse_probe_ps"] <= recent_ps:
-            due_ps = min(due_ps, qp["reverse_probe_ps"])
+        due_ps = reverse_due_ps(hosts.r, pair)
     hosts.nics.each[half, DUE] = due_ps
     nic = hosts.nics.each[half, AT_NIC]
     hosts.nics.due[nic] = min(hosts.nics.due[nic], due_ps)

@@ -6,6 +6,7 @@ The rules of `weft.netsim.host.mrc_host` decide; here packets are unpacked for t
 from weft.core.compile.intrinsics import stack_row
 from weft.core.compile.rules import rule
 from weft.mrc.columns import DATA, EV_PROBE, NACK, NEVER, PORT_STATUS, PROBE, SACK
+from weft.mrc.journal import no_note, note
 from weft.mrc.rules.numbers import seq_near
 from weft.netsim.host.host_state import AT_NIC, SEEN_AS, Column, HostState, Record
 from weft.netsim.host.mrc_host import emit, give_head, send_control, send_data, take_head, take_one
@@ -184,7 +185,7 @@ def forget(_outbox: Outbox, _head: Record) -> None:
     """Take the place of `give_head`: nobody keeps headers here."""
 
 
-AT_ONCE = {take_head: stack_row, give_head: forget, emit: launch}
+AT_ONCE = {take_head: stack_row, give_head: forget, emit: launch, note: no_note}
 """In the engine a packet is on its way as soon as a rule sends it, and headers are not kept."""
 
 

@@ -14,15 +14,15 @@ from weft.core.compile.rules import Specialisation
 from weft.core.seeds import Seed
 from weft.core.units import Picoseconds
 from weft.mrc import columns
-from weft.mrc.columns import DATA, EV_PROBE, NACK, PORT_STATUS, PROBE, SACK
+from weft.mrc.columns import DATA, EV_ANSWER, EV_PROBE, NACK, PORT_ANSWER, PORT_STATUS, PROBE, SACK
 from weft.mrc.invariants import check_receiver, check_sender
+from weft.mrc.journal import make_journal
 from weft.mrc.rules import sender
 from weft.mrc.rules.receiver import has_packet
 from weft.mrc.rules.settings import TIMEOUT_UNIT_PS, settings, slots_mask
 from weft.mrc.wire import packets
 from weft.mrc.wire.overhead import frame_overhead
 from weft.netsim.host import host_state, mrc_host, open_pairs
-from weft.netsim.host.host_state import EV_ANSWER, PORT_ANSWER
 from weft.netsim.model.memory import check_memory, free_memory, planned_bytes
 from weft.netsim.model.network import Frames, Network
 from weft.netsim.model.queue_pairs import Pair
@@ -89,6 +89,14 @@ def fitted(spec: MrcSpec, network: Network) -> MrcSpec:
                     "spread_decay": scale(loss.spread_decay),
                     "probe_after": scale(loss.probe_after),
                     "timeout": timeout,
+                }
+            ),
+            "reverse": spec.reverse.model_copy(
+                update={
+                    "probe_interval": scale(spec.reverse.probe_interval)
+                    if spec.reverse.probe_interval
+                    else Picoseconds(0),
+                    "heard_lately": scale(spec.reverse.heard_lately) if spec.reverse.heard_lately else Picoseconds(0),
                 }
             ),
         }
@@ -189,7 +197,7 @@ class SprayedEndpoints(ColumnEndpoints):
         self._fixed = {}
         self._paths: dict[tuple[int, int, int], tuple[int, ...]] = {}
         shape = network.shape
-        self._stride = spray.ev_paths or shape.paths
+        self.paths_of_plane = spray.ev_paths or shape.paths
         """EVs of a plane: the value of an EV is plane x stride + path."""
         params = settings(spec, planes=shape.planes, rate_bps=network.fabric.nic_rate, payload=network.frames.payload)
         # Nothing is written with an immediate here; there is room for no more messages and packets than there will be.
@@ -199,9 +207,9 @@ class SprayedEndpoints(ColumnEndpoints):
         params["slot_mask"] = min(int(params["slot_mask"][0]), max(slots_mask(packets), _LEAST_SLOTS - 1))
         check_memory(*planned_bytes(params, len(self.pairs)), free_memory())
         self.params = params
-        self.routing = routing(self.pairs, spray.route_by, self._stride, shape.paths, spray.route_word)
+        self.routing = routing(self.pairs, spray.route_by, self.paths_of_plane, shape.paths, spray.route_word)
         """How EVs become paths."""
-        self.host_state = _make_host_state(network, self.pairs, params, spray, self._stride)
+        self.host_state = _make_host_state(network, self.pairs, params, spray, self.paths_of_plane)
         self.outbox = make_packet_pool()
         self._start(seed, placed=spray.placed)
         for port in sorted(spray.denied):
@@ -213,18 +221,18 @@ class SprayedEndpoints(ColumnEndpoints):
         uses = ("send", "back", "receive")
         named = (("pair", pair.source, pair.destination, pair.lane, half) for pair in self.pairs for half in uses)
         words = np.array([word & _WORD_MASK for word in seed.words(named)], np.int64).reshape(-1, len(uses))
-        paths = np.array([len(pair.uplinks) or self._stride for pair in self.pairs], np.int64)
+        paths = np.array([len(pair.uplinks) or self.paths_of_plane for pair in self.pairs], np.int64)
         # Two NICs at one T0 have one path in each plane, whatever uplink an EV names.
         local = [shape.t0_of(pair.source) == shape.t0_of(pair.destination) for pair in self.pairs]
         paths[local] = 1
-        scratch = np.zeros(self._stride, np.int64)
-        self._rule(open_pairs.start_pairs)(self.host_state, words, paths, self._stride, scratch)
+        scratch = np.zeros(self.paths_of_plane, np.int64)
+        self._rule(open_pairs.start_pairs)(self.host_state, words, paths, self.paths_of_plane, scratch)
         if placed:
             ends = np.array([(each.source, each.destination, each.lane) for each in self.pairs], np.int64)
             ends = ends.reshape(-1, 3)
-            ends[paths != self._stride, 0] = -1
+            ends[paths != self.paths_of_plane, 0] = -1
             places = places_of(shape, seed)
-            self._rule(open_pairs.place_pairs)(self.host_state, ends, places, shape.down, self._stride, scratch)
+            self._rule(open_pairs.place_pairs)(self.host_state, ends, places, shape.down, self.paths_of_plane, scratch)
         if self.host_state.spray[host_state.ECHOES]:
             self.host_state.r.qp["reverse_probe_ps"] = columns.NEVER
 
@@ -244,7 +252,7 @@ class SprayedEndpoints(ColumnEndpoints):
         if found is None:
             ends = self.pairs[pair]
             source, destination = (ends.source, ends.destination) if half == 0 else (ends.destination, ends.source)
-            plane, ev = divmod(route, self._stride)
+            plane, ev = divmod(route, self.paths_of_plane)
             seen_as = int(self.host_state.nics.each[2 * pair + half, host_state.SEEN_AS])
             way = int(way_of(self.routing, 2 * pair + half, seen_as, ev))
             found = self.network.path(source, destination, plane, way)
@@ -295,4 +303,5 @@ def _make_host_state(
         frozen=np.zeros((count, 2), np.int64),
         spray=np.array([spray.kind, spray.freeze_ps, spray.echoes, per_plane], np.int64),
         nics=nic_columns(network, pairs, host_state.KINDS),
+        journal=make_journal(0),
     )

@@ -10,7 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from weft.core.compile.rules import rule
 from weft.mrc.columns import NEVER, REPLY, SEND, Receiver, Sender, make_receiver, make_sender
+from weft.mrc.journal import make_journal
+from weft.mrc.rules.endpoint import PairEnd
 from weft.mrc.wire.inplace import VIEW
 from weft.mrc.wire.tags import KEY_BYTES
 from weft.transport.memory.keyed_hash import TAIL_BYTES
@@ -66,10 +69,12 @@ HUB = np.dtype(
             *("first", "staged", "blocked", "turn", "asleep", "spin_ns", "crowded_ns"),
             *("taken", "posted", "events_head", "events_tail"),
             *("cut", "shim_word", "shim_draws", "shim_on"),
-            *("journal_on", "journal_at", "journal_lost", "capture_on", "capture_at", "capture_lost"),
+            *("capture_on", "capture_at", "capture_lost"),
             *("liveness_ps", "programs"),
             # Level and type of the message by which the kernel says a packet's traffic class; that of the one at hand.
             *("class_message", "traffic_class"),
+            # Planes whose port has room, bits: on sockets all of them, always.
+            *("room",),
             # The plane that is shared memory, or -1; its rings; the queue pair through whose ring the packet at hand
             # came, or -1; and what leads from a place among the headers to the payload.
             *("shared_plane", "rings", "ring_slot_bytes", "shared_pair", "payload_from"),
@@ -85,7 +90,7 @@ PEER = np.dtype(
         for name in (
             *("open", "number", "remote", "engine", "watched", "waiting"),
             *("heard_ps", "asked_ps", "asks", "deadline_ps"),
-            *("reverse_ps", "dirty", "failed", "sent_reported", "closing", "bye"),
+            *("dirty", "failed", "sent_reported", "closing", "bye"),
             # Eager messages: written, given back by the peer; taken here, credited to the peer.
             *(
                 "eager_sent",
@@ -183,6 +188,12 @@ class EndpointState(NamedTuple):
     """Messages and programs."""
 
 
+@rule
+def end_of(state: EndpointState, pair: int) -> PairEnd:
+    """Return our end of a queue pair."""
+    return PairEnd(state.sender, pair, state.receiver, pair, pair, state.journal)
+
+
 def address_of(array: np.ndarray) -> int:
     """Return where an array lies."""
     return int(array.ctypes.data)
@@ -218,7 +229,7 @@ def make_state(
     at = np.array([address_of(one) for one in (heads, tx_iov, tx_msg, names, polls, clock, tx_control)], np.int64)
     hub = np.zeros(1, HUB)
     hub["slot_bytes"], hub["queue_pairs"], hub["shim_word"] = slot, queue_pairs, 1
-    hub["shared_plane"] = hub["shared_pair"] = -1
+    hub["shared_plane"] = hub["shared_pair"] = hub["room"] = -1
     hub["payload_from"] = address_of(rx)
     return EndpointState(
         hub=hub, sender=make_sender(params, queue_pairs), receiver=make_receiver(params, queue_pairs),
@@ -235,7 +246,7 @@ def make_state(
         scratch=np.zeros(CRC_SCRATCH, np.uint8), clock=clock, polls=polls,
         out=np.zeros(1, SEND), reply=np.zeros(1, REPLY), seen=np.zeros(1, VIEW),
         commands=np.zeros((COMMANDS, 8), np.int64), events=np.zeros((EVENTS, 5), np.int64),
-        journal=np.zeros((journal_rows, 16), np.int64),
+        journal=make_journal(journal_rows),
         capture=np.zeros((capture_rows, CAPTURE_BYTES), np.uint8), capture_rows=np.zeros((capture_rows, 6), np.int64),
         transfers=transfers,
     )  # fmt: skip

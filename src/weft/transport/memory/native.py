@@ -18,6 +18,7 @@ from numba.core.typing import BaseContext as TypingContext
 from numba.core.typing import Signature
 from numba.extending import intrinsic, models, overload, register_model
 
+from weft.core.compile.intrinsics import INTRINSICS, apart
 from weft.core.compile.rules import compiled
 from weft.mrc.columns import LOW32
 from weft.mrc.wire.icrc import crc_over
@@ -52,30 +53,12 @@ def _external(name: str, returns: types.Type, *arguments: types.Type) -> Any:
     return _External(name, returns(*arguments))
 
 
-def apart() -> None:
-    """Keep the function that calls this out of its callers: it stays one piece of code, whoever uses it.
-
-    Compiled code grows by copies of what it calls; for functions that are called from many places, copies cost more
-    time to compile than a call costs to make.
-    """
-
-
-@_intrinsic
-def _stay(typing: TypingContext) -> Any:
-    del typing
-
-    def code(*call: *Call) -> object:
-        context, builder, _, _ = call
-        # A rule that is put into others wherever it is called must not ask for that any more.
-        builder.function.attributes.discard("alwaysinline")
-        builder.function.attributes.add("noinline")
-        return context.get_dummy_value()
-
-    return types.none(), code
+_stay: Any = INTRINSICS[apart]()
 
 
 @_overload(apart, inline="always")
 def _apart() -> Any:
+    """Let functions that are no rules ask for it, too."""
     return lambda: _stay()  # noqa: PLW0108 - numba wants a function of Python
 
 

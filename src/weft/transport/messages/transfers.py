@@ -13,11 +13,11 @@ from typing import NamedTuple
 import numpy as np
 
 from weft.core.compile.rules import rule
-from weft.mrc.rules.sender import POSTED, post
-from weft.transport.memory import journal, native, tables
+from weft.mrc.rules.endpoint import post_message
+from weft.mrc.rules.sender import POSTED
+from weft.transport.memory import native, tables
 from weft.transport.memory.arithmetic import reduce_at, width_of
-from weft.transport.memory.journal import note
-from weft.transport.memory.layout import EndpointState
+from weft.transport.memory.layout import EndpointState, end_of
 
 _apart, _move = native.apart, native.move
 
@@ -63,8 +63,7 @@ class Transfer(NamedTuple):
 def post_write(state: EndpointState, pair: int, write: Write, now_ps: int) -> int:
     """Post a write; return the protocol's answer."""
     _apart()
-    answer = post(state.sender, pair, write.far, write.key, write.length, write.immediate)
-    note(state, journal.POST, pair, now_ps, (write.far, write.key, write.length, write.immediate, answer))
+    answer = post_message(end_of(state, pair), write.far, write.key, write.length, write.immediate, now_ps)
     if answer == POSTED:
         # The protocol counts messages without end; its table holds a power of two of them.
         index = (state.sender.qp[pair]["msg_end"] - 1) & state.sender.params[0]["message_mask"]

@@ -9,34 +9,31 @@ cache; where that place adds, the sum is made in the same pass.
 import numpy as np
 
 from weft.core.compile.rules import rule
-from weft.mrc.columns import NOTHING
-from weft.mrc.rules import receiver as receiver_rules
-from weft.mrc.rules.acks import on_nack, on_sack
-from weft.mrc.rules.control import on_ev_probe_answer
-from weft.mrc.rules.ports import on_port_answer, on_port_status
-from weft.mrc.rules.receiver import (
-    DataHeader,
-    on_probe,
-    placement,
-    receive,
-    receive_trimmed,
-    refusal,
-    take_immediate,
-    take_sack,
+from weft.mrc.columns import DATA, NACK, NOTHING, PROBE, SACK
+from weft.mrc.rules.endpoint import (
+    AGAIN,
+    NEW,
+    Passage,
+    next_immediate,
+    next_sack,
+    refuse,
+    take_data,
+    take_operation,
+    take_probe,
+    take_reply,
 )
-from weft.mrc.rules.reverse import REVERSE_ID, on_reverse_answer
+from weft.mrc.rules.receiver import placement
 from weft.mrc.wire import inplace
 from weft.mrc.wire import packets as opcodes
 from weft.mrc.wire.icrc import ICRC_BYTES, ICRC_START
-from weft.mrc.wire.inplace import get16, get32, packet_shape, read_check, read_headers
-from weft.transport.memory import journal, layout, native
+from weft.mrc.wire.inplace import get16, get32, kind_of, packet_shape, read_check, read_headers
+from weft.transport.memory import layout, native
 from weft.transport.memory.arithmetic import reduce_at, width_of
-from weft.transport.memory.journal import note
-from weft.transport.memory.layout import EndpointState
+from weft.transport.memory.layout import EndpointState, end_of
 from weft.transport.messages.transfers import take_word
 from weft.transport.packets import departures
 from weft.transport.packets.authentication import CHANGEABLE, HEADER_TRAILER_BYTES, is_proved, trailer_bytes
-from weft.transport.packets.departures import Frame, capture, is_marked, send_answer, send_reply, shim_loses
+from weft.transport.packets.departures import Frame, capture, send_answer, send_reply, shim_loses
 from weft.transport.packets.shared import fetch_shared, free_shared, waiting_in
 
 _apart, _crc_at, _move, _recvmmsg = native.apart, native.crc_at, native.move, native.recvmmsg
@@ -181,7 +178,8 @@ def take_packet(state: EndpointState, base: int, size: int, now_ps: int) -> None
     data, view = state.rx, state.seen[0]
     hub["packets_in"] += 1
     hub["bytes_in"] += size
-    trimmed = _trimmed(state) > 0
+    cut = _trimmed(state)
+    trimmed = cut > 0
     wrong = _read(state, base, size, trimmed)
     if wrong != inplace.FINE:
         _count_wrong(hub, wrong)
@@ -210,7 +208,8 @@ def take_packet(state: EndpointState, base: int, size: int, now_ps: int) -> None
         hub["shim_in"] += 1
         return
     state.heard_on[pair, value // stride] = now_ps
-    _take(state, pair, value, now_ps)
+    marked = 1 if hub["traffic_class"] & opcodes.ECN_MARKED == opcodes.ECN_MARKED else 0
+    _take(state, pair, Passage(value, value // stride, marked, cut), now_ps)
 
 
 @rule
@@ -246,52 +245,27 @@ def _queue_pair(state: EndpointState, data: np.ndarray, base: int, view: np.void
 
 
 @rule
-def _take(state: EndpointState, pair: int, value: int, now_ps: int) -> None:
+def _take(state: EndpointState, pair: int, passage: Passage, now_ps: int) -> None:
     """Give a whole packet for queue pair `pair` to the rules."""
     _apart()
     view = state.seen[0]
-    opcode = view["opcode"]
-    peer = state.peers[pair]
-    if opcode <= opcodes.ONLY_IMMEDIATE and _trimmed(state) > 0:
-        _take_trimmed(state, pair, value, now_ps)
-    elif opcode <= opcodes.ONLY_IMMEDIATE:
-        if not _take_data(state, pair, value, now_ps):
+    kind = kind_of(view)
+    view["kind"] = kind
+    end = end_of(state, pair)
+    if kind == DATA:
+        if not _take_data(state, pair, passage, now_ps):
             return
-    elif opcode == opcodes.SACK:
+    elif kind in (SACK, NACK):
         window, skipping = state.sender.qp[pair]["cwnd"], state.sender.qp[pair]["skipping"]
-        acked = on_sack(state.sender, pair, view, now_ps)
-        answered = view["verdict"] | view["probe_response"] << 8
-        moved, waiting = state.sender.qp[pair]["una"], state.sender.qp[pair]["waiting"]
-        note(
-            state, journal.ON_SACK, pair, now_ps,
-            (view["cack_psn"], view["ack_psn_offset"], view["value"], answered, view["mpr"], view["sack_offset"],
-             view["bitmap_low"], view["bitmap_high"], view["penalty"], acked, moved, waiting),
-        )  # fmt: skip
+        take_reply(end, view, now_ps)
         _count_congestion(state, pair, window, skipping)
-    elif opcode == opcodes.NACK:
-        window, skipping = state.sender.qp[pair]["cwnd"], state.sender.qp[pair]["skipping"]
-        on_nack(state.sender, pair, view, now_ps)
-        _count_congestion(state, pair, window, skipping)
-        note(
-            state,
-            journal.ON_NACK,
-            pair,
-            now_ps,
-            (view["reason"], view["psn"], view["value"], state.sender.qp[pair]["waiting"]),
-        )
-    elif opcode == opcodes.PROBE:
-        on_probe(state.receiver, pair, view["id"], value, now_ps)
-        note(state, journal.ON_PROBE, pair, now_ps, (view["id"], value))
-        peer["waiting"] = 1
-    elif opcode == opcodes.ENDPOINT_REQUEST:
-        if view["operation"] == opcodes.OPERATION_PORT_STATUS:
-            on_port_status(state.sender, pair, view["port_status"])
-            note(state, journal.PORT_STATUS, pair, now_ps, (view["port_status"],))
-        send_answer(state, pair, view["operation"], view["id"], value, now_ps)
-    elif opcode == opcodes.ENDPOINT_RESPONSE:
-        _take_answer(state, pair, now_ps)
+    elif kind == PROBE:
+        take_probe(end, view, passage, now_ps)
+        state.peers[pair]["waiting"] = 1
+    elif kind != NOTHING and take_operation(end, view, passage, now_ps, state.reply[0]) != NOTHING:
+        send_answer(state, pair, passage, now_ps)
     _heard(state, pair, now_ps)
-    peer["dirty"] = 1
+    state.peers[pair]["dirty"] = 1
 
 
 @rule
@@ -300,23 +274,6 @@ def _count_congestion(state: EndpointState, pair: int, window: int, skipping: in
     peer, sender = state.peers[pair], state.sender.qp[pair]
     peer["window_cuts"] += sender["cwnd"] < window
     peer["skips"] += max(sender["skipping"] - skipping, 0)
-
-
-@rule
-def _take_answer(state: EndpointState, pair: int, now_ps: int) -> None:
-    """Take in the answer to an endpoint operation."""
-    view = state.seen[0]
-    number = view["id"]
-    if view["operation"] == opcodes.OPERATION_EV_PROBE:
-        if number & REVERSE_ID:
-            on_reverse_answer(state.sender, pair, state.receiver, pair, number)
-            note(state, journal.REVERSE_ANSWER, pair, now_ps, (number,))
-        elif number != departures.KEEP_ALIVE:
-            on_ev_probe_answer(state.sender, pair, number, view["verdict"])
-            note(state, journal.EV_ANSWER, pair, now_ps, (number, view["verdict"]))
-    else:
-        on_port_answer(state.sender, pair, number)
-        note(state, journal.PORT_ANSWER, pair, now_ps, (number,))
 
 
 @rule
@@ -336,87 +293,57 @@ def _heard(state: EndpointState, pair: int, now_ps: int) -> None:
 
 
 @rule
-def _take_data(state: EndpointState, pair: int, value: int, now_ps: int) -> bool:
+def _take_data(state: EndpointState, pair: int, passage: Passage, now_ps: int) -> bool:
     """Take in one data packet; return whether it was one that may be."""
     _apart()
     hub = state.hub[0]
     view = state.seen[0]
     key, length = view["key"], view["length"]
     region = state.regions[key & layout.INDEX_MASK]
-    if region["open"] == 0 or region["key"] != key:
+    if passage.trimmed == 0 and (region["open"] == 0 or region["key"] != key):
         hub["wrong_key"] += 1
         return False
     offset = placement(view["address"], length, region["address"], region["size"])
     adds = region["adds"]
     # Packets of a sum must hold whole elements; widths are powers of two, so one mask tests both ends.
     broken = adds > 0 and (offset | length) & (width_of(adds - 1) - 1) != 0
-    if offset < 0 or length > state.receiver.params[0]["payload"] or broken:
+    if passage.trimmed == 0 and (offset < 0 or length > state.receiver.params[0]["payload"] or broken):
         hub["out_of_bounds"] += 1
         return False
-    again, asked = view["retransmission"], view["ack_request"]
-    marked = 1 if is_marked(state) else 0
-    hub["marked_in"] += marked
-    verdict = receive(
-        state.receiver, pair, DataHeader(view["psn"], value, marked, again, asked, length, view["immediate"]), now_ps
-    )
-    note(
-        state, journal.RECEIVE, pair, now_ps,
-        (view["psn"], value, again, asked, length, view["immediate"], verdict, marked),
-    )  # fmt: skip
+    hub["marked_in"] += passage.marked
+    outcome = take_data(end_of(state, pair), view, passage, now_ps)
     # Only now: a duplicate must never be added twice, nor written over what was meanwhile reused.
-    if verdict == receiver_rules.ACCEPTED and adds > 0:
+    if outcome == NEW and adds > 0:
         reduce_at(
             adds - 1, region["address"] + offset, hub["payload_from"] + view["payload_at"], length // width_of(adds - 1)
         )
-    elif verdict == receiver_rules.ACCEPTED:
+    elif outcome == NEW:
         _move(region["address"] + offset, hub["payload_from"] + view["payload_at"], length)
-    elif verdict == receiver_rules.DUPLICATE:
+    elif outcome == AGAIN:
         hub["replayed"] += 1
     else:
-        hub["refused"] += 1
-        if refusal(state.receiver, pair, verdict, view["psn"], value, state.reply[0]) != NOTHING:
+        hub["trimmed_in"] += 1 if passage.trimmed else 0
+        hub["refused"] += 0 if passage.trimmed else 1
+        if refuse(end_of(state, pair), view, passage, now_ps, state.reply[0]) != NOTHING:
             send_reply(state, pair, now_ps)
+    # What came trimmed may have come whole before, and then a SACK says so.
     state.peers[pair]["waiting"] = 1
     return True
-
-
-@rule
-def _take_trimmed(state: EndpointState, pair: int, value: int, now_ps: int) -> None:
-    """Take in a data packet that a switch has cut to its headers: ask for it again at once."""
-    _apart()
-    view = state.seen[0]
-    state.hub[0]["trimmed_in"] += 1
-    last = 1 if _trimmed(state) == opcodes.TRIMMED_LASTHOP else 0
-    due = receive_trimmed(state.receiver, pair, view["psn"], value, last, state.reply[0])
-    note(state, journal.RECEIVE_TRIMMED, pair, now_ps, (view["psn"], value, last, due))
-    if due != NOTHING:
-        send_reply(state, pair, now_ps)
-    # It may have come before, and then a SACK says so.
-    state.peers[pair]["waiting"] = 1
 
 
 @rule
 def acknowledge(state: EndpointState, pair: int, now_ps: int) -> None:
     """Send the SACKs that are due and hand on the immediates whose bytes have all landed."""
     _apart()
-    reply = state.reply[0]
-    while True:
-        due = take_sack(state.receiver, pair, reply)
-        if due == NOTHING:
-            break
-        note(
-            state, journal.TAKE_SACK, pair, now_ps,
-            (reply["cack_psn"], reply["ack_psn_offset"], reply["value"], reply["verdict"], reply["sack_offset"],
-             reply["bitmap_low"], reply["bitmap_high"]),
-        )  # fmt: skip
+    end = end_of(state, pair)
+    while next_sack(end, now_ps, state.reply[0]) != NOTHING:
         send_reply(state, pair, now_ps)
     hub = state.hub[0]
     # Immediates wait in the protocol while Python is behind; the room left is for ends of queue pairs and programs.
     while hub["events_head"] - hub["events_tail"] < layout.EVENTS - 256:
-        immediate = take_immediate(state.receiver, pair)
+        immediate = next_immediate(end, now_ps)
         if immediate < 0:
             break
-        note(state, journal.TAKE_IMMEDIATE, pair, now_ps, (immediate,))
         if state.peers[pair]["engine"]:
             take_word(state, pair, immediate, now_ps)
         else:

@@ -8,11 +8,19 @@ test or an exercise asks for (a cut plane, a share of loss) are injected here, w
 from typing import NamedTuple
 
 from weft.core.compile.rules import rule
-from weft.mrc.columns import DATA, EV_PROBE, NOTHING, PORT_STATUS, PROBE
-from weft.mrc.rules.control import next_control, next_deadline, on_timer
+from weft.mrc.columns import DATA, EV_ANSWER, EV_PROBE, NOTHING, PORT_STATUS, PROBE
+from weft.mrc.rules.control import KEEP_ALIVE
+from weft.mrc.rules.endpoint import (
+    Passage,
+    deadline,
+    next_due,
+    next_look_ps,
+    next_packet,
+    operation_ev,
+    pass_time,
+    reply_ev,
+)
 from weft.mrc.rules.numbers import draw
-from weft.mrc.rules.reverse import RECENT_ROUND_TRIPS, next_reverse_probe, reverse_ev
-from weft.mrc.rules.sender import next_data
 from weft.mrc.wire.icrc import ICRC_BYTES, ICRC_START
 from weft.mrc.wire.inplace import (
     EndpointResponse,
@@ -24,18 +32,11 @@ from weft.mrc.wire.inplace import (
     put16,
     put32,
 )
-from weft.mrc.wire.packets import (
-    ECN_MARKED,
-    OPERATION_EV_PROBE,
-    OPERATION_PORT_STATUS,
-    VERDICT_NONE,
-    VERDICT_SKIP_ONCE,
-)
-from weft.transport.memory import journal, layout, native
-from weft.transport.memory.journal import note
-from weft.transport.memory.layout import EndpointState
+from weft.mrc.wire.packets import OPERATION_EV_PROBE, OPERATION_PORT_STATUS
+from weft.transport.memory import layout, native
+from weft.transport.memory.layout import EndpointState, end_of
 from weft.transport.packets.authentication import CHANGEABLE, sign, trailer_bytes
-from weft.transport.packets.shared import LATELY_PS, is_shared, planes_for_data, put_shared, way_back
+from weft.transport.packets.shared import is_shared, planes_for_data, put_shared, way_back
 
 _crc_at, _move, _sendmmsg, _errno = native.crc_at, native.move, native.sendmmsg, native.errno
 _apart = native.apart
@@ -49,11 +50,6 @@ _MESSAGE_HEAD_BYTES = 24
 _MILLION = 1_000_000
 _STAMP_SHIFT = 17
 """Timestamps count 131 ns: the specification's 128 ns, near enough for what they are read for."""
-REVERSE_EVERY_PS = 1_000_000_000
-"""Least time between two probes of the reverse path. The protocol asks for one in a round trip, which is nothing for a
-NIC and a fifth of a core here."""
-KEEP_ALIVE = 0x7FFF
-"""Id of an EV probe that only asks whether the peer is there."""
 CONTEXT_REQUEST, CONTEXT_RESPONSE = layout.PREFIX + 12 + 6, layout.PREFIX + 12 + 10
 """Where endpoint operations carry the low 16 bits of the queue pair that they are for."""
 OUTWARD, INWARD = 0, 1
@@ -93,12 +89,6 @@ class Frame(NamedTuple):
 def stamp_of(now_ps: int) -> int:
     """Return the 16 bits of a timestamp."""
     return (now_ps >> _STAMP_SHIFT) & 0xFFFF
-
-
-@rule
-def is_marked(state: EndpointState) -> bool:
-    """Return whether a switch has marked the packet at hand."""
-    return state.hub[0]["traffic_class"] & ECN_MARKED == ECN_MARKED
 
 
 @rule
@@ -243,7 +233,7 @@ def launch(state: EndpointState, pair: int, packet: OutgoingPacket, now_ps: int)
 def send_data(state: EndpointState, pair: int, now_ps: int, most: int) -> int:
     """Queue up to `most` data packets of a queue pair; return how many."""
     _apart()
-    sender = state.sender
+    sender, ours = state.sender, end_of(state, pair)
     out = state.out[0]
     sent = 0
     while sent < most:
@@ -253,16 +243,8 @@ def send_data(state: EndpointState, pair: int, now_ps: int, most: int) -> int:
         room = planes_for_data(state, pair)
         if room == 0:
             break
-        drawn = sender.qp[pair]["draws"]
-        if next_data(sender, pair, now_ps, room, out) != DATA:
-            if sender.qp[pair]["draws"] != drawn:
-                # No path can be used; looking for one has moved the rotation on.
-                note(state, journal.NEXT_DATA, pair, now_ps, (-1, 0, 0, 0, 0, room))
+        if next_packet(ours, -1, now_ps, room, out) != DATA:
             break
-        note(
-            state, journal.NEXT_DATA, pair, now_ps,
-            (out["seq"], out["ev"], out["value"], out["retransmission"], out["length"], room),
-        )  # fmt: skip
         index = sender.packets[pair, out["seq"] & sender.params[0]["slot_mask"]]["message"]
         end = pack_data(
             state.heads, slot * layout.HEAD_BYTES + layout.PREFIX, state.peers[pair]["remote"], out, stamp_of(now_ps)
@@ -281,40 +263,12 @@ def send_data(state: EndpointState, pair: int, now_ps: int, most: int) -> int:
 
 
 @rule
-def _reverse_path(state: EndpointState, pair: int, now_ps: int) -> int:
-    """Return the EV for an answer: the protocol's next one, but rather of a plane on which the peer was heard lately.
-
-    A plane that has gone down silently would otherwise go on swallowing its share of the answers.
-    """
-    _apart()
-    found = way_back(state, pair, now_ps)
-    if found >= 0:
-        return found
-    for _ in range(state.sender.params[0]["planes"]):
-        path = reverse_ev(state.sender, pair, state.receiver, pair)
-        note(state, journal.REVERSE_EV, pair, now_ps, (path,))
-        if path < 0:
-            break
-        found = path if found < 0 else found
-        if now_ps - state.heard_on[pair, state.sender.evs[pair, path]["plane"]] <= LATELY_PS:
-            return path
-    return found
-
-
-@rule
-def _path_of(state: EndpointState, pair: int, value: int) -> int:
-    """Return which EV of a queue pair has `value`, or -1."""
-    for path in range(state.sender.params[0]["evs"]):
-        if state.sender.evs[pair, path]["value"] == value:
-            return path
-    return -1
-
-
-@rule
 def send_reply(state: EndpointState, pair: int, now_ps: int) -> None:
-    """Queue the SACK or NACK in `reply`, on a reverse path that is known to work."""
+    """Queue the SACK or NACK in `reply`: through shared memory, or on the path that the protocol says."""
     _apart()
-    path = _reverse_path(state, pair, now_ps)
+    path = way_back(state, pair, now_ps)
+    if path < 0:
+        path = reply_ev(end_of(state, pair), now_ps)
     slot = free_slot(state)
     if path < 0 or slot < 0:
         return
@@ -323,20 +277,20 @@ def send_reply(state: EndpointState, pair: int, now_ps: int) -> None:
 
 
 @rule
-def send_answer(state: EndpointState, pair: int, operation: int, number: int, value: int, now_ps: int) -> None:
-    """Queue the answer to an endpoint operation, which also says whether that was marked."""
+def send_answer(state: EndpointState, pair: int, passage: Passage, now_ps: int) -> None:
+    """Queue the answer in `reply` to an endpoint operation that came by `passage`, which it names, too."""
     _apart()
-    # Whether the peer is there is asked on every plane, so that an answer on the same one is heard if any is whole.
-    path = _path_of(state, pair, value) if number == KEEP_ALIVE else _reverse_path(state, pair, now_ps)
+    reply = state.reply[0]
+    path = operation_ev(end_of(state, pair), reply["id"], passage, now_ps)
     slot = free_slot(state)
     if path < 0 or slot < 0:
         return
     base = slot * layout.HEAD_BYTES
-    marked = VERDICT_SKIP_ONCE if is_marked(state) else VERDICT_NONE
+    operation = OPERATION_EV_PROBE if reply["kind"] == EV_ANSWER else OPERATION_PORT_STATUS
     end = pack_response(
         state.heads,
         base + layout.PREFIX,
-        EndpointResponse(operation, number, marked, value, state.sender.qp[pair]["local_up"]),
+        EndpointResponse(operation, reply["id"], reply["verdict"], passage.value, state.sender.qp[pair]["local_up"]),
     )
     put16(state.heads, base + CONTEXT_RESPONSE, state.peers[pair]["remote"] & 0xFFFF)
     launch(state, pair, OutgoingPacket(path, slot, end, 0, 0), now_ps)
@@ -373,43 +327,23 @@ def _send_control(state: EndpointState, pair: int, kind: int, now_ps: int) -> No
 
 
 @rule
-def pass_time(state: EndpointState, pair: int, now_ps: int) -> None:
+def serve_time(state: EndpointState, pair: int, now_ps: int) -> None:
     """Let time pass for a queue pair whose deadline has come, and queue the control packets that are due."""
     _apart()
-    peer, sender = state.peers[pair], state.sender
-    on_timer(sender, pair, now_ps)
-    note(state, journal.TIMER, pair, now_ps, (sender.qp[pair]["error"], sender.qp[pair]["timeouts"]))
-    out = state.out[0]
-    kind = next_control(sender, pair, now_ps, -1, out)
+    end, out = end_of(state, pair), state.out[0]
+    pass_time(end, now_ps)
+    kind = next_due(end, now_ps, out)
     while kind != NOTHING:
-        note(state, journal.NEXT_CONTROL, pair, now_ps, (kind, out["ev"], out["id"]))
         _send_control(state, pair, kind, now_ps)
-        kind = next_control(sender, pair, now_ps, -1, out)
-    note(state, journal.NEXT_CONTROL, pair, now_ps, (NOTHING,))
-    if now_ps >= peer["reverse_ps"]:
-        peer["reverse_ps"] = now_ps + REVERSE_EVERY_PS
-        kind = next_reverse_probe(sender, pair, state.receiver, pair, now_ps, out)
-        # Where there is no probe, `out` still holds the packet before; the journal must not depend on it.
-        note(state, journal.REVERSE_PROBE, pair, now_ps, (kind, out["ev"] if kind else 0, out["id"] if kind else 0))
-        if kind != NOTHING:
-            _send_control(state, pair, kind, now_ps)
-    set_deadline(state, pair)
-    if peer["deadline_ps"] <= now_ps:
-        # What is due cannot be sent: every plane is down. It is asked again a little later.
-        peer["deadline_ps"] = now_ps + sender.params[0]["base_rtt_ps"]
+        kind = next_due(end, now_ps, out)
+    state.peers[pair]["deadline_ps"] = next_look_ps(state.sender.params[0], deadline(end), now_ps)
 
 
 @rule
 def set_deadline(state: EndpointState, pair: int) -> None:
     """Work out when a queue pair has something to do by itself: it may be early, never late."""
     _apart()
-    due_ps = next_deadline(state.sender, pair)
-    receiver, sender = state.receiver.qp[pair], state.sender.qp[pair]
-    recent_ps = receiver["heard_ps"] + RECENT_ROUND_TRIPS * state.sender.params[0]["base_rtt_ps"]
-    # Reverse paths are probed only by an idle sender that still receives: data in flight probes them by itself.
-    if sender["una"] == sender["end"] and receiver["heard_ps"] >= 0 and receiver["reverse_probe_ps"] <= recent_ps:
-        due_ps = min(due_ps, max(receiver["reverse_probe_ps"], state.peers[pair]["reverse_ps"]))
-    state.peers[pair]["deadline_ps"] = due_ps
+    state.peers[pair]["deadline_ps"] = deadline(end_of(state, pair))
 
 
 @rule

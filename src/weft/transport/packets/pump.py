@@ -7,15 +7,13 @@ is an event for Python, when it was asked to stop, and in any case after a while
 
 from weft.core.compile.rules import rule
 from weft.mrc.columns import NEVER
-from weft.mrc.rules.evs import deny
-from weft.mrc.rules.ports import port_changed
-from weft.transport.memory import journal, layout, native, tables
-from weft.transport.memory.journal import note
-from weft.transport.memory.layout import EndpointState
+from weft.mrc.rules.endpoint import deny_ev, report_port
+from weft.transport.memory import layout, native, tables
+from weft.transport.memory.layout import EndpointState, end_of
 from weft.transport.messages.running import begin_program, run_programs
 from weft.transport.messages.transfers import Write, expects, fail_members, post_write, run_transfers, say, sent
 from weft.transport.packets.arrivals import acknowledge, receive_batch, receive_shared, report
-from weft.transport.packets.departures import ask, flush, pass_time, send_data, set_deadline
+from weft.transport.packets.departures import ask, flush, send_data, serve_time, set_deadline
 from weft.transport.packets.shared import fall_asleep
 
 _apart, _ppoll, _read, _now_ns = native.apart, native.ppoll, native.read, native.now_ns
@@ -125,7 +123,7 @@ def _serve(state: EndpointState, now_ps: int) -> int:
         if peer["failed"] == 0:
             work += send_data(state, pair, now_ps, _BURST)
             if peer["deadline_ps"] <= now_ps:
-                pass_time(state, pair, now_ps)
+                serve_time(state, pair, now_ps)
                 work += 1
             acknowledge(state, pair, now_ps)
             if peer["dirty"]:
@@ -237,8 +235,7 @@ def _take_commands(state: EndpointState, now_ps: int) -> int:
         elif kind == layout.PORT:
             _change_port(state, row[2], row[3], now_ps)
         elif kind == layout.DENY_EV:
-            deny(state.sender, pair, row[2], row[3])
-            note(state, journal.DENY, pair, now_ps, (row[2], row[3]))
+            deny_ev(end_of(state, pair), row[2], row[3], now_ps)
         elif kind == layout.CLOSE:
             _say_goodbye(state, pair, now_ps)
         hub["taken"] += 1
@@ -251,8 +248,7 @@ def _change_port(state: EndpointState, plane: int, up: int, now_ps: int) -> None
     """Tell every queue pair that our port of `plane` went up or down."""
     for pair in range(state.hub[0]["queue_pairs"]):
         if state.peers[pair]["open"]:
-            port_changed(state.sender, pair, plane, up, now_ps)
-            note(state, journal.PORT_CHANGED, pair, now_ps, (plane, up))
+            report_port(end_of(state, pair), plane, up, now_ps)
             state.peers[pair]["dirty"] = 1
 
 

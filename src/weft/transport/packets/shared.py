@@ -14,8 +14,6 @@ from weft.transport.memory.layout import EndpointState
 
 _apart, _move, _fence, _write = native.apart, native.move, native.fence, native.write
 _load, _store = native.load_word, native.store_word
-LATELY_PS = 50_000_000_000
-"""How long after something came on a plane answers may be sent back on it."""
 _SIZE_SHIFT, _SIZE_MASK = 32, 0xFFFFFFFF
 
 
@@ -37,10 +35,10 @@ def planes_for_data(state: EndpointState, pair: int) -> int:
     """Return the planes that the next data packet may take: all, shared memory alone, or none while that is full."""
     peer, sender = state.peers[pair], state.sender.qp[pair]
     if peer["ring_out"] == 0 or sender["waiting"] > 0:
-        return -1
+        return state.hub[0]["room"]
     bit = 1 << state.hub[0]["shared_plane"]
     if sender["reach"] & sender["local_up"] & sender["peer_up"] & bit == 0:
-        return -1
+        return state.hub[0]["room"]
     return bit if _room(state, pair) else 0
 
 
@@ -49,7 +47,8 @@ def way_back(state: EndpointState, pair: int, now_ps: int) -> int:
     """Return the EV of shared memory for an answer, where the peer was heard on it lately, or -1."""
     peer, sender = state.peers[pair], state.sender.qp[pair]
     plane = state.hub[0]["shared_plane"]
-    if peer["ring_out"] == 0 or now_ps - state.heard_on[pair, plane] > LATELY_PS:
+    lately_ps = state.sender.params[0]["heard_lately_ps"]
+    if peer["ring_out"] == 0 or now_ps - state.heard_on[pair, plane] > lately_ps:
         return -1
     fine = (
         state.sender.evs[pair, peer["shared_ev"]]["state"] <= SKIP
