@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.web.console.browsing import Visit
 
 from weft import api
 from weft.cli.planning.page.html_page import page_of
@@ -14,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 PAIRS = [
     ("gb200-8x100g-131k", "gpt-1t"), ("h100-400g-16k", "llama3-405b"), ("laptop", "tiny-gpt"), ("laptop", "gpt-1t"),
-    ("gb200-3tier-64k", "ladder-gpt"), ("bed-64x400g", "gpt3-175b"),
+    ("gb200-3tier-64k", "ladder-gpt"), ("bed-64x400g", "gpt3-175b"), ("gb200-8x100g-131k", "gpt3-175b"),
 ]  # fmt: skip
 A4_POINTS = (595, 842)
 
@@ -55,6 +56,10 @@ def test_it_opens_without_complaint_and_fits(browser: Any, page: Path, width: in
     found, complaints = opened(browser, page, width, scheme)
     assert complaints == []
     assert found.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert found.evaluate(
+        "[...document.querySelectorAll('.tile strong')].every(one => one.scrollWidth <= one.clientWidth)"
+    )
+    assert Visit(found, "").accessible() == []
     dark = found.evaluate("getComputedStyle(document.body).backgroundColor") != "rgb(251, 251, 250)"
     assert dark == (scheme == "dark")
     # Every text of a chart stays inside the window.
