@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from weft.core.errors import UsageError
 from weft.core.provenance import digest
@@ -21,7 +22,6 @@ from weft.netsim.model.memory import check_memory, free_memory, planned_bytes
 from weft.netsim.model.network import Network
 from weft.netsim.model.records import Timeline
 from weft.netsim.model.switching import PLAIN
-from weft.netsim.reference.reference_simulator import ReferenceSimulator
 from weft.netsim.report import RunTimes, SimulationReport, provenance_of, report_of
 from weft.netsim.series_file import SeriesFile
 from weft.netsim.setup import Setup, check_engine, check_reference
@@ -29,6 +29,9 @@ from weft.netsim.transports.base import Endpoints, Transport
 from weft.netsim.transports.column_endpoints import ColumnEndpoints
 from weft.netsim.transports.sprayed import SprayedEndpoints
 from weft.netsim.workload.posting import post
+
+if TYPE_CHECKING:
+    from weft.netsim.reference.reference_simulator import ReferenceSimulator
 
 COMPILE_FROM = 20_000
 """Data packets from which compiling the protocol's rules pays."""
@@ -89,7 +92,7 @@ def run(
 
 
 def _run(
-    simulator: ReferenceSimulator | CompiledSimulator,
+    simulator: "ReferenceSimulator | CompiledSimulator",
     setup: Setup,
     transport: Transport,
     observers: Observers,
@@ -99,7 +102,7 @@ def _run(
     total = sum(flow.size for flow in setup.flows if flow.counted)
     series, watch = observers.series, observers.watch
 
-    def observe(running: ReferenceSimulator | CompiledSimulator) -> None:
+    def observe(running: "ReferenceSimulator | CompiledSimulator") -> None:
         if keep is not None and isinstance(running, CompiledSimulator):
             keep.now_and_then(running)
         if series is not None:
@@ -138,8 +141,10 @@ def _check_options(engine: str, threads: int | None, keep: Keep | None, setup: S
 
 def prepare(
     setup: Setup, transport: Transport, *, fast: bool = False, say: Say | None = None
-) -> tuple[Network, ReferenceSimulator]:
+) -> "tuple[Network, ReferenceSimulator]":
     """Return the network and the reference simulator of one run, at time 0."""
+    from weft.netsim.reference.reference_simulator import ReferenceSimulator
+
     check_reference(setup)
     if fast:
         compiling.prepare(None, say)

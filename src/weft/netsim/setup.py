@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from weft.core.errors import UsageError
 from weft.core.input_files import read_bytes, read_text
@@ -18,12 +19,12 @@ from weft.netsim.transports.registry import transport_named
 from weft.netsim.workload.htsim import read_matrix, read_topology
 from weft.netsim.workload.patterns import flows_of, with_background
 from weft.netsim.workload.schedules import Near
-from weft.netsim.workload.step_traffic import step_flows, step_of
-from weft.planning.cost_model.machine import machine_of
 from weft.specs.fabric import FabricSpec
-from weft.specs.job import JobSpec
 from weft.specs.scenario import ScenarioSpec
 from weft.specs.site import SiteSpec
+
+if TYPE_CHECKING:
+    from weft.specs.job import JobSpec
 
 MOST_PACKETS = 50_000_000
 """Data packets that the reference takes on; more would run for days."""
@@ -53,7 +54,7 @@ class Setup:
     """Rates and delays by stage; the fabric's own where absent."""
 
 
-def set_up(scenario: ScenarioSpec, site: SiteSpec, seed: int | None = None, job: JobSpec | None = None) -> Setup:
+def set_up(scenario: ScenarioSpec, site: SiteSpec, seed: int | None = None, job: "JobSpec | None" = None) -> Setup:
     """Return the scenario on its site, or raise with what is wrong about it; `job` is the one that it names."""
     fabric = site.fabric
     if scenario.gpus is not None:
@@ -65,6 +66,9 @@ def set_up(scenario: ScenarioSpec, site: SiteSpec, seed: int | None = None, job:
     if job is None:
         flows = flows_of(scenario, shape, fabric.nic_rate, root)
     else:
+        # The planner and its cost model, which other scenarios do without.
+        from weft.netsim.workload.step_traffic import step_flows, step_of
+
         part = site.model_copy(update={"fabric": fabric})
         flows = with_background(
             step_flows(step_of(job, part, scenario.job_share)), scenario, shape, fabric.nic_rate, root
@@ -86,6 +90,7 @@ def set_up_traces(scenario: ScenarioSpec, site: SiteSpec, prefix: Path, seed: in
     """Return the Chakra traces PREFIX.0.et, PREFIX.1.et, ... as a scenario whose other settings are `scenario`'s."""
     # Their format comes with an extra, which other scenarios do without.
     from weft.netsim.workload.chakra import ChakraNode, flows_of_traces, read_trace
+    from weft.planning.cost_model.machine import machine_of
 
     traces: list[tuple[ChakraNode, ...]] = []
     while (file := prefix.parent / f"{prefix.name}.{len(traces)}.et").exists():

@@ -1,21 +1,23 @@
 """The kinds of file, and the built-in ones of each."""
 
-from collections.abc import Mapping
+import importlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from typing_extensions import override
 
 from weft.core.errors import UsageError
 from weft.core.spec import Spec
 from weft.core.specfile import Library, Pointer, load, read_table, validate
-from weft.specs.campaign import CampaignSpec
-from weft.specs.capacity import CapacitySpec
-from weft.specs.faults import FaultsSpec
-from weft.specs.gpus import DATA_SHEET, with_own_efficiency
-from weft.specs.huggingface import read_model
-from weft.specs.job import JobSpec
-from weft.specs.policy import PolicySpec
-from weft.specs.scenario import ScenarioSpec
-from weft.specs.site import SiteSpec
+
+if TYPE_CHECKING:
+    from weft.specs.campaign import CampaignSpec
+    from weft.specs.capacity import CapacitySpec
+    from weft.specs.job import JobSpec
+    from weft.specs.policy import PolicySpec
+    from weft.specs.scenario import ScenarioSpec
+    from weft.specs.site import SiteSpec
 
 _BUILT_IN = Path(__file__).parent / "builtin"
 
@@ -28,13 +30,41 @@ CAPACITIES = Library("capacity", _BUILT_IN / "capacities")
 
 _LIBRARIES = {library.kind: library for library in (SITES, JOBS, SCENARIOS, POLICIES, CAMPAIGNS, CAPACITIES)}
 
-KINDS: dict[str, type[Spec]] = {
-    "site": SiteSpec, "job": JobSpec, "scenario": ScenarioSpec, "faults": FaultsSpec, "policy": PolicySpec,
-    "campaign": CampaignSpec, "capacity": CapacitySpec,
-}  # fmt: skip
+
+class _Kinds(Mapping[str, type[Spec]]):
+    """The type of every kind of file, imported when it is asked for."""
+
+    _HOMES: ClassVar[Mapping[str, str]] = {
+        "site": "site:SiteSpec", "job": "job:JobSpec", "scenario": "scenario:ScenarioSpec",
+        "faults": "faults:FaultsSpec", "policy": "policy:PolicySpec", "campaign": "campaign:CampaignSpec",
+        "capacity": "capacity:CapacitySpec",
+    }  # fmt: skip
+
+    @override
+    def __getitem__(self, kind: str) -> type[Spec]:
+        module, _, name = self._HOMES[kind].partition(":")
+        return getattr(importlib.import_module(f"weft.specs.{module}"), name)
+
+    @override
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._HOMES)
+
+    @override
+    def __len__(self) -> int:
+        return len(self._HOMES)
+
+
+KINDS: Mapping[str, type[Spec]] = _Kinds()
 """What people write; a faults file breaks a training on purpose and has no built-in ones."""
 
-MODEL_CONFIG = Pointer("model", "config", lambda folder, name: read_model(folder / name))
+
+def _read_config(folder: Path, name: str) -> dict[str, Any]:
+    from weft.specs.huggingface import read_model
+
+    return read_model(folder / name)
+
+
+MODEL_CONFIG = Pointer("model", "config", _read_config)
 """A job may take its model's dimensions from a Hugging Face config.json."""
 
 
@@ -42,51 +72,61 @@ def _read_weights(folder: Path, name: str) -> dict[str, Any]:
     whole = (folder / name).resolve()
     if not whole.is_dir():
         raise UsageError(f"there is no folder {folder / name}; a Hugging Face model's folder is wanted")
-    return {**read_model(whole / "config.json"), "weights": str(whole)}
+    return {**_read_config(whole, "config.json"), "weights": str(whole)}
 
 
 MODEL_WEIGHTS = Pointer("model", "from", _read_weights)
 """A job may begin with the weights of a Hugging Face model."""
 
-_POINTERS = {"job": (MODEL_CONFIG, MODEL_WEIGHTS), "site": (DATA_SHEET,)}
+
+def _pointers(kind: str) -> tuple[Pointer, ...]:
+    """Return which tables of a kind of file may stand in files of another format."""
+    if kind == "job":
+        return MODEL_CONFIG, MODEL_WEIGHTS
+    if kind == "site":
+        from weft.specs.gpus import DATA_SHEET
+
+        return (DATA_SHEET,)
+    return ()
 
 
-def load_site(reference: str) -> SiteSpec:
+def _load(reference: str, kind: str) -> Any:
+    _refuse_another_kind(reference, kind)
+    return load(reference, KINDS[kind], _LIBRARIES[kind], _pointers(kind))
+
+
+def load_site(reference: str) -> "SiteSpec":
     """Return the site called `reference`: a built-in name or the path of a file."""
-    _refuse_another_kind(reference, "site")
-    site = load(reference, SiteSpec, SITES, (DATA_SHEET,))
+    from weft.specs.gpus import with_own_efficiency
+
+    site = _load(reference, "site")
     # A built-in name is no path: whatever the current folder holds is not beside it.
     return site if reference in SITES.names() else with_own_efficiency(site, Path(reference).parent)
 
 
-def load_job(reference: str) -> JobSpec:
+def load_job(reference: str) -> "JobSpec":
     """Return the job called `reference`: a built-in name or the path of a file."""
-    _refuse_another_kind(reference, "job")
-    return _with_its_tokenizer(load(reference, JobSpec, JOBS, _POINTERS["job"]))
+    return _with_its_tokenizer(_load(reference, "job"))
 
 
-def load_scenario(reference: str) -> ScenarioSpec:
+def load_scenario(reference: str) -> "ScenarioSpec":
     """Return the scenario called `reference`: a built-in name or the path of a file."""
-    _refuse_another_kind(reference, "scenario")
-    return load(reference, ScenarioSpec, SCENARIOS)
+    return _load(reference, "scenario")
 
 
-def load_policy(reference: str) -> PolicySpec:
+def load_policy(reference: str) -> "PolicySpec":
     """Return the policy called `reference`: a built-in name or the path of a file."""
-    _refuse_another_kind(reference, "policy")
-    return load(reference, PolicySpec, POLICIES)
+    return _load(reference, "policy")
 
 
-def load_campaign(reference: str) -> CampaignSpec:
+def load_campaign(reference: str) -> "CampaignSpec":
     """Return the campaign called `reference`: a built-in name or the path of a file."""
-    _refuse_another_kind(reference, "campaign")
-    return load(reference, CampaignSpec, CAMPAIGNS)
+    return _load(reference, "campaign")
 
 
-def load_capacity(reference: str) -> CapacitySpec:
+def load_capacity(reference: str) -> "CapacitySpec":
     """Return the capacity file called `reference`: a built-in name or the path of a file."""
-    _refuse_another_kind(reference, "capacity")
-    return load(reference, CapacitySpec, CAPACITIES)
+    return _load(reference, "capacity")
 
 
 def load_any(reference: str) -> tuple[str, Spec]:
@@ -102,11 +142,12 @@ def load_any(reference: str) -> tuple[str, Spec]:
 
 
 def _load_kind(reference: str, kind: str) -> Spec:
-    found = load(reference, KINDS[kind], _LIBRARIES[kind], _POINTERS.get(kind, ()))
-    return _with_its_tokenizer(found) if isinstance(found, JobSpec) else found
+    if kind == "job":
+        return load_job(reference)
+    return load(reference, KINDS[kind], _LIBRARIES[kind], _pointers(kind))
 
 
-def _with_its_tokenizer(job: JobSpec) -> JobSpec:
+def _with_its_tokenizer(job: "JobSpec") -> "JobSpec":
     """Return `job` with the tokenizer of the weights that it begins with, unless it names another."""
     found = Path(job.model.weights) / "tokenizer.json"
     if not job.model.weights or "tokenizer" in job.data.model_fields_set or not found.is_file():

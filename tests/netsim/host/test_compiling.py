@@ -5,12 +5,15 @@ import stat
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import weft
 from weft.core.compile import cache
 from weft.core.compile.cache import sources_of
-from weft.netsim.host.compiling import prepare
+from weft.netsim.host.compiling import layout_of, prepare
 
 
 def test_every_file_with_a_rule_of_the_simulator_is_in_the_digest() -> None:
@@ -65,3 +68,15 @@ def test_the_cache_that_the_environment_names_comes_first(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
     prepare()
     assert [Path(home).parent for home in kept] == [tmp_path / "caches" / "weft"]
+
+
+@given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 4))
+def test_one_row_is_compiled_for_as_many_rows_are(rows: int, width: int, gap: int) -> None:
+    memory = np.arange(rows * (width + gap), dtype=np.int64)
+    for count in (1, rows):
+        column = np.ndarray((count, width), np.int64, memory.data, 0, (8 * (width + gap), 8))
+        assert layout_of(column) == ("A" if gap else "C")
+
+
+def test_empty_columns_are_compiled_as_full_ones_are() -> None:
+    assert [layout_of(np.zeros(shape)) for shape in ((2, 0), (0, 3), (2, 3))] == ["C", "C", "C"]

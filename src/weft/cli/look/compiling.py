@@ -24,20 +24,23 @@ _ENDPOINT = "from weft.transport.endpoint import Endpoint; Endpoint().close()"
 _MOST_SECONDS = 1800
 
 
-def _simulation(transports: str, threads: int) -> Sequence[str]:
-    words = ("simulate", "pair", "--engine", "engine", "--transport", transports, "--threads", str(threads))
+def _simulation(transports: str, threads: int, scenario: str = "pair") -> Sequence[str]:
+    words = ("simulate", scenario, "--engine", "engine", "--transport", transports, "--threads", str(threads))
     return (sys.executable, "-c", _PAIR, *words)
 
 
 _PARTS = {
-    "simulator": _simulation("mrc", 1),
+    "simulator": _simulation("mrc", 1, "nic-port-down"),
     "simulator on several threads": _simulation("mrc", 2),
     "endpoint on sockets": (sys.executable, "-c", _ENDPOINT),
     "RoCE": _simulation("roce", 1),
     "RoCE on several threads": _simulation("roce", 2),
     "adaptive routing": _simulation("adaptive", 1),
 }
-"""What is compiled, the most used first; the simulator of `mrc` is that of every transport that sprays."""
+"""What is compiled, the most used first, with the rule that faults at NICs need.
+
+The simulator of `mrc` is that of every transport that sprays.
+"""
 
 
 def compile_ahead(

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from weft.core.compile.cache import cache_under, can_compile, digest_of, is_cached
 from weft.core.compile.rules import Specialisation, compiled
 from weft.core.errors import UsageError
@@ -24,14 +26,40 @@ class Fixed:
 
     def __call__(self, *arguments: Any) -> Any:
         """Call the rule."""
-        if self._entry is not None:
-            return self._entry(*arguments)
-        from numba import typeof
+        if self._entry is None:
+            made = compiled(self._function, self._specialisation)
+            kinds = tuple(_kind_of(each) for each in arguments)
+            made.compile(kinds)
+            self._entry = made.overloads[kinds].entry_point
+        return self._entry(*arguments)
 
-        made = compiled(self._function, self._specialisation)
-        found = made(*arguments)
-        self._entry = made.overloads[tuple(typeof(each) for each in arguments)].entry_point
-        return found
+
+def layout_of(array: np.ndarray) -> str:
+    """Return "C" where rows follow each other without a gap, else "A"; a column of one row is told by its strides.
+
+    Numpy calls every such column contiguous. What is compiled for it then would fit no other number of rows.
+    """
+    wanted = array.itemsize
+    for length, stride in zip(reversed(array.shape), reversed(array.strides), strict=True):
+        # The strides of an empty column say nothing.
+        if stride != wanted and array.size:
+            return "A"
+        wanted *= length
+    return "C"
+
+
+def _kind_of(argument: Any) -> Any:
+    """Return numba's type of an argument, with a column's layout as we tell it."""
+    from numba import typeof
+    from numba import types as known
+
+    types: Any = known
+    kind: Any = typeof(argument)
+    if isinstance(argument, np.ndarray):
+        return kind.copy(layout=layout_of(argument))
+    if isinstance(argument, tuple):
+        return types.BaseTuple.from_types([_kind_of(each) for each in argument], type(argument))
+    return kind
 
 
 def is_compiled(folder: Path | None = None) -> bool:

@@ -39,6 +39,7 @@ class Crew:
         self._lacks(columns, idle, True, 0, 0)
         self._walk(columns, idle, True, 0, 0)
         self._next_slot(columns.fabric, columns.wires, 0, 0)
+        self._move(columns.wires, 0, 0, 0)
 
     def go(self, world: "CompiledSimulator") -> None:
         """Take every part through what is left of a round, and go on to the next slot in which something can happen."""

@@ -231,7 +231,8 @@ class SprayedEndpoints(ColumnEndpoints):
             ends = np.array([(each.source, each.destination, each.lane) for each in self.pairs], np.int64)
             ends = ends.reshape(-1, 3)
             ends[paths != self.paths_of_plane, 0] = -1
-            places = places_of(shape, seed)
+            # Whatever the fabric, in the one form that rules are compiled for.
+            places = host_state.Places(*map(np.ascontiguousarray, places_of(shape, seed)))
             self._rule(open_pairs.place_pairs)(self.host_state, ends, places, shape.down, self.paths_of_plane, scratch)
         if self.host_state.spray[host_state.ECHOES]:
             self.host_state.r.qp["reverse_probe_ps"] = columns.NEVER
