@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 from verification.findings import (
     COLOURS,
+    DEAF,
     Experiment,
     Finding,
     above,
@@ -46,9 +47,7 @@ def s14() -> Experiment:
     traffic = _across(pairs, 256, "12 MiB")
     runs = {
         "no denylist": simulate(scenario(traffic, faults=faults), site),
-        "off: nothing is retired": simulate(
-            scenario(traffic, faults=faults, transport={"mrc": {"retire": False}}), site
-        ),
+        "off: nothing is retired": simulate(scenario(traffic, faults=faults, transport={"mrc": DEAF}), site),
         "denylist": simulate(scenario(traffic, faults=faults, denied=dead), site),
     }
     data = {label: sum(fault.data_lost for fault in run.faults) / pairs for label, run in runs.items()}

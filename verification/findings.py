@@ -19,6 +19,8 @@ from weft.specs.transport import LossSpec, MrcSpec
 
 US = 10**6
 GBPS = 10**9
+DEAF = {"retire": False, "even": False}
+"""MRC that learns nothing from silence: no EV is retired, and none is left for what is still in flight on it."""
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00")
 
 

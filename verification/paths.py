@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 from verification.findings import (
     COLOURS,
+    DEAF,
     Experiment,
     Finding,
     above,
@@ -145,7 +146,7 @@ def s10() -> Experiment:
     ]
     forced: dict[str, Any] = {"uplinks": list(range(40))}
     runs = {}
-    for label, mrc in (("retirement on", {}), ("off: nothing is retired", {"retire": False})):
+    for label, mrc in (("retirement on", {}), ("off: nothing is retired", DEAF)):
         spec = scenario(_pair(ACROSS, queue_pairs=1, **forced), until_us=5000, bin_us=1000, faults=one_by_one,
                         transport={"mrc": mrc})  # fmt: skip
         runs[label] = simulate(spec, site)
@@ -188,7 +189,7 @@ def s11() -> Experiment:
         ("T0 off", "t0-p0-i0", {}, {}),
         ("T1 off", "t1-p0-i5", {}, {}),
         ("T1 off, 64 EVs", "t1-p0-i5", forced, {}),
-        ("off: nothing is retired, 64 EVs", "t1-p0-i5", forced, {"retire": False}),
+        ("off: nothing is retired, 64 EVs", "t1-p0-i5", forced, DEAF),
     )
     for label, target, more, mrc in cases:
         spec = scenario(
@@ -220,7 +221,7 @@ def s12() -> Experiment:
     """One EV of sixteen loses a fifth of its packets."""
     runs, site, share = {}, site_of(), 0.2
     lost, retired = {}, {}
-    for label, mrc in (("retirement on", {}), ("off: nothing is retired", {"retire": False})):
+    for label, mrc in (("retirement on", {}), ("off: nothing is retired", DEAF)):
         spec = scenario(
             _pair(ACROSS, queue_pairs=1, uplinks=[3, 7]), until_us=800, bin_us=50,
             faults=[{"kind": "loss", "target": "link1-p0-i0-u3", "at": "200 us", "amount": share}],

@@ -152,6 +152,7 @@ def main(arguments: list[str]) -> int:
     """Run the experiments called in `arguments`, or all."""
     options = argparse.ArgumentParser(description="Published results beside what the simulator finds.")
     options.add_argument("--engine", choices=ENGINES, default=ENGINES[0], help="which of the two simulators runs them")
+    options.add_argument("--workers", type=int, default=WORKERS, help="experiments at once")
     options.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(KNOWN)}; the page's where absent")
     chosen = options.parse_args(arguments)
     names: list[str] = list(RIVALS) if chosen.names == ["rivals"] else chosen.names
@@ -164,7 +165,7 @@ def main(arguments: list[str]) -> int:
     compiling.prepare(say=print)
     run_one("S13", chosen.engine)
     holds = True
-    with multiprocessing.get_context("spawn").Pool(WORKERS) as pool:
+    with multiprocessing.get_context("spawn").Pool(chosen.workers) as pool:
         for name, found, picture, took in pool.imap_unordered(partial(run_one, engine=chosen.engine), wanted):
             holds = holds and found.holds
             _keep(name, found, picture)

@@ -33,6 +33,8 @@ def test_a_long_ring_is_cut_and_its_time_is_that_of_all_rounds():
     assert (whole.rounds, cut.rounds, cut.of_rounds) == (14, 7, 14)
     assert cut.time_ps == pytest.approx(whole.time_ps, rel=0.02)
     assert cut.bus_bps == pytest.approx(whole.bus_bps, rel=0.02)
+    assert whole.off_by == 0
+    assert 0 < abs(cut.time_ps / whole.time_ps - 1) <= cut.off_by < 0.2
 
 
 def test_the_best_comes_first_and_is_measured_against_mrc():

@@ -1,14 +1,18 @@
 """Sweeps: every combination once, each kept, none run twice."""
 
+import itertools
 import json
 from pathlib import Path
 
 import polars
 import pytest
+from matplotlib.figure import Figure
 
 from weft.cli.main import main
-from weft.netsim.sweeps import points_of, rows_of, scenario_at
-from weft.specs import load_scenario
+from weft.cli.pictures import draw_sweep
+from weft.core.errors import WeftError
+from weft.netsim.sweeps import axes_of, points_of, rows_of, scenario_at, site_at
+from weft.specs import load_scenario, load_site
 from weft.specs.scenario import SweepSpec
 
 SCENARIO = """
@@ -68,3 +72,66 @@ def test_the_command_writes_a_table(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert json.loads(capsys.readouterr().out)["runs"] == 1
     assert polars.read_parquet(out)["completed"].to_list() == [8]
     assert (tmp_path / "s.svg").read_text().startswith("<?xml")
+
+
+def test_any_key_of_the_scenario_and_of_the_fabric_is_varied(tmp_path: Path):
+    keys = {"fabric.planes": [2, 8], "network.queues.ecn_low": [0.1, 0.2], "faults.0.kind": ["link-down", "black-hole"]}
+    (tmp_path / "plain.toml").write_text(SCENARIO + '[[faults]]\nkind = "link-down"\ntarget = "link0-p0-i0"\n')
+    spec = SweepSpec(name="s", scenario=str(tmp_path / "plain.toml"), vary=keys)
+    scenario = load_scenario(spec.scenario)
+    points = points_of(spec, scenario)
+    assert len({point.key() for point in points}) == len(points) == 8
+    for point in points:
+        asked, found = dict(point.varied), scenario_at(scenario, point)
+        fabric = site_at(load_site(found.site), point, found.gpus).fabric
+        assert (found.faults[0].kind, found.network.queues.ecn_low) == (
+            asked["faults.0.kind"],
+            asked["network.queues.ecn_low"],
+        )
+        assert (fabric.planes, fabric.planes * fabric.port_rate) == (asked["fabric.planes"], 800 * 10**9)
+        assert fabric.radix * fabric.port_rate == 51_200 * 10**9
+    assert axes_of(spec) == ("fabric.planes", "network.queues.ecn_low", "faults.0.kind")
+
+
+@pytest.mark.parametrize(
+    ("vary", "says"),
+    [
+        ({"network.queues.ecn": [1]}, "unknown key"),
+        ({"network.queues.ecn_low": [0.9]}, "ecn_low lies above ecn_high"),
+        ({"fabric.radix": [3]}, "multiple of 2"),
+        ({"faults.0.kind": ["flap"]}, "no '0' in a list of 0"),
+        ({"gpus.x": [1]}, "'gpus' is a value"),
+    ],
+)
+def test_a_value_that_cannot_be_is_named_before_anything_runs(tmp_path: Path, vary: dict[str, list[object]], says: str):
+    file = tmp_path / "scenario.toml"
+    file.write_text(SCENARIO.replace("gpus = 8", "gpus = 8\nfaults = []"))
+    spec = SweepSpec.model_validate({"name": "s", "scenario": str(file), "vary": vary})
+    with pytest.raises(WeftError, match=says):
+        rows_of(spec, tmp_path / "rows", workers=1)
+    assert not list(tmp_path.glob("rows/*"))
+
+
+@pytest.mark.parametrize("axes", [1, 2, 3, 4])
+def test_every_axis_is_drawn_or_named(tmp_path: Path, axes: int):
+    keys = {"load": [0.1, 0.2], "a": ["x", "y"], "b": [1, 2], "c": [3, 4]}
+    chosen = dict(list(keys.items())[:axes])
+    spec = sweep(tmp_path, vary=chosen, seeds=2)
+    rows = [
+        {
+            **dict(zip(chosen, values, strict=True)),
+            "transport": "mrc",
+            "fct_mean_us": 1.0,
+            "fct_p99_us": 2.0,
+            "seed": seed,
+        }
+        for values in itertools.product(*chosen.values())
+        for seed in (0, 1)
+    ]
+    figure = Figure()
+    draw_sweep(figure, spec, rows)
+    shown = axes_of(spec)
+    assert len(figure.axes) == 2 ** min(axes - 1, 2)
+    told = " ".join([figure.get_suptitle(), *(panel.get_title() for panel in figure.axes), figure.axes[0].get_xlabel()])
+    assert all(name in told for name in shown)
+    assert "seeds" in told

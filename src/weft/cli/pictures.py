@@ -346,17 +346,43 @@ def draw_collective(figure: Figure, rows: tuple[Row, ...], title: str) -> None:
 
 
 def draw_sweep(figure: Figure, spec: SweepSpec, rows: list[dict[str, Any]]) -> None:
-    """Draw p99 and mean completion over the first value that is varied, one colour a transport."""
-    varied = next((name for name in ("gpus", "size", "load", "failed_links") if len(getattr(spec, name)) > 1), "seed")
-    axes = figure.subplots()
+    """Draw p99 and mean completion over the first key that is varied, one colour a transport.
+
+    A second and a third key make columns and rows of panels; the title says over what else means are taken.
+    """
+    from weft.netsim.sweeps import axes_of
+
+    axes = axes_of(spec)
+    across, down = ([*dict.fromkeys(row[axes[n]] for row in rows)] if len(axes) > n else [None] for n in (1, 2))
+    grid = figure.subplots(len(down), len(across), squeeze=False, sharex=True, sharey=True)
+    for panels, below in zip(grid, down, strict=True):
+        for panel, beside in zip(panels, across, strict=True):
+            shown = dict(zip(axes[1:3], (beside, below), strict=False))
+            mine = [row for row in rows if all(row[name] == value for name, value in shown.items())]
+            _draw_over(panel, mine, axes[0] if axes else "seed")
+            panel.set_title(", ".join(f"{name} {value}" for name, value in shown.items()), fontsize=8)
+    grid[0][0].set_ylim(bottom=0)
+    grid[0][0].legend(fontsize=8)
+    averaged = [*axes[3:], *(["seeds"] if spec.seeds > 1 and axes else [])]
+    figure.suptitle(spec.name + (f" (means over {', '.join(averaged)})" if averaged else ""))
+    figure.supylabel("completion time, us")
+
+
+def _draw_over(panel: Axes, rows: list[dict[str, Any]], varied: str) -> None:
+    """Draw one panel of a sweep; values that are no numbers stand beside each other."""
+    values = list(dict.fromkeys(row[varied] for row in rows))
+    numbers = all(isinstance(value, int | float) for value in values)
+    place = {value: value if numbers else at for at, value in enumerate(values)}
     for colour, transport in zip(COLOURS, sorted({row["transport"] for row in rows}), strict=False):
         for name, style in (("fct_mean_us", "o-"), ("fct_p99_us", "s--")):
-            mine = [row for row in rows if row["transport"] == transport and row[name] is not None]
-            places = sorted({row[varied] for row in mine})
-            means = [np.mean([row[name] for row in mine if row[varied] == place]) for place in places]
-            axes.plot(places, means, style, color=colour, label=f"{transport} {name[4:-3]}")
-    axes.set(title=spec.name, xlabel=varied, ylabel="completion time, us", ylim=(0, None))
-    axes.legend()
+            found = {value: [row[name] for row in rows if row["transport"] == transport and row[varied] == value
+                             and row[name] is not None] for value in values}  # fmt: skip
+            points = sorted((place[value], float(np.mean(each))) for value, each in found.items() if each)
+            if points:
+                panel.plot(*zip(*points, strict=True), style, color=colour, label=f"{transport} {name[4:-3]}")
+    if not numbers:
+        panel.set_xticks(list(place.values()), [str(value) for value in values], fontsize=8)
+    panel.set_xlabel(varied)
 
 
 def draw_explanation(figure: Figure, explanation: Explanation) -> None:

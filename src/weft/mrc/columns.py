@@ -114,11 +114,11 @@ mark last counted, less those whose fate is known; its packets in flight. Its 16
 PLANE = np.dtype(
     [
         *(("active", "i4"), ("spare", "i4"), ("target", "i4"), ("used", "i4"), ("reverse", "i4")),
-        *(("due_ps", "i8"), ("up", "i8")),
+        *(("silent", "i4"), ("due_ps", "i8"), ("up", "i8")),
     ]
 )
-"""One plane of a queue pair: EVs in rotation, ready, aimed at and all there are; its reverse EV; its local port's
-pending change."""
+"""One plane of a queue pair: EVs in rotation, ready, aimed at and all there are; its reverse EV; losses in a row,
+with nothing delivered in the plane between; its local port's pending change."""
 
 PACKET = np.dtype(
     [

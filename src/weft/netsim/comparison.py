@@ -1,10 +1,11 @@
 """The same collective by several transports on one fabric: time, bus bandwidth, and each one's ratio to MRC.
 
 A ring is made of rounds that are all alike: every rank sends one part to the next. Where all of them would be more than
-a simulator should take on, the first few are run and the others taken as equal; a row says how many. An all-to-all is
-run whole.
+a simulator should take on, the first few are run and the others taken as equal; a row says how many, and how far the
+time can be off where none of the others is quicker or slower than all that were run. An all-to-all is run whole.
 """
 
+import itertools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -49,6 +50,8 @@ class Row:
     """Rounds that were run."""
     of_rounds: int
     """Rounds that there are."""
+    off_by: float
+    """Share by which the time can be off where rounds that were not run take no less and no more than the others."""
     report: SimulationReport
     """The run itself."""
 
@@ -62,6 +65,7 @@ class Row:
             "ratio_to_mrc": round(self.bus_bps / base_bps, 4) if base_bps else None,
             "rounds": self.rounds,
             "of_rounds": self.of_rounds,
+            "off_by": round(self.off_by, 5),
             "report": self.report.as_json(),
         }
 
@@ -157,9 +161,24 @@ def _run(asked: _Asked, site: SiteSpec, name: str, options: CompareOptions) -> R
     report = run(setup, transport, observers=Observers(watch=options.watch))
     ends = [flow.arrived_ps for flow in report.flows]
     if min(ends) < 0:
-        return Row(report.transport, size, -1, 0.0, rounds, of_rounds, report)
+        return Row(report.transport, size, -1, 0.0, rounds, of_rounds, 0.0, report)
     took_ps = max(ends)
     # Each rank's link carries one part in a round; the others count as nccl-tests does, by what the kind must move.
     carried = rounds * part if by_rounds else _LEAST_ROUNDS.get(chosen.kind, 1) * (ranks - 1) * part
     bus_bps = carried * _BITS / took_ps
-    return Row(report.transport, size, took_ps * of_rounds // rounds, bus_bps, rounds, of_rounds, report)
+    time_ps = took_ps * of_rounds // rounds
+    off_by = 0.0 if rounds == of_rounds else _off_by(_round_ends(ends, ranks), of_rounds, time_ps)
+    return Row(report.transport, size, time_ps, bus_bps, rounds, of_rounds, off_by, report)
+
+
+def _round_ends(ends_ps: Sequence[int], ranks: int) -> list[int]:
+    """Return when each round of a ring was over everywhere."""
+    return [max(ends_ps[at : at + ranks]) for at in range(0, len(ends_ps), ranks)]
+
+
+def _off_by(round_ends_ps: Sequence[int], of_rounds: int, time_ps: int) -> float:
+    """Return by which share a time can be off that stands for rounds which were not run."""
+    times_ps = [end - before for before, end in itertools.pairwise((0, *round_ends_ps))]
+    missing = of_rounds - len(times_ps)
+    ends = (round_ends_ps[-1] + missing * each for each in (min(times_ps), max(times_ps)))
+    return max(abs(end / time_ps - 1) for end in ends)

@@ -407,7 +407,7 @@ def report_of(
         faults=faults,
         series=TimeSeries(
             tuple(records.bin_ends_ps),
-            np.array(records.received).reshape(-1, len(board.pairs)),
+            np.array(records.received).reshape(len(records.received), len(board.pairs)),
             np.array(records.queue_peaks).reshape(-1, records.stages),
             np.array(records.lost_by, np.int64),
             np.array(records.counts, np.int64).reshape(-1, len(Counts._fields)),

@@ -77,6 +77,9 @@ def run(
     packets = sum(-(-flow.size // setup.fabric.packet) for flow in setup.flows)
     pays = compiling.can_compile() and (packets > COMPILE_FROM or compiling.is_compiled())
     keep = observers.keep
+    if packets == 0:
+        # Nothing crosses the network: only times wait for each other, and there is nothing to compile for.
+        engine = "reference"
     engine = engine or ("engine" if fast is None and (pays or keep is not None) else "reference")
     _check_options(engine, threads, keep, setup)
     if engine == "engine":

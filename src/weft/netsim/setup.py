@@ -16,7 +16,7 @@ from weft.netsim.model.flow import Flow
 from weft.netsim.model.network import Timing
 from weft.netsim.transports.base import Transport
 from weft.netsim.transports.registry import transport_named
-from weft.netsim.workload.htsim import read_matrix, read_topology
+from weft.netsim.workload.htsim import read_failures, read_matrix, read_topology
 from weft.netsim.workload.patterns import flows_of, with_background
 from weft.netsim.workload.schedules import Near
 from weft.specs.fabric import FabricSpec
@@ -80,7 +80,10 @@ def set_up_files(scenario: ScenarioSpec, site: SiteSpec, files: Files, seed: int
     """Return htsim's files as a scenario whose other settings are `scenario`'s."""
     matrix, topology = files
     fabric, timing = read_topology(_text(topology), topology.name, site.fabric)
-    nodes, flows = read_matrix(_text(matrix), matrix.name)
+    lines = _text(matrix)
+    nodes, flows = read_matrix(lines, matrix.name)
+    if failures := read_failures(lines, matrix.name):
+        scenario = scenario.model_copy(update={"faults": (*scenario.faults, *failures)})
     if nodes > fabric.gpus:
         raise UsageError(f"{matrix} has {nodes:,} nodes, but {topology} has {fabric.gpus:,}; use files that fit")
     return Setup(scenario, fabric, _root(scenario, seed), flows, timing)

@@ -73,15 +73,22 @@ def _pair_is_two(spec: Any) -> str | None:
     return None
 
 
+def _routing_fits_the_pattern(spec: Any) -> str | None:
+    if (spec.pattern == "experts") == (spec.routing is not None):
+        return None
+    return "routing and pattern = 'experts' go together; write both or neither"
+
+
 class TrafficSpec(Spec):
     """Who sends what to whom."""
 
     pattern: Literal[
-        "pair", "permutation", "incast", "all-to-all", "nccl-all-to-all", "collective", "poisson", "flows"
+        "pair", "permutation", "incast", "all-to-all", "nccl-all-to-all", "collective", "experts", "poisson", "flows"
     ] = "permutation"  # fmt: skip
     """Shape of the traffic: one pair; everybody to one other; many to one, with a victim beside it; everybody to
     everybody; the same between servers and in the order of NCCL and RCCL; a collective whose sends wait for each other;
-    flows at random times between random NICs; or the flows listed below."""
+    tokens to experts and back, as a routing table says; flows at random times between random NICs; or the flows listed
+    below."""
     size: FlowSize = Bytes(8 * 2**20)
     """Bytes of one flow; of a collective, its whole buffer."""
     sizes: Annotated[tuple[PartSizeSpec, ...], Field(strict=False)] = ()
@@ -117,6 +124,11 @@ class TrafficSpec(Spec):
     peer."""
     times: Annotated[int, Field(ge=1, le=1000)] = 1
     """NCCL's all-to-all: how many follow each other, a rank's next after all that it sends and receives."""
+    routing: str | None = None
+    """Experts: the path of a CSV file with the columns source, destination and tokens, ranks that lie `stride` apart;
+    ranks to themselves send nothing. What a rank has received it sends back once all of it is there."""
+    token: FlowSize = Bytes(14336)
+    """Experts: bytes of one token: 7,168 values of two bytes, as in DeepSeek-V3 (arXiv 2412.19437)."""
     load: Annotated[float, Field(gt=0, le=1)] = 0.5
     """Poisson: share of every NIC's rate that is offered on average."""
     lasts: Duration = Picoseconds(100 * _MICROSECOND)
@@ -134,6 +146,7 @@ class TrafficSpec(Spec):
         Check(("sizes",), _sizes_are_whole),
         Check(("flows", "pattern"), _flows_fit_the_pattern),
         Check(("destination", "source", "pattern"), _pair_is_two),
+        Check(("routing", "pattern"), _routing_fits_the_pattern),
     )
 
 
@@ -231,8 +244,40 @@ class MeasureSpec(Spec):
     )
 
 
+class SharerSpec(Spec):
+    """One of several jobs on a fabric: steps of compute and a collective, over NICs of its own."""
+
+    name: Name
+    """Short name, used in results."""
+    first: Nic = 0
+    """NIC of its rank 0."""
+    stride: Annotated[int, Field(ge=1)] = 1
+    """NICs from one rank to the next."""
+    ranks: Annotated[int, Field(ge=2, le=512)]
+    """Its ranks."""
+    kind: Literal["all-reduce", "reduce-scatter", "all-gather", "all-to-all", "broadcast"] = "all-reduce"
+    """What its collective achieves."""
+    algorithm: str | None = None
+    """How, as in `traffic.algorithm`."""
+    size: FlowSize = Bytes(8 * 2**20)
+    """The whole buffer of its collective."""
+    compute: Duration = Picoseconds(0)
+    """Compute of every rank before each collective."""
+    steps: Annotated[int, Field(ge=1, le=1000)] = 1
+    """How many steps follow each other."""
+    at: Duration = Picoseconds(0)
+    """When it begins."""
+
+
 def _something_to_do(spec: Any) -> str | None:
-    return None if (spec.traffic is None) != (spec.job is None) else "a scenario has either traffic or a job; write one"
+    asked = [spec.traffic is not None, spec.job is not None, bool(spec.jobs)]
+    return None if sum(asked) == 1 else "a scenario has either traffic, a job or [[jobs]]; write one of them"
+
+
+def _names_differ(spec: Any) -> str | None:
+    names = [job.name for job in spec.jobs]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    return None if twice is None else f"two jobs are called {twice!r}; give each its own name"
 
 
 class ScenarioSpec(Spec):
@@ -255,6 +300,8 @@ class ScenarioSpec(Spec):
     job_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of the step's bytes that is sent, and of its compute that is waited for, so that large jobs can be looked
     at; latencies are not cut, so it is for steps whose messages stay long."""
+    jobs: Annotated[tuple[SharerSpec, ...], Field(strict=False)] = ()
+    """Several jobs on the fabric at once instead; each is also run alone, to show what the others cost it."""
     transport: TransportsSpec = TransportsSpec()
     """How it is sent."""
     network: NetworkSpec = NetworkSpec()
@@ -268,7 +315,10 @@ class ScenarioSpec(Spec):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Root of everything random."""
 
-    checks: ClassVar[tuple[Check, ...]] = (Check(("traffic", "job"), _something_to_do),)
+    checks: ClassVar[tuple[Check, ...]] = (
+        Check(("traffic", "job", "jobs"), _something_to_do),
+        Check(("jobs",), _names_differ),
+    )
 
 
 class SweepSpec(Spec):
@@ -290,5 +340,9 @@ class SweepSpec(Spec):
     """Transports."""
     failed_links: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False)] = ()
     """Links between switches, drawn from the seed, that are down from the beginning."""
+    vary: dict[str, Annotated[tuple[Any, ...], Field(strict=False, min_length=1)]] = Field(default_factory=dict)
+    """Any other key of the scenario, dotted ("transport.mrc.ev.active", "network.queues.ecn_low", "faults.0.kind"), or
+    of the site's fabric ("fabric.oversubscription"), and its values. Where "fabric.planes" is varied the NIC's rate and
+    the switch's capacity stay: ports are slower and more by as much, unless they are varied, too."""
     seeds: Annotated[int, Field(ge=1, le=10_000)] = 1
     """Seeds 0, 1, ... that every combination is run with."""

@@ -19,7 +19,7 @@ from weft.mrc.columns import (
 )
 from weft.mrc.invariants import check_sender
 from weft.mrc.rules.acks import on_sack
-from weft.mrc.rules.control import ID_MASK, next_control, next_deadline, on_ev_probe_answer, on_timer
+from weft.mrc.rules.control import ID_MASK, next_control, next_deadline, on_ev_probe_answer, on_timer, tail_ps
 from weft.mrc.rules.evs import MARK, SILENCE, ev_event
 from weft.mrc.rules.ports import port_changed
 from weft.mrc.wire.packets import VERDICT_ALWAYS_SKIP, VERDICT_NONE, VERDICT_SKIP_ONCE
@@ -54,7 +54,8 @@ def test_each_probe_without_an_answer_doubles_the_wait_for_the_next(misses: int)
     after_ps = int(sender.params[0]["probe_after_ps"])
     now_ps = 0
     for k in range(misses + 1):
-        due_ps = now_ps + (after_ps << min(max(k - 1, 0), 6))
+        # The first is due as soon as the last packet of all should have been answered.
+        due_ps = now_ps + (after_ps << min(k - 1, 6)) if k else int(tail_ps(sender.params[0]))
         assert next_control(sender, 0, due_ps - 1, -1, out) == NOTHING
         assert next_control(sender, 0, due_ps, -1, out) == PROBE
         now_ps = due_ps

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,8 @@ from weft.core.errors import UsageError
 from weft.netsim.model.flow import Flow
 from weft.netsim.workload.chakra import ChakraNode, NodeType, flows_of_traces, read_trace
 from weft.netsim.workload.schedules import Near
+from weft.planning.cost_model.machine import machine_of
+from weft.specs import load_site
 from weft.specs.scenario import ScenarioSpec
 
 US = 10**6
@@ -162,7 +165,7 @@ def test_sends_meet_receives_in_their_order():
         ([[node(1, RECV, comm_src=1)], [node(1, COMP)]], "receives what nobody sends"),
         ([[node(1, SEND, comm_dst=7, comm_size=1)], [node(1, COMP)]], "sends to rank 7; there are 0 to 1"),
         ([[node(1, COMP, [2]), node(2, COMP, [1])], [node(1, COMP)]], "waits for itself in a circle"),
-        ([[node(1, COMP)], [node(1, COMP)]], "nothing in these traces crosses the fabric"),
+        ([[node(1, COMP)], [node(1, COMP)]], "nothing in these traces takes time"),
     ],
 )
 def test_a_mistake_is_named(ranks: list[list[bytes]], says: str):
@@ -207,6 +210,18 @@ def test_a_step_takes_its_compute_and_its_exchange(tmp_path: Path):
     (cut,) = weft.simulate(scenario, ("roce:4",), traces=prefix, engine="reference", fast=False)
     assert len(cut.flows) == len(report.flows)
     assert cut.makespan_ps() == pytest.approx(makespan_ps, rel=0.1)
+
+
+@pytest.mark.parametrize("engine", ["reference", "engine"])
+def test_a_step_that_stays_in_a_domain_takes_its_time_there(tmp_path: Path, engine: Literal["reference", "engine"]):
+    scenario = ScenarioSpec.model_construct(name="step", site="h100-400g-16k")
+    (report,) = weft.simulate(scenario, ("mrc",), traces=written(tmp_path, 8), engine=engine, fast=False)
+    machine = machine_of(load_site("h100-400g-16k"))
+    # A ring of 8 ranks sends an eighth of the buffer 14 times.
+    exchange_s = 14 * (machine.domain_latency_s + 65536 / 8 / machine.domain_rate)
+    assert report.flows == ()
+    assert report.makespan_ps() == pytest.approx((50e-6 + exchange_s) * 10**12, rel=1e-3)
+    assert report.over_ideal() == pytest.approx(1)
 
 
 def test_the_command_runs_traces_and_names_what_is_missing(capsys: pytest.CaptureFixture[str], tmp_path: Path):

@@ -6,7 +6,7 @@ import pytest
 
 import weft
 from weft.core.errors import UsageError
-from weft.netsim.workload.htsim import read_matrix, read_topology
+from weft.netsim.workload.htsim import read_failures, read_matrix, read_topology
 from weft.specs import load_site
 
 TOPOLOGY = """
@@ -101,3 +101,50 @@ def test_files_run(tmp_path: Path):
     assert all(flow.completion_ps is not None for flow in report.flows)
     assert began[1] >= report.flows[0].arrived_ps
     assert began[2] >= report.flows[1].acknowledged_ps
+
+
+THREE_TIERS = """
+Nodes 16
+Tiers 3
+Podsize 4
+Tier 0
+Downlink_speed_Gbps 100
+Radix_Down 2
+Radix_Up 2
+Downlink_Latency_ns 500
+Tier 1
+Downlink_speed_Gbps 100
+Radix_Down 2
+Radix_Up 2
+Downlink_Latency_ns 500
+Tier 2
+Downlink_speed_Gbps 100
+Radix_Down 4
+Downlink_Latency_ns 500
+"""
+
+
+@pytest.mark.parametrize(("switch", "link"), [(0, 0), (1, 1), (5, 0)])
+def test_failed_links_are_dead_from_the_start(tmp_path: Path, switch: int, link: int):
+    failure = f"failure switch_type AGG switch_id {switch} link_id {link}"
+    flows = "\n".join(f"{n}->{(n + 6) % 16} id {n + 1} start 0 size 262144" for n in range(16))
+    (tmp_path / "f.cm").write_text(f"Nodes 16\nConnections 16\nFailures 1\n{flows}\n{failure}\n")
+    (tmp_path / "f.topo").write_text(THREE_TIERS)
+    files = (tmp_path / "f.cm", tmp_path / "f.topo")
+    (report,) = weft.simulate("htsim-permutation", ("mrc",), files=files, engine="reference", fast=False)
+    assert [(fault.kind, fault.target) for fault in report.faults] == [("link-down", f"link2-p0-i{switch}-u{link}")]
+    assert report.faults[0].lost > 0
+    assert all(flow.completion_ps is not None for flow in report.flows)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("failure switch_type TOR switch_id 0 link_id 0", "only links of AGG switches"),
+        ("failure switch_type AGG switch_id 0", "whole number is missing after 'link_id'"),
+        ("failure switch_type AGG switch_id 0 link_id 0 colour 1", "'colour' is not known"),
+    ],
+)
+def test_a_failure_that_cannot_be_is_named(line: str, says: str):
+    with pytest.raises(UsageError, match=f"f.cm:1: .*{says}"):
+        read_failures(line, "f.cm")

@@ -68,7 +68,11 @@ def _print(rows: list[Row], base_bps: float, title: str) -> None:
     print_table(f"{title}: {SIZE.about(rows[0].size)}", columns, table)
     if rows[0].rounds < rows[0].of_rounds:
         rounds, all_rounds = rows[0].rounds, rows[0].of_rounds
-        say(f"simulated {rounds} of {all_rounds} identical rounds; time extrapolated to {all_rounds}")
+        off_by = 100 * max(row.off_by for row in rows)
+        say(
+            f"simulated {rounds} of {all_rounds} identical rounds; times extrapolated to {all_rounds} are at most "
+            f"{off_by:.2g} % off where no other round is quicker or slower than these"
+        )
     for row in rows:
         pausing = row.report.pausing
         if pausing is not None and pausing.tree_at_ps >= 0:

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from weft import api
+from weft.cli.network.job_report import print_jobs, times_of_jobs
 from weft.cli.network.link_report import print_links, with_links, write_links
 from weft.cli.network.simulation_report import print_reports
 from weft.cli.output import (
@@ -31,6 +32,7 @@ from weft.core.quantity import TIME
 from weft.netsim.comparison import Posting
 from weft.netsim.kernel.checkpoint import Keep
 from weft.netsim.report import SimulationReport
+from weft.netsim.run import Observers
 from weft.netsim.series_file import SeriesFile
 from weft.specs import ScenarioSpec
 
@@ -177,15 +179,20 @@ def simulate(
             measured, names, seed, engine=execution.engine, threads=execution.threads, files=files,
             traces=traffic.chakra, keep=kept, series=bins, watch=watch, say=warn,
         )  # fmt: skip
+        own = None if files or traffic.chakra or reports[-1].interrupted else measured
+        jobs = times_of_jobs(own, reports, seed, Observers(watch=watch, say=warn))
     _write_results(results, reports)
     drawn = "draw_reports" if reports[0].links is None else "draw_links"
     save_picture(plot, drawn, reports, size=(9.0, 7.0))
     if json:
         documents = [report.as_json() for report in reports]
+        for document, times in zip(documents, jobs, strict=False):
+            document["jobs"] = [time.as_json() for time in times]
         print_json(documents[0] if len(documents) == 1 else documents)
     else:
         print_reports(reports, details=details)
         print_links(reports)
+        print_jobs(jobs)
     _end(reports, kept)
 
 
@@ -233,6 +240,9 @@ def _end(reports: tuple[SimulationReport, ...], kept: Keep | None) -> None:
         warn(kept.trouble or on)
     if any(report.interrupted for report in reports):
         raise KeyboardInterrupt
+    if kept is not None:
+        # Its results are written: what would resume it is of no more use, and large.
+        kept.remove()
     failed = sum(report.as_json()["failed"] for report in reports)
     if failed:
         raise FailedError(f"{failed} flows failed; --flows FILE.csv names each with its error")

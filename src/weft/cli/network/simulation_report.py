@@ -44,7 +44,7 @@ def verdict(reports: tuple[SimulationReport, ...]) -> list[str]:
         over = report.over_ideal()
         ideal = "" if over is None else ", the ideal" if f"{over:.3g}" == "1" else f", {over:.3g} times the ideal"
         slower = "" if end <= _AS_GOOD * best else f"; {end / best:.3g} times as long as the fastest"
-        whole = "the flow" if len(flows) == 1 else f"all {counted(len(flows), 'flow')}"
+        whole = {0: "nothing crosses the fabric;", 1: "the flow"}.get(len(flows), f"all {counted(len(flows), 'flow')}")
         lines.append(f"{report.transport}: {whole} done in {TIME.about(end)}{ideal}{slower}")
     return [f"verdict: {lines[0]}", *(f"         {line}" for line in lines[1:])]
 

@@ -30,6 +30,7 @@ def run_sweep(file: str | None, out: Path | None, *, json: bool, plot: Path | No
     if json:
         print_json({"sweep": spec.name, "runs": len(rows), "file": str(target), "rows": rows})
         return
-    columns = ("gpus", "size", "load", "transport", "failed_links", "seed", "fct_mean_us", "fct_p99_us", "fct_max_us")
+    plain = ("gpus", "size", "load", "transport", "failed_links")
+    columns = (*plain, *spec.vary, "seed", "fct_mean_us", "fct_p99_us", "fct_max_us")
     table = [tuple("-" if row[name] is None else str(row[name]) for name in columns) for row in rows]
     print_table(f"{spec.name}: {len(rows)} runs, in {target}", columns, table)

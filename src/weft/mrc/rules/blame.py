@@ -5,11 +5,15 @@
 - Where they trim much, as in an incast, headers find their queues full too, and the same holds.
 - Where they trim, one silent loss is enough, unless one on another EV came within about 10,000 packets before it: what
   falls on one EV after another is no fault of paths (a NIC or its link drops packets), and two in a row are needed.
+- There, too, more losses in a row in one plane than chance brings, with nothing delivered in it between, are no fault
+  of paths, but of the plane's port here or at the peer: all its EVs are retired. Otherwise each would lose its packets
+  alone until the port's owner has said so, which takes the remap delay and longer. Four packets that arrive after all
+  take them back.
 """
 
 from weft.core.compile.rules import rule
-from weft.mrc.columns import Sender, SenderRow
-from weft.mrc.rules.evs import MARK, SILENCE, ev_event
+from weft.mrc.columns import ASSUMED_BAD, OUT, Sender, SenderRow
+from weft.mrc.rules.evs import ARRIVED, MARK, SILENCE, ev_event
 
 _MOST_COUNTED = 100
 _ONE = 1024
@@ -24,13 +28,28 @@ _REMEMBERED = 16384
 """Packets delivered after which a silent loss is forgotten."""
 _BACKGROUND = _BACKGROUND_ONE >> 19
 """Share of such losses from which one more blames its EV no longer: one within the last 11,000."""
+_SILENT_PLANE = 3
+"""Losses in a row in a plane, besides those that chance explains, from which the plane counts as dead."""
+
+_RETIRED_PLANE = 1 << 20
+"""What stands for a plane that was retired, in place of its losses in a row; from there on arrivals are counted."""
+_BACK_AFTER = 4
+"""Packets of a retired plane that arrive after all before it is taken back: what was known late of it are fewer."""
 
 
 @rule
 def ev_delivers(sender: Sender, pair: int, ev_index: int) -> None:
-    """Note that EV `ev_index` has delivered a packet: its silent losses are no longer in a row. Writes `losses`."""
+    """Note that EV `ev_index` has delivered a packet: its silent losses, and its plane's, are no longer in a row.
+
+    Writes `losses` and `silent`.
+    """
     if sender.qp[pair]["lossy"]:
-        sender.evs[pair, ev_index]["losses"] = 0
+        ev = sender.evs[pair, ev_index]
+        ev["losses"] = 0
+        plane = sender.planes[pair, ev["plane"]]
+        # What a retired plane delivered while it still worked may be known late, and brings nothing back.
+        if plane["silent"] < _RETIRED_PLANE:
+            plane["silent"] = 0
 
 
 @rule
@@ -41,10 +60,12 @@ def ev_silent(sender: Sender, pair: int, ev_index: int) -> int:
     with nothing delivered between, than the share that is lost on all paths explains. Where they do, the same holds
     while they trim much, and the second in a row is needed while losses fall on other EVs too.
 
-    Writes `losses` and `lossy`.
+    Writes `losses`, `lossy` and `silent`.
     """
     params = sender.params[0]
     ev = sender.evs[pair, ev_index]
+    if params["retire"] == 0:
+        return ev["state"]
     ev["losses"] = min(ev["losses"] + 1, _MOST_COUNTED)
     sender.qp[pair]["lossy"] = 1
     needed = params["losses_to_retire"]
@@ -54,9 +75,47 @@ def ev_silent(sender: Sender, pair: int, ev_index: int) -> int:
         needed = max(2, _losses_in_a_row(sender.qp[pair]["loss_share"]))
     elif _elsewhere(sender.qp[pair], ev_index):
         needed = 2
-    if ev["losses"] >= needed:
-        return ev_event(sender, pair, ev_index, SILENCE)
-    return ev_event(sender, pair, ev_index, MARK)
+    if params["losses_to_retire"] == 1 and sender.qp[pair]["trim_share"] < _MANY_TRIMS:
+        _plane_silent(sender, pair, ev["plane"])
+    return ev_event(sender, pair, ev_index, SILENCE if ev["losses"] >= needed else MARK)
+
+
+@rule
+def _plane_silent(sender: Sender, pair: int, plane: int) -> None:
+    """Note that a packet vanished in a plane, and retire it where that is too many in a row. Writes `silent`."""
+    row = sender.planes[pair, plane]
+    if row["silent"] >= _RETIRED_PLANE:
+        return
+    row["silent"] += 1
+    if row["silent"] >= _SILENT_PLANE + _losses_in_a_row(sender.qp[pair]["loss_share"]):
+        row["silent"] = _RETIRED_PLANE
+        _retire_plane(sender, pair, plane)
+
+
+@rule
+def _retire_plane(sender: Sender, pair: int, plane: int) -> None:
+    """Retire every EV of a plane in which nothing arrives any more, as far as the floor of EVs in use allows."""
+    for ev_index in range(sender.params[0]["evs"]):
+        ev = sender.evs[pair, ev_index]
+        if ev["plane"] == plane and ev["role"] != OUT:
+            ev_event(sender, pair, ev_index, SILENCE)
+
+
+@rule
+def ev_arrived(sender: Sender, pair: int, ev_index: int) -> None:
+    """Note that a packet on EV `ev_index` arrived after all: the EV was blamed wrongly, and so was its plane.
+
+    Writes `silent`.
+    """
+    plane = sender.evs[pair, ev_index]["plane"]
+    row = sender.planes[pair, plane]
+    row["silent"] = row["silent"] + 1 if row["silent"] >= _RETIRED_PLANE else 0
+    if row["silent"] == _RETIRED_PLANE + _BACK_AFTER:
+        for other in range(sender.params[0]["evs"]):
+            if sender.evs[pair, other]["plane"] == plane and sender.evs[pair, other]["state"] == ASSUMED_BAD:
+                ev_event(sender, pair, other, ARRIVED)
+    elif row["silent"] == 0:
+        ev_event(sender, pair, ev_index, ARRIVED)
 
 
 @rule

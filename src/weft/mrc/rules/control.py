@@ -6,7 +6,7 @@ to a reliability probe is a SACK.
 """
 
 from weft.core.compile.rules import rule
-from weft.mrc.columns import ASSUMED_BAD, EV_PROBE, NEVER, NOTHING, PORT_STATUS, PROBE, Sender, SendRow
+from weft.mrc.columns import ASSUMED_BAD, EV_PROBE, NEVER, NOTHING, PORT_STATUS, PROBE, Sender, SendRow, SettingsRow
 from weft.mrc.rules.evs import PROBED_CLEAR, PROBED_MARKED, ev_event, pick_ev, reachable, usable
 from weft.mrc.rules.ports import apply_ports
 from weft.mrc.rules.recovery import expire, timeout_ps
@@ -81,12 +81,25 @@ def _probe(sender: Sender, pair: int, ev_index: int, now_ps: int, out: SendRow) 
 
 @rule
 def _probe_due_ps(sender: Sender, pair: int) -> int:
-    """Return when a reliability probe is due: after a quiet time with packets in flight, longer after misses."""
+    """Return when a reliability probe is due: after a quiet time with packets in flight, longer after misses.
+
+    Where all is sent, the first is due as soon as the last packet should have been answered: nothing later passes it.
+    """
     qp = sender.qp[pair]
+    params = sender.params[0]
     if qp["inflight"] == 0 or not reachable(sender, pair):
         return NEVER
     quiet_since_ps = max(qp["heard_ps"], qp["active_ps"], qp["probe_sent_ps"])
-    return quiet_since_ps + (sender.params[0]["probe_after_ps"] << min(qp["probe_misses"], _MOST_SHIFTS))
+    due_ps = quiet_since_ps + (params["probe_after_ps"] << min(qp["probe_misses"], _MOST_SHIFTS))
+    if qp["next"] == qp["end"] and qp["lost_first"] < 0 and qp["probe_sent_ps"] < qp["active_ps"]:
+        return min(due_ps, qp["active_ps"] + tail_ps(params))
+    return due_ps
+
+
+@rule
+def tail_ps(params: SettingsRow) -> int:
+    """Return how long after the last packet of all its answer should be there."""
+    return params["base_rtt_ps"] + params["spread_ps"]
 
 
 @rule

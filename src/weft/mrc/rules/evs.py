@@ -431,6 +431,7 @@ def _return(sender: Sender, pair: int, ev_index: int, old: int) -> None:
     plane = sender.planes[pair, ev["plane"]]
     ev["losses"] = 0
     ev["probes"] = 0
+    plane["silent"] = 0
     if old == ASSUMED_BAD:
         qp["bad"] -= 1
         qp["readmitted"] += 1

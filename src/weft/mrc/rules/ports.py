@@ -2,8 +2,8 @@
 
 The rotation passes over the plane's EVs while it is down here or at the peer, and takes them back at once when it comes
 up. A change takes effect after a remap delay. The peer learns it by a port status operation until it answers (the
-specification's way; the paper speaks of a bitmap in SACKs, facts section 4.3). Losses on a plane that is known to be
-down blame no EV; those blamed before the peer announced it are good again with their plane, whose port explains it.
+specification's way; the paper speaks of a bitmap in SACKs, facts section 4.3). Losses on a plane that is out of
+use blame no EV; those blamed before, here or at the peer, are good again with their plane, whose port explains it.
 """
 
 from weft.core.compile.rules import rule
@@ -35,15 +35,18 @@ def apply_ports(sender: Sender, pair: int, now_ps: int) -> None:
     """
     qp = sender.qp[pair]
     mask = qp["local_up"]
+    back = 0
     qp["ports_due_ps"] = NEVER
     for plane in range(sender.params[0]["planes"]):
         row = sender.planes[pair, plane]
         if row["due_ps"] <= now_ps:
             row["due_ps"] = NEVER
             mask = mask | (1 << plane) if row["up"] else mask & ~(1 << plane)
+            back |= row["up"] << plane
         qp["ports_due_ps"] = min(qp["ports_due_ps"], row["due_ps"])
+    # Also of one that was down for less than the remap delay: silence may have retired its plane meanwhile.
+    _take_back(sender, pair, back)
     if mask != qp["local_up"]:
-        _take_back(sender, pair, mask & ~qp["local_up"])
         qp["local_up"] = mask
         qp["announce_id"] = (qp["announce_id"] + 1) & _ID_MASK
         qp["announced_ps"] = -NEVER  # at once, not an interval after the last announcement

@@ -32,9 +32,9 @@ from weft.mrc.columns import (
     SenderRow,
     SettingsRow,
 )
-from weft.mrc.rules.blame import ev_silent, note_fate
+from weft.mrc.rules.blame import ev_arrived, ev_silent, note_fate
 from weft.mrc.rules.congestion import cc_loss
-from weft.mrc.rules.evs import ARRIVED, ev_event, readmit_all, usable
+from weft.mrc.rules.evs import readmit_all, usable
 
 LONGEST_TIMEOUT_PS = 1_024_000 << 24
 """The timeout of t = 24, the longest there is."""
@@ -148,7 +148,7 @@ def declare_lost(sender: Sender, pair: int, slot: int, why: int) -> None:
 
 @rule
 def presume_lost(sender: Sender, pair: int, slot: int, blame: bool) -> None:
-    """Treat a packet in flight as vanished; blame its EV unless its plane's port is known to be down, here or there.
+    """Treat a packet in flight as vanished; blame its EV unless its plane is out of use here or at the peer.
 
     Writes `silent`.
     """
@@ -159,7 +159,7 @@ def presume_lost(sender: Sender, pair: int, slot: int, blame: bool) -> None:
     qp["silent"] += 1
     note_fate(qp, 1)
     plane = sender.evs[pair, ev_index]["plane"]
-    if blame and sender.planes[pair, plane]["up"] and usable(sender, pair, plane, -1):
+    if blame and usable(sender, pair, plane, -1):
         ev_silent(sender, pair, ev_index)
     cc_loss(sender.params[0], qp, packet["bytes"])
 
@@ -233,7 +233,7 @@ def was_not_lost(sender: Sender, pair: int, slot: int, now_ps: int) -> None:
     if now_ps - qp["spread_at_ps"] >= params["base_rtt_ps"]:
         qp["spread_ps"] = min(2 * qp["spread_ps"], params["spread_max_ps"])
         qp["spread_at_ps"] = now_ps
-    ev_event(sender, pair, ev_index, ARRIVED)
+    ev_arrived(sender, pair, ev_index)
 
 
 @rule

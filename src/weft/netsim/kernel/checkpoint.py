@@ -88,6 +88,11 @@ class Keep:
         except OSError as error:
             raise UsageError(f"nothing can be kept in {self.folder}: {error.strerror}; name another folder") from None
 
+    def remove(self) -> None:
+        """Remove what was kept of a run that is over; what is no kept run stays."""
+        if (self.folder / _SMALL).is_file():
+            shutil.rmtree(self.folder, ignore_errors=True)
+
     def take_up(self, world: "CompiledSimulator") -> None:
         """Go on where a kept run stopped, if there is one."""
         if (self.folder / _SMALL).is_file():

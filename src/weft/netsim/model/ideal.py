@@ -17,7 +17,7 @@ def ideal_ps(network: Network, flows: Sequence[Flow]) -> int:
     """
     counted = [flow for flow in flows if flow.counted and not flow.is_wait]
     if not counted:
-        return 0
+        return _chain_ps(network, flows) if any(flow.counted for flow in flows) else 0
     if any(flow.after for flow in flows if flow.counted):
         return max(_chain_ps(network, flows), _shared_ps(network, counted))
     alone = max(network.ideal_ps(flow.source, flow.destination, flow.size) for flow in _one_of_each(network, counted))

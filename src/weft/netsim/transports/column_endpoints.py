@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from weft.core.compile.rules import Specialisation
 from weft.mrc import columns
+from weft.mrc.columns import NEVER
 from weft.mrc.rules.sender import POSTED
 from weft.netsim.host import host_state, mrc_host
 from weft.netsim.host.compiling import Fixed
@@ -196,7 +197,8 @@ class ColumnEndpoints:
 
     def deadline_ps(self) -> int:
         """Return when any half has something to do by itself, or 0 where one may have data to send."""
-        return 0 if self.host_state.nics.awake.any() else int(self.host_state.nics.each[:, host_state.DUE].min())
+        due = self.host_state.nics.each[:, host_state.DUE]
+        return 0 if self.host_state.nics.awake.any() else int(due.min(initial=NEVER))
 
     def sequence(self, row: int) -> int:
         """Return the packet number in its pair that a data packet carries."""

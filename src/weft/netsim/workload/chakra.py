@@ -375,8 +375,6 @@ def _turns(trace: Sequence[ChakraNode]) -> dict[int, int]:
 def flows_of_traces(traces: Sequence[Sequence[ChakraNode]], domain: int, near: Near) -> tuple[Flow, ...]:
     """Return the traces of ranks 0, 1, ... as flows; `domain` ranks in a row share a scale-up domain."""
     flows = _Builder(traces, max(1, domain), near).build()
-    if all(flow.is_wait for flow in flows):
-        raise UsageError(
-            "nothing in these traces crosses the fabric: their ranks share a scale-up domain, or do not talk"
-        )
+    if all(flow.is_wait and flow.at_ps == 0 for flow in flows):
+        raise UsageError("nothing in these traces takes time: there is no compute in them, and nobody talks")
     return tuple(flows)

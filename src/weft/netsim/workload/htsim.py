@@ -1,7 +1,7 @@
 """htsim's input files as traffic and fabric, so that the same files run in both.
 
-A connection matrix (`.cm`) lists flows with their start or the trigger that starts them; a topology (`.topo`) describes
-a leaf-spine or fat-tree by tiers. Formats: uet-htsim, `htsim/sim/datacenter`. Nothing is run here.
+A connection matrix (`.cm`) lists flows with their start or the trigger that starts them, and dead links; a topology
+(`.topo`) describes a leaf-spine or fat-tree by tiers. Formats: uet-htsim, `htsim/sim/datacenter`. Nothing is run here.
 """
 
 import re
@@ -14,6 +14,7 @@ from weft.core.units import BitsPerSecond, Bytes, Picoseconds
 from weft.netsim.model.network import Timing
 from weft.netsim.workload.patterns import Flow
 from weft.specs.fabric import FabricSpec
+from weft.specs.scenario import FaultSpec
 
 _GBPS = 10**9
 _PS_PER_NS = 1000
@@ -48,6 +49,8 @@ def read_matrix(text: str, name: str) -> tuple[int, tuple[Flow, ...]]:
             _number(words, 1, where)
         elif words[0] == "trigger":
             _trigger(words, where, triggers)
+        elif words[0] == "failure":
+            continue  # `read_failures` has them
         elif ends:
             flows.append(_flow(ends, words, where, triggers, len(flows)))
         else:
@@ -58,6 +61,25 @@ def read_matrix(text: str, name: str) -> tuple[int, tuple[Flow, ...]]:
         if max(flow.source, flow.destination) >= nodes:
             raise UsageError(f"{name}: flow {flow.name} goes beyond its {nodes} Nodes; raise Nodes")
     return nodes, _with_triggers(flows, triggers, name)
+
+
+def read_failures(text: str, name: str) -> tuple[FaultSpec, ...]:
+    """Return the dead links of a connection matrix: of switches of the middle tier (AGG), upwards, from the start."""
+    found: list[FaultSpec] = []
+    for number, words in _lines(text):
+        if words[0] != "failure":
+            continue
+        where = f"{name}:{number}"
+        values = dict(zip(words[1::2], words[2::2], strict=False))
+        if unknown := sorted(set(values) - {"id", "switch_type", "switch_id", "link_id"}):
+            raise UsageError(
+                f"{where}: {unknown[0]!r} is not known; write failure switch_type AGG switch_id 0 link_id 0"
+            )
+        if values.get("switch_type") != "AGG":
+            raise UsageError(f"{where}: only links of AGG switches to the third tier can fail; write switch_type AGG")
+        switch, link = (_number([key, values.get(key, "")], 1, where) for key in ("switch_id", "link_id"))
+        found.append(FaultSpec(kind="link-down", target=f"link2-p0-i{switch}-u{link}"))
+    return tuple(found)
 
 
 def _lines(text: str) -> Iterator[tuple[int, list[str]]]:

@@ -11,7 +11,9 @@ from weft.core.units import PICOSECONDS_PER_SECOND
 from weft.fabric.graph.shape import Shape
 from weft.netsim.model.flow import Flow
 from weft.netsim.workload.all_to_all import exchange_flows
+from weft.netsim.workload.experts import expert_flows
 from weft.netsim.workload.schedules import Beginning, flows_of_schedule
+from weft.netsim.workload.sharers import sharer_flows
 from weft.specs.scenario import ScenarioSpec, TrafficSpec
 
 _BITS_PER_BYTE = 8
@@ -20,6 +22,8 @@ _FEWEST_RANKS, _MOST_RANKS = 2, 512
 
 def flows_of(scenario: ScenarioSpec, shape: Shape, nic_bps: int, seed: Seed) -> tuple[Flow, ...]:
     """Return every flow of a scenario, the counted ones first."""
+    if scenario.jobs:
+        return with_background(sharer_flows(scenario.jobs, shape.hosts), scenario, shape, nic_bps, seed)
     if scenario.traffic is None:
         raise UsageError(f"{scenario.name} has no traffic; write a [traffic] table")
     flows = _flows(scenario.traffic, shape, nic_bps, seed.branch("traffic"))
@@ -59,6 +63,8 @@ def _flows(spec: TrafficSpec, shape: Shape, nic_bps: int, seed: Seed) -> list[Fl
             return _collective(spec, hosts)
         case "nccl-all-to-all":
             return exchange_flows(spec, hosts)
+        case "experts":
+            return expert_flows(spec, hosts)
         case "all-to-all":
             ends = [(a, (a + step) % hosts) for step in range(1, hosts) for a in range(hosts)]
         case _:
