@@ -3,6 +3,7 @@
 import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 import polars
 import pytest
@@ -75,7 +76,11 @@ def test_the_command_writes_a_table(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_any_key_of_the_scenario_and_of_the_fabric_is_varied(tmp_path: Path):
-    keys = {"fabric.planes": [2, 8], "network.queues.ecn_low": [0.1, 0.2], "faults.0.kind": ["link-down", "black-hole"]}
+    keys: dict[str, Any] = {
+        "fabric.planes": (2, 8),
+        "network.queues.ecn_low": (0.1, 0.2),
+        "faults.0.kind": ("link-down", "black-hole"),
+    }
     (tmp_path / "plain.toml").write_text(SCENARIO + '[[faults]]\nkind = "link-down"\ntarget = "link0-p0-i0"\n')
     spec = SweepSpec(name="s", scenario=str(tmp_path / "plain.toml"), vary=keys)
     scenario = load_scenario(spec.scenario)

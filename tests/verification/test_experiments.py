@@ -5,7 +5,7 @@ from verification.runner import ALL, run_one
 
 LARGEST = 150_000
 """Bytes that no picture may have."""
-WHOLE = ("scale", "full-131k")
+WHOLE = ("scale", "scale-64", "full-131k")
 """Experiments of ten minutes and more: `make test-long` runs them, and `make verify` records them."""
 EXPERIMENTS = [pytest.param(name, marks=pytest.mark.long) if name in WHOLE else name for name in ALL]
 
