@@ -97,7 +97,9 @@ def s9() -> Experiment:
     )  # fmt: skip
     rates = rates_gbps(simulate(flap, site_of())) / LINE_GBPS
     found = (
-        within("furthest from (8-i)/8 over 15 steps", _off_staircase(on, step, planes), 0, 1, "%", "R6: a staircase"),
+        replace(within("furthest from (8-i)/8 over 15 steps", _off_staircase(on, step, planes), 0, 1, "%",
+                       "R6: a staircase"),
+                why="one plane brings 174 packets in the 60 us that are looked at, so that two more or fewer are 1.1 %"),
         within("longest gap after a link went", _longest_gap_us(on, step, planes), 0, remap + 30, "us",
                "R6: below 1 s; here the remap delay and two round trips"),
         above("off: furthest, where ports stay in use and nothing is retired", _off_staircase(off, step, planes), 20, "%"),
