@@ -54,7 +54,7 @@ RIVALS: dict[str, Callable[[], Experiment]] = {
 }
 """Run by name, or all of them as `rivals`; they have a page of their own."""
 KNOWN = ALL | RIVALS
-LONG = ("scale", "scale-64", "full-131k")
+LONG = ("scale-64", "full-131k")
 """Experiments of minutes of processor time that a page may be without; it says so."""
 LONGEST_FIRST = ("full-131k", "scale-64", "scale", "S5", "S4", "S6", "balance", "S15", "S18", "S10", "S14")
 ENGINES = ("engine", "reference")
