@@ -153,3 +153,4 @@ def test_an_interrupted_command_goes_on_where_it_was(tmp_path: Path):
     assert code == 0
     assert json.loads(out)["hash"] == whole["hash"]
     assert series.read_text() == bins
+    assert not (tmp_path / "kept").exists(), "what resumes a run is removed once it has ended"
