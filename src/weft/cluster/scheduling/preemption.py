@@ -10,6 +10,7 @@ already waited has none against it; services leave last. An elastic gang gives n
 instead of leaving where that is enough. Pure.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -282,11 +283,11 @@ class _Clearing:
                 self._vacate(left, row, 1)
         return chosen
 
-    def _nodes_by_cost(self, rows: Column, share: npt.NDArray[np.float64]) -> list[tuple[int, list[int]]]:
+    def _nodes_by_cost(self, rows: Column, share: npt.NDArray[np.float64]) -> Iterator[tuple[int, list[int]]]:
         """Return the nodes that can be cleared, the cheapest first, each with its jobs, the cheapest first."""
         running, nodes_of = self.cluster.running, self.cluster.nodes_of
         if not len(rows):
-            return []
+            return
         held = [nodes_of[running.ids[row]] for row in rows.tolist()]
         node = np.concatenate(held)
         row = np.repeat(rows, [len(each) for each in held])
@@ -306,7 +307,9 @@ class _Clearing:
         services = np.add.reduceat(service * needed, begins) if len(heads) else service
         enough = np.add.reduceat(gpus, begins) >= self.lacking[heads] if len(heads) else services > 0
         turn = np.lexsort((heads, price, services))
-        return [(int(heads[at]), row[begins[at] : ends[at]].tolist()) for at in turn.tolist() if enough[at]]
+        # Few of thousands of nodes are cleared: the others' rows are never asked for.
+        for at in turn[enough[turn]].tolist():
+            yield int(heads[at]), row[begins[at] : ends[at]].tolist()
 
 
 def _shrink(cluster: ClusterState, rows: Column, clearing: _Clearing) -> list[Preempt | Resize]:
