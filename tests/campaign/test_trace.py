@@ -1,6 +1,6 @@
 """Traces: what is read, what is refused, and that decisions never see durations."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 
@@ -18,6 +18,15 @@ def test_a_trace_is_written_and_read_back():
     assert read(written(lines), "trace.csv") == lines
 
 
+def test_what_gangs_require_of_the_topology_is_written_and_read_back():
+    lines = generated(6, 100, 8, Seed(2))
+    lines[1] = replace(lines[1], within="domain", slice_nodes=4)
+    lines[4] = replace(lines[4], apart="rack")
+    assert read(written(lines), "trace.csv") == lines
+    gang = lines[1].request(1, checkpoint_ms=1, grace_ms=0, min_run_ms=0).gang
+    assert (gang.within, gang.slice_nodes, gang.apart) == ("domain", 4, "")
+
+
 def test_what_the_cluster_sees_of_a_line_has_no_place_for_its_duration():
     line = TraceJob(0, 123_457, 900_000, 1, 8, "red", 100, "training")
     job = line.request(1, checkpoint_ms=1000, grace_ms=0, min_run_ms=0)
@@ -30,6 +39,8 @@ def test_what_the_cluster_sees_of_a_line_has_no_place_for_its_duration():
         ("", "is empty"),
         ("a,b\n1,2\n", "lacks submit_s"),
         (HEADER + ",more\n", "'more' that means nothing"),
+        (HEADER + ",within\n0,5,10,1,1,red,100,training,shelf\n", "'shelf' is none of domain, rack, t0, pod"),
+        (HEADER + ",slice_nodes\n0,5,10,1,1,red,100,training,-2\n", "from 0 to 10,000,000"),
         (HEADER + "\n", "no lines below its header"),
         (HEADER + "\n0,nan,10,1,1,red,100,training\n", "trace.csv:2  duration_s"),
         (HEADER + "\n0,5,-1,1,1,red,100,training\n", "between 0 and ten years"),

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.cluster.worlds import Life, clusters, nodes_of
+from tests.cluster.worlds import Life, badly_bound, clusters, nodes_of
 
-from weft.cluster.invariants import InvariantError, InvariantSampler, badly_bound, broken
+from weft.cluster.invariants import InvariantError, InvariantSampler, broken
 from weft.cluster.records.actions import Bind, Replace, Resize
 from weft.cluster.records.job import Gang, Job, JobState, Placement, Team
 from weft.cluster.records.node import Node, NodeState

@@ -1,15 +1,15 @@
 """Random small clusters that live: jobs come, end and fail, nodes break and return, clocks jump."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
 
 from weft.cluster.health.quarantine import repaired, report
-from weft.cluster.invariants import badly_bound, broken
+from weft.cluster.invariants import broken
 from weft.cluster.plan import decide, plan
-from weft.cluster.records.actions import Action, Bind, Preempt, Reserve, Stop
+from weft.cluster.records.actions import Action, Bind, Preempt, Replace, Reserve, Resize, Stop
 from weft.cluster.records.effects import checkpointed, ended, requeued, stopped, witnessed
 from weft.cluster.records.job import Gang, Job, JobState, Team
 from weft.cluster.records.node import Location, Node, NodeEvidence, NodeState, Override
@@ -25,6 +25,24 @@ def nodes_of(count: int, gpus: int, odd: bool) -> tuple[Node, ...]:
         Node(number, f"n{number}", gpus + (odd and number % 3 == 0), Location(number // 2, number // 2, number // 4))
         for number in range(count)
     )
+
+
+def badly_bound(before: Snapshot, actions: Sequence[Action]) -> list[str]:
+    """Return which new bindings use nodes that take no work, judged by the nodes as the pass left or found them."""
+    found: list[str] = []
+    for action in actions:
+        if not isinstance(action, Bind | Replace | Resize):
+            continue
+        if isinstance(action, Replace):
+            new = action.spares
+        else:
+            old = next((job.placement for job in before.jobs if job.id == action.job), None)
+            new = tuple(set(action.placement.nodes) - set(old.nodes if old else ()))
+        for number in new:
+            node = before.nodes[number]
+            if node.override == "out" or node.state in (NodeState.DRAINING, NodeState.RETIRED, NodeState.REPAIRING):
+                found.append(f"{action.job} got {node.name}, which is {node.state} {node.override}")
+    return found
 
 
 @st.composite

@@ -7,18 +7,20 @@ place for it.
 import csv
 import io
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from weft.cluster.records.job import KINDS, Gang, Job, Kind, Team
+from weft.cluster.records.job import KINDS, LEVELS, Gang, Job, Kind, Level, Team
 from weft.cluster.records.node import Node
 from weft.cluster.scheduling.admission import HIGHEST_PRIORITY, admit
 from weft.core.errors import Mistake, SpecError, UsageError
 from weft.core.seeds import Seed
 
 COLUMNS = ("submit_s", "duration_s", "time_limit_s", "nodes", "gpus_per_node", "team", "priority", "kind")
+OPTIONAL = ("within", "slice_nodes", "apart")
+"""Columns that a trace may have besides: what a gang requires of the topology."""
 _MS = 1000
 LONGEST_S = 10 * 365 * 86_400
 _MOST_SHOWN = 10
@@ -44,12 +46,19 @@ class TraceJob:
     priority: int
     """Higher goes first."""
     kind: Kind
+    within: Level = ""
+    """What its nodes must share."""
+    slice_nodes: int = 0
+    """Nodes that must share it; 0 for all."""
+    apart: Level = ""
+    """What no two of its nodes may share."""
 
     def request(self, number: int, *, checkpoint_ms: int, grace_ms: int, min_run_ms: int) -> Job:
         """Return what the cluster sees of it; trainings write a checkpoint every `checkpoint_ms`."""
         training = self.kind == "training"
         return Job(
-            f"job-{number:06d}", Gang(self.nodes, self.gpus_per_node), self.submit_ms, self.kind, self.team,
+            f"job-{number:06d}", Gang(self.nodes, self.gpus_per_node, within=self.within, slice_nodes=self.slice_nodes,
+                                      apart=self.apart), self.submit_ms, self.kind, self.team,
             self.priority, self.limit_ms, checkpoint_every_ms=checkpoint_ms if training else None, grace_ms=grace_ms,
             min_run_ms=min_run_ms,
         )  # fmt: skip
@@ -69,18 +78,20 @@ def read(text: str, name: str) -> list[TraceJob]:
     if header is None or not any(header):
         raise UsageError(f"{name} is empty; a trace begins with {','.join(COLUMNS)}")
     missing = [column for column in COLUMNS if column not in header]
-    unknown = [column for column in header if column not in COLUMNS]
+    unknown = [column for column in header if column not in (*COLUMNS, *OPTIONAL)]
     if missing or unknown:
         wrong = f"lacks {', '.join(missing)}" if missing else f"has a column {unknown[0]!r} that means nothing"
         raise UsageError(f"{name} {wrong}; the columns are {','.join(COLUMNS)}")
     places = [header.index(column) for column in COLUMNS]
+    more = {column: header.index(column) for column in OPTIONAL if column in header}
     found: list[TraceJob] = []
     mistakes: list[Mistake] = []
     for number, row in enumerate(rows, start=2):
         if not row:
             continue
         try:
-            found.append(_line([row[place] for place in places] if len(row) == len(header) else row))
+            line = _line([row[place] for place in places] if len(row) == len(header) else row)
+            found.append(_with_topology(line, {column: row[place] for column, place in more.items()}))
         except _LineError as error:
             mistakes.append(Mistake(name, error.column, str(error), line=number))
     if mistakes:
@@ -90,25 +101,40 @@ def read(text: str, name: str) -> list[TraceJob]:
     return sorted(found, key=lambda line: line.submit_ms)
 
 
+def _with_topology(line: TraceJob, asked: Mapping[str, str]) -> TraceJob:
+    """Return a line with what it requires of the topology, where its file has columns for that."""
+    if not any(asked.values()):
+        return line
+    levels: dict[str, Level] = {level: level for level in ("", *LEVELS)}
+    for column in ("within", "apart"):
+        if asked.get(column, "") not in levels:
+            raise _LineError(column, f"{asked[column]!r} is none of {', '.join(LEVELS)}")
+    sliced = _whole("slice_nodes", asked.get("slice_nodes") or "0", 0, 10**7)
+    within, apart = levels[asked.get("within", "")], levels[asked.get("apart", "")]
+    return replace(line, within=within, slice_nodes=sliced, apart=apart)
+
+
 def written(lines: Iterable[TraceJob]) -> str:
     """Return lines as CSV."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    lines = list(lines)
+    more = OPTIONAL if any(line.within or line.apart for line in lines) else ()
+    writer.writerow((*COLUMNS, *more))
     for line in lines:
         limit = "" if line.limit_ms is None else f"{line.limit_ms / _MS:.3f}"
         writer.writerow(
             (f"{line.submit_ms / _MS:.3f}", f"{line.duration_ms / _MS:.3f}", limit, line.nodes, line.gpus_per_node,
-             line.team, line.priority, line.kind)
+             line.team, line.priority, line.kind, *(getattr(line, column) for column in more))
         )  # fmt: skip
     return out.getvalue()
 
 
 def admit_all(lines: Sequence[TraceJob], nodes: Sequence[Node], teams: Sequence[Team], name: str) -> None:
     """Raise where a line asks for something that the site can never give; one line for each shape is looked at."""
-    seen: set[tuple[int, int, str, int]] = set()
+    seen: set[tuple[str | int, ...]] = set()
     for number, line in enumerate(lines):
-        shape = (line.nodes, line.gpus_per_node, line.team, line.priority)
+        shape = (line.nodes, line.gpus_per_node, line.team, line.priority, line.within, line.slice_nodes, line.apart)
         if shape in seen:
             continue
         seen.add(shape)

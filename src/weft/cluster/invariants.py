@@ -1,16 +1,15 @@
-"""What must hold of every snapshot, and of every pass: tests look at each, engines and replays at a sample.
+"""What must hold of every snapshot: tests look at each, engines and replays at a sample.
 
-Each function returns what is broken, in words; nothing where all is well.
+`broken` returns what is broken, in words; nothing where all is well.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from weft.cluster.records.actions import Action, Bind, Replace, Resize
 from weft.cluster.records.job import Job
-from weft.cluster.records.node import NodeState
 from weft.cluster.records.snapshot import Snapshot
 from weft.cluster.scheduling.state import ClusterState
+from weft.cluster.scheduling.topology import places
 
 SAMPLED = 256
 """One pass in so many is looked at in the product: a look costs about as much as a pass over a fresh state."""
@@ -48,28 +47,11 @@ def broken(snapshot: Snapshot) -> list[str]:
     holders = [job for job in snapshot.jobs if job.holds]
     return [
         *(text for job in holders for text in _gang(job)),
+        *(text for job in holders for text in _shape(snapshot, job)),
         *_doubled(snapshot, holders),
         *_teams(snapshot, holders),
         *_power(snapshot, holders),
     ]
-
-
-def badly_bound(before: Snapshot, actions: Sequence[Action]) -> list[str]:
-    """Return which new bindings use nodes that take no work, judged by the nodes as the pass left or found them."""
-    found: list[str] = []
-    for action in actions:
-        if not isinstance(action, Bind | Replace | Resize):
-            continue
-        if isinstance(action, Replace):
-            new = action.spares
-        else:
-            old = next((job.placement for job in before.jobs if job.id == action.job), None)
-            new = tuple(set(action.placement.nodes) - set(old.nodes if old else ()))
-        for number in new:
-            node = before.nodes[number]
-            if node.override == "out" or node.state in (NodeState.DRAINING, NodeState.RETIRED, NodeState.REPAIRING):
-                found.append(f"{action.job} got {node.name}, which is {node.state} {node.override}")
-    return found
 
 
 def _gang(job: Job) -> list[str]:
@@ -86,6 +68,20 @@ def _gang(job: Job) -> list[str]:
     if placement.devices and any(len(set(each)) != gang.gpus_per_node for each in placement.devices):
         found.append(f"{job.id} has devices {placement.devices} for {gang.gpus_per_node} GPUs a node")
     return found
+
+
+def _shape(snapshot: Snapshot, job: Job) -> list[str]:
+    gang = job.gang
+    if job.placement is None or not (gang.within or gang.apart):
+        return []
+    nodes = job.placement.nodes
+    groups = [getattr(snapshot.nodes[node].place, gang.within or gang.apart) for node in nodes]
+    width = gang.slice_nodes or len(nodes)
+    if gang.apart:
+        whole = len(set(groups)) == len(groups)
+    else:
+        whole = all(len(set(groups[at : at + width])) == 1 for at in range(0, len(nodes), width))
+    return [] if whole else [f"{job.id} has nodes in {groups} and needs {len(nodes)}{places(gang)}"]
 
 
 def _doubled(snapshot: Snapshot, holders: Sequence[Job]) -> list[str]:

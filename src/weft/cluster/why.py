@@ -20,6 +20,7 @@ from weft.cluster.scheduling.admission import HIGHEST_PRIORITY
 from weft.cluster.scheduling.preemption import Want, horizon_ms, make_room
 from weft.cluster.scheduling.reservation import Head, KeptNodes
 from weft.cluster.scheduling.state import ClusterState
+from weft.cluster.scheduling.topology import places
 
 _NAMED = 5
 
@@ -132,9 +133,9 @@ def _text(cluster: ClusterState, job: Job, reason: Reason) -> str:  # noqa: PLR0
             return f"{head} is before it, and this policy has no backfill"
         case Reason.GPUS:
             return f"{text}: it needs {need * gpus:,}, {pool.free_gpus:,} are free"
-        case Reason.NODES | Reason.SIZE | Reason.FRAGMENTS | Reason.HEALTH:
+        case Reason.NODES | Reason.SIZE | Reason.FRAGMENTS | Reason.HEALTH | Reason.TOPOLOGY:
             free = int(pool.available(gpus, int(job.takes_degraded)))
-            return f"{text}: it needs {need:,} with {gpus:,} GPUs each, {free:,} are free"
+            return f"{text}: it needs {need:,}{places(job.gang)} with {gpus:,} GPUs each, {free:,} are free"
         case _:
             return text
 

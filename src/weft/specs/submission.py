@@ -43,6 +43,24 @@ def _members(submission: Any) -> str | None:
     return None if count <= MOST_MEMBERS else f"a sweep of {count:,} jobs; the most are {MOST_MEMBERS:,}"
 
 
+Shared = Literal["domain", "rack", "t0", "pod"]
+"""What nodes can share: a scale-up domain, a rack, a first-tier switch, the T0s below common T1s."""
+
+
+def shape_problem(asked: Any) -> str | None:
+    """Return what is wrong with what a job requires of the topology."""
+    width = asked.slice_nodes
+    if asked.within and asked.apart:
+        return "nodes are either within one place or apart; write one of them"
+    if width and not asked.within:
+        return f"slice_nodes = {width} needs within: what must the nodes of a slice share?"
+    counts = (asked.nodes, asked.min_nodes) if getattr(asked, "job", None) is None else ()
+    step = getattr(asked, "step", width) if asked.min_nodes else width
+    if width and any(nodes % width for nodes in (*counts, step)):
+        return f"slices of {width} nodes do not divide the job's; write nodes, min_nodes and step as multiples"
+    return None
+
+
 class SubmissionSpec(Spec):
     """A job, or an array of jobs, as it is handed in."""
 
@@ -68,6 +86,12 @@ class SubmissionSpec(Spec):
     """GPUs on each of them."""
     min_nodes: Annotated[int, Field(ge=0, le=MOST_NODES)] = 0
     """Fewest nodes with which it starts; 0 where it needs all."""
+    within: Shared | None = None
+    """What its nodes must share; it waits until they can."""
+    slice_nodes: Annotated[int, Field(ge=0, le=MOST_NODES)] = 0
+    """How many nodes, in rank order, must share it (16 trays of a domain's 18); 0 for all."""
+    apart: Shared | None = None
+    """What no two of its nodes may share."""
     after: tuple[JobId, ...] = Field((), strict=False, max_length=1000)
     """Jobs that must be done before."""
     snapshot: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
@@ -91,5 +115,6 @@ class SubmissionSpec(Spec):
     checks: ClassVar[tuple[Check, ...]] = (
         Check(("command", "job", "kind"), _one_purpose),
         Check(("min_nodes", "nodes"), _fewest),
+        Check(("within", "slice_nodes", "apart", "nodes"), shape_problem),
         Check(("sweep",), _members),
     )

@@ -173,7 +173,7 @@ def test_a_row_holds_what_a_pass_asks_for():
     assert row == {
         "need": 2, "gpus": 8, "total": 16, "watts": 1600, "team": 1, "limit_ms": FAR_MS, "array": 0, "last_wait": 0,
         "degraded": 0, "fast": 0, "minds_lane": 1, "queued_ms": 0,
-        "priority": 100, "size_class": 25, "submit_ms": 0,
+        "priority": 100, "size_class": 25, "submit_ms": 0, "shape": 0,
     }  # fmt: skip
     assert COLUMNS[LAST_WAIT] == "last_wait"
 

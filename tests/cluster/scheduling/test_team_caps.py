@@ -70,4 +70,5 @@ def test_an_urgent_gang_makes_others_of_its_own_team_leave_where_that_has_all_it
 @given(capped_worlds(urgent=False))
 def test_later_jobs_of_a_team_do_not_use_up_what_its_gang_waits_for(world: CappedWorld):
     alone = world._replace(lines=world.lines[: world.gang + 1])
-    assert wait_ms(world) <= wait_ms(alone) + 2 * MINUTE
+    # Who borrows meanwhile may have to be asked for what a later job has made it move to.
+    assert wait_ms(world) <= wait_ms(alone) + 15 * MINUTE

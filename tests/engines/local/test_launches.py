@@ -22,6 +22,14 @@ def submitted(*command: str, **more: Any) -> list[tuple[Job, Launch]]:
     return prepared(SubmissionSpec.model_validate({"command": command, **more}), 5)
 
 
+def test_a_gang_is_asked_for_with_what_it_requires_of_the_topology():
+    ((job, _),) = submitted("run", nodes=4, within="rack", slice_nodes=2)
+    assert job.gang == Gang(4, 1, step=2, within="rack", slice_nodes=2)
+    for wrong in ({"slice_nodes": 3, "within": "rack"}, {"slice_nodes": 2}, {"within": "t0", "apart": "rack"}):
+        with pytest.raises(ValueError, match=r"slice|within"):
+            submitted("run", nodes=4, **wrong)
+
+
 @given(st.dictionaries(st.sampled_from(["lr", "seed", "depth"]), values, min_size=1))
 def test_a_sweep_is_every_combination_once(sweep: dict[str, list[str]]):
     found = submitted("run", sweep=sweep)

@@ -41,6 +41,8 @@ def print_rendered(table: Mapping[str, Any], kind: str, image: str | None, volum
     needed()
     from weft.engines.kubernetes.commands.rendering import rendered
 
+    if table.get("within") or table.get("apart"):
+        raise UsageError("--within and --apart are for weft's own scheduler; a rendered JobSet does not carry them")
     sys.stdout.write(rendered(table, kind, image, volumes))
 
 

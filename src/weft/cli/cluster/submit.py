@@ -17,7 +17,7 @@ from weft.core.specfile import read_table, validate
 from weft.engines.local.client import Speaker
 from weft.specs import JOBS, JobSpec, load_job
 from weft.specs.faults import FaultsSpec
-from weft.specs.submission import SubmissionSpec
+from weft.specs.submission import Shared, SubmissionSpec
 
 _FORWARDED = ("PATH", "HOME", "USER", "SHELL", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH")
 """Environment variables that every job gets from its submitter."""
@@ -35,6 +35,9 @@ class Request:
     time_limit: Annotated[str | None, Parameter(help="Longest run time, as '10 min'.")] = None
     nodes: Annotated[int, Parameter(help="Nodes of a command's gang; it is started on each.")] = 1
     gpus: Annotated[int, Parameter(help="GPUs on each node.")] = 1
+    within: Annotated[Shared | None, Parameter(help="Place that its nodes must share.")] = None
+    slice_nodes: Annotated[int, Parameter(name="--slice", help="Nodes that must share it; 0 for all.")] = 0
+    apart: Annotated[Shared | None, Parameter(help="Place that no two of its nodes share.")] = None
     kind: Annotated[Literal["experiment", "service"], Parameter(help="One that ends, or a server.")] = "experiment"
     after: Annotated[tuple[str, ...], Parameter(negative="", help="A job that must be done before.")] = ()
 
@@ -105,7 +108,8 @@ def submit(
     table: dict[str, Any] = {
         "kind": request.kind, "nodes": request.nodes, "gpus_per_node": request.gpus, "after": list(request.after),
         "at_once": sweep.at_once, "metric": sweep.metric, "sweep": dict(_sweep(text) for text in sweep.sweep),
-        "environment": _environment(folder.env), "key": str(uuid.uuid4()),
+        "environment": _environment(folder.env), "key": str(uuid.uuid4()), "within": request.within,
+        "slice_nodes": request.slice_nodes, "apart": request.apart,
     }  # fmt: skip
     given = {key: getattr(request, key) for key in ("name", "team", "priority", "time_limit")}
     own = {key: value for key, value in given.items() if value is not None}

@@ -12,6 +12,9 @@ Kind = Literal["training", "experiment", "service"]
 """A training, any command that ends, or a server that runs on, yields last and is placed apart."""
 Ending = Literal["", "requeue", "failed", "cancelled"]
 """What becomes of a job that is being stopped."""
+Level = Literal["", "domain", "rack", "t0", "pod"]
+"""What nodes can share: a scale-up domain, a rack, a first-tier switch, the T0s below common T1s; none."""
+LEVELS: tuple[Level, ...] = ("domain", "rack", "t0", "pod")
 KINDS: tuple[Kind, ...] = ("training", "experiment", "service")
 
 
@@ -54,6 +57,12 @@ class Gang:
     """Fewest nodes that it can run on; 0 where it needs all (not elastic)."""
     step: int = 1
     """Between the fewest and the wanted, it takes the fewest plus multiples of this (nodes of one replica)."""
+    within: Level = ""
+    """What its nodes must share; empty where any nodes will do."""
+    slice_nodes: int = 0
+    """How many nodes, in rank order, must share it (16 trays of a domain's 18); 0 for all."""
+    apart: Level = ""
+    """What no two of its nodes may share; empty where they may share anything."""
 
     @property
     def fewest(self) -> int:

@@ -38,6 +38,8 @@ class Reason(IntEnum):
     """It would fit if nodes that are out of service were back."""
     ORDER = 15
     """It would fit, but nobody may go before a blocked job under this policy."""
+    TOPOLOGY = 16
+    """Enough nodes are free, but not in the shape that it requires of the topology."""
 
     @property
     def code(self) -> str:
@@ -47,6 +49,7 @@ class Reason(IntEnum):
 
 ROOM = frozenset({
     Reason.BEHIND, Reason.GPUS, Reason.FRAGMENTS, Reason.KEPT, Reason.RESERVE, Reason.HEALTH, Reason.ORDER,
+    Reason.TOPOLOGY,
 })  # fmt: skip
 """Reasons that change from moment to moment: which of them holds is looked at once a minute, and written then."""
 TEXTS = {
@@ -65,6 +68,7 @@ TEXTS = {
     Reason.RESERVE: "what is free is kept for the fast lane or as spares",
     Reason.HEALTH: "nodes that it could use are out of service",
     Reason.ORDER: "nobody may start before a blocked job here",
+    Reason.TOPOLOGY: "enough nodes are free, but not where it requires them",
 }
 REMEDIES = {
     Reason.TEAM: "name a team that there is",
@@ -82,5 +86,6 @@ REMEDIES = {
     Reason.RESERVE: "a time limit that the fast lane takes, or fewer GPUs",
     Reason.HEALTH: "fewer nodes, or the repair of nodes",
     Reason.ORDER: "a policy with backfill",
+    Reason.TOPOLOGY: "ask for smaller slices, or for no common place",
 }
 BY_CODE = {reason.code: reason for reason in Reason}

@@ -9,8 +9,10 @@ import numpy as np
 from weft.cluster.records.actions import Action, Preempt, Replace, Resize
 from weft.cluster.records.job import Job, JobState, Placement
 from weft.cluster.records.node import NodeState
+from weft.cluster.scheduling.placement import Column
 from weft.cluster.scheduling.rules import Placing
 from weft.cluster.scheduling.state import ClusterState
+from weft.cluster.scheduling.topology import shape_of, spares_for
 
 
 def recover_gangs(cluster: ClusterState, now_ms: int) -> list[Action]:
@@ -71,6 +73,13 @@ def _jobs_on(cluster: ClusterState, nodes: set[int]) -> set[str]:
     }
 
 
+def _spares(cluster: ClusterState, job: Job, gone: Column, free: Column) -> Column:
+    """Return which of the free nodes take the places of those that are gone; none where they cannot."""
+    if (shape := shape_of(cluster.pool, job.gang)) is not None:
+        return spares_for(shape, cluster.nodes_of[job.id], gone, free)
+    return cluster.rules.place(Placing(free, len(gone)), cluster.pool) if len(free) >= len(gone) else free[:0]
+
+
 def _mended(cluster: ClusterState, job: Job, lost: set[int], now_ms: int) -> Replace | Resize | Preempt:
     assert job.placement is not None
     held = cluster.nodes_of[job.id]
@@ -79,10 +88,10 @@ def _mended(cluster: ClusterState, job: Job, lost: set[int], now_ms: int) -> Rep
     if job.kind == "training" and not job.placement.devices:
         found = cluster.pool.candidates(job.placement.gpus_per_node, degraded=job.takes_degraded)
         whole = found[cluster.pool.usable[found] == job.placement.gpus_per_node]
-        if len(whole) >= len(gone):
-            spares = cluster.rules.place(Placing(whole, len(gone)), cluster.pool)
+        spares = _spares(cluster, job, np.array(gone, dtype=np.int64), whole)
+        if len(spares):
             return Replace(job.id, gone, tuple(spares.tolist()))
-        if job.gang.elastic and rest >= job.gang.fewest:
+        if job.gang.elastic and rest >= job.gang.fewest and not job.gang.slice_nodes:
             rest = job.gang.fewest + (rest - job.gang.fewest) // job.gang.step * job.gang.step
             nodes = tuple(node for node in job.placement.nodes if node not in lost)[:rest]
             return Resize(job.id, Placement(nodes, job.placement.gpus_per_node), "node")

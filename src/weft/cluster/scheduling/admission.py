@@ -6,10 +6,16 @@ one sentence that says what would be right, before anything is created. Pure.
 
 import re
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
-from weft.cluster.records.job import KINDS, Job, Team
+import numpy as np
+
+from weft.cluster.records.job import KINDS, Gang, Job, Team
 from weft.cluster.records.node import Node, NodeState
+from weft.cluster.scheduling.pool import Pool
+from weft.cluster.scheduling.topology import places, shape_of
 from weft.core.errors import UsageError
+from weft.specs.submission import shape_problem
 
 HIGHEST_PRIORITY = 1000
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
@@ -62,6 +68,7 @@ def _numbers(job: Job) -> str | None:
             0 <= gang.min_nodes <= gang.nodes and gang.step >= 1,
             f"it wants {gang.nodes} nodes and can run on {gang.min_nodes} by steps of {gang.step}; that does not fit",
         ),
+        (not (shape := shape_problem(gang)), shape or ""),
         (
             job.limit_ms is None or job.limit_ms >= 1,
             f"a time limit of {(job.limit_ms or 0) / 1000:g} s; write a longer one, or none",
@@ -89,9 +96,20 @@ def _size(job: Job, nodes: Sequence[Node]) -> str | None:
     here = [node for node in nodes if node.state is not NodeState.RETIRED]
     able = sum(node.gpus >= job.gang.gpus_per_node for node in here)
     if able >= job.gang.fewest:
-        return None
+        return _shape(job.gang, [node for node in here if node.gpus >= job.gang.gpus_per_node])
     largest = max((node.gpus for node in here), default=0)
     return (
         f"it needs {job.gang.fewest:,} nodes with {job.gang.gpus_per_node:,} GPUs each; the cluster has {able:,} such "
         f"nodes of {len(here):,} (the largest has {largest:,} GPUs)"
     )
+
+
+def _shape(gang: Gang, able: Sequence[Node]) -> str | None:
+    """Return what is wrong where no nodes have the shape that a gang requires, were they all empty."""
+    if not (gang.within or gang.apart):
+        return None
+    shape = shape_of(Pool([replace(node, number=at) for at, node in enumerate(able)]), gang)
+    widest = gang.fewest if shape is None else shape.capacity(np.arange(len(able)))
+    if widest >= gang.fewest:
+        return None
+    return f"it needs {gang.fewest:,} nodes{places(gang)}; the cluster has room for {widest:,} such nodes"

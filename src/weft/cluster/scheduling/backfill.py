@@ -21,10 +21,11 @@ from weft.cluster.scheduling.explanation import Considered, explain
 from weft.cluster.scheduling.placement import Column, Flags
 from weft.cluster.scheduling.preemption import Want, behind, called_back, give_way, horizon_ms, make_room
 from weft.cluster.scheduling.queue import LAST_WAIT
-from weft.cluster.scheduling.reservation import Head, KeptNodes, drained, rest_ms, widened
+from weft.cluster.scheduling.reservation import Head, KeptNodes, drained, earliest, rest_ms, widened
 from weft.cluster.scheduling.rules import Placing
 from weft.cluster.scheduling.state import ClusterState
-from weft.cluster.scheduling.team_caps import crowding, held_soon
+from weft.cluster.scheduling.team_caps import held_soon
+from weft.cluster.scheduling.waiting_jobs import WaitingJobs
 
 _SAFELY = 3
 """How many times as long as jobs of its class have run on average a job may run that declares nothing.
@@ -33,43 +34,16 @@ At 2, streams of jobs that all last equally long refill what is drained, as the 
 once; at 4 they do not, but jobs of generated traces without limits wait half as long again as at 3."""
 
 
-class SchedulingCycle:
+class SchedulingCycle(WaitingJobs):
     """The queue's part of a pass."""
 
     def __init__(self, cluster: ClusterState, now_ms: int, depth: int | None = None) -> None:
-        self.cluster, self.now_ms, self.policy = cluster, now_ms, cluster.policy
-        queue = cluster.queue
-        queue.promised, queue.firm, self.turn = "", False, False
-        """Whether nodes are drained for the promised job, which its team's quota could hold."""
-        if cluster.reservation is not None:
-            queue.promised = cluster.reservation.job
-            own = self._own(cluster.jobs.get(queue.promised))
-            self.turn = own and cluster.reservation.at_ms >= FAR_MS
-            # Who gave way to it must not go before it now.
-            due = cluster.reservation.at_ms <= now_ms + self.policy.grace_most_ms
-            queue.firm = self.turn or (own and due and self.policy.give_way)
-        rows, self.aged = cluster.rules.order(queue, cluster.shares, now_ms)
-        self.rows = rows[:depth]
-        self.beyond = rows[len(self.rows) :]
-        """Waiting jobs that this cycle does not look at."""
-        pick = queue.table[:, self.rows]
-        self.need, self.gpus, self.total, self.watts, self.team, self.limit_ms, self.array = pick[:7]
-        self.last_wait, self.degraded = pick[7:9]
-        self.fast = pick[9] > 0
-        self.left = np.ones(len(self.rows), dtype=bool)
-        self.waiting = len(self.rows)
-        self.reasons = np.full(len(self.rows), Reason.BEHIND, dtype=np.int64)
-        self.priority = pick[12]
-        self.size_class, self.submit_ms = pick[13], pick[14]
-        self.ages_ms = self.total
-        self.minds_lane = pick[10]
-        """Who must leave the lane's nodes free: all but the lane's own jobs and gangs that need the whole pool."""
+        """Look at all that wait, or at the first of them."""
+        super().__init__(cluster, now_ms, depth)
         self.called: Column | None = None
         """GPUs of each node that come free once those have written checkpoints who give way to the head."""
         self.head: Head | None = None
         self.kept: KeptNodes | None = None
-        self.stale = True
-        self.allowed = self.fits = self.over = self.left
         self.tried: set[int] = set()
         self.actions: list[Action] = []
 
@@ -96,6 +70,7 @@ class SchedulingCycle:
                 return None
             if self.stale:
                 self._look()
+                self.kept = None
             if self.head is not None:
                 at = _first(self.fits & self._harmless(self.head))
                 if at is None and self._reclaim_beside(self.head):
@@ -116,59 +91,6 @@ class SchedulingCycle:
                 return None
             self._block(barrier)
 
-    def _look(self) -> None:
-        """Find out who is kept back by no rule but room, and who fits into what is free now."""
-        self.allowed = self._allowed().copy()
-        self.kept = None
-        self.fits = self.allowed & ~self.over & (self.need <= self._room())
-        lane = self._lane()
-        if lane:
-            self.fits &= (self.minds_lane == 0) | (self.total <= self.cluster.pool.free_gpus - lane)
-        if self.cluster.scarce_w:
-            self.fits &= self.watts <= power_budget.site_left_w(self.cluster.power, self.policy, self.cluster.draw_w)
-        self.stale = False
-
-    def _allowed(self) -> Flags:
-        """Return who is kept back by no rule but room; writes the reasons of the others down."""
-        cluster = self.cluster
-        shares, allowed = cluster.shares, self.left
-        self.over = self.total > (shares.most - shares.held)[self.team]
-        if len(cluster.arrays):
-            crowded = cluster.array_running[self.array] >= cluster.array_most[self.array]
-            self.reasons[self.left & crowded] = Reason.ARRAY
-            allowed = allowed & ~crowded
-        if (allowed & self.over).any():
-            # Who lacks only what others of its team are about to leave can be the head.
-            lasting = allowed & (self.total > (shares.most - held_soon(cluster))[self.team])
-            jobs = (self.team, self.total, self.limit_ms)
-            barred = lasting | crowding(cluster, lasting & (self.total <= shares.most[self.team]), jobs, self.now_ms)
-            self.reasons[allowed & barred] = Reason.QUOTA
-            allowed = allowed & ~barred
-        return allowed
-
-    def _room(self) -> Column:
-        """Return how many nodes each job could have now."""
-        pool = self.cluster.pool
-        free = pool.available(self.gpus, self.degraded)
-        kept = self.policy.spare_nodes + self._lane() // max(1, pool.largest) * self.minds_lane
-        if not np.any(kept):
-            return free
-        return free - pool.kept_of(kept, self.need, self.gpus, self.degraded)
-
-    def _lane(self) -> int:
-        """Return how many GPUs are still kept for the fast lane."""
-        return max(0, self.cluster.lane_gpus - self.cluster.lane_used)
-
-    def _with_kept(self, at: int, need: int, kept: int) -> int:
-        """Return how many nodes must be free for `need` of them to be given to a job, others being kept."""
-        gpus, degraded = int(self.gpus[at]), int(self.degraded[at])
-        return need + int(self.cluster.pool.kept_of(kept, need, gpus, degraded))
-
-    def _with_lane(self, at: int, lane: int) -> int:
-        """Return how many nodes must be free for a job to have its own, spares and the lane's GPUs being kept."""
-        kept = self.policy.spare_nodes + lane // max(1, self.cluster.pool.largest)
-        return self._with_kept(at, int(self.need[at]), kept)
-
     def _back(self, job: Job) -> Column:
         """Return when each node that could serve a job has its GPUs free at the latest."""
         return self.cluster.pool.back(job.gang.gpus_per_node, degraded=job.takes_degraded)
@@ -181,10 +103,12 @@ class SchedulingCycle:
         total = int(self.total[at]) + lane if lane else 0
         back = self._back(job)
         keep = self._with_lane(at, lane)
-        if keep > len(back):
+        shape = self._shape(at)
+        named, free_ms = earliest(pool, job, shape) if shape is not None else (None, 0)
+        if keep > len(back) or (named is not None and not named.any()):
             self._pass_over(at, Reason.SIZE)
             return
-        start_ms = self._earliest_ms(back, keep, total)
+        start_ms = max(free_ms, self._earliest_ms(back, keep, total))
         if start_ms > self.now_ms and self._call_back(at):
             return
         soon_ms = self.now_ms + horizon_ms(cluster)
@@ -199,7 +123,7 @@ class SchedulingCycle:
         # Small jobs that are before it take their nodes first, beside it where there is room and before it where not.
         small = np.flatnonzero(self.allowed[:at] & self.fast[:at])
         ahead = int(self.need[small].sum())
-        if ahead and keep + ahead <= len(back):
+        if ahead and named is None and keep + ahead <= len(back):
             keep += ahead
             start_ms = self._earliest_ms(back, keep, total)
         elif ahead:
@@ -209,7 +133,7 @@ class SchedulingCycle:
         since_ms = old.since_ms if old is not None and old.job == job.id else self.now_ms
         begin_ms = min(FAR_MS, max(self.now_ms, start_ms, power_ms))
         self.head = Head(at, job, begin_ms, keep, total, int(self.watts[at]), since_ms)
-        self.head.called, self.head.now_ms = self.called, self.now_ms
+        self.head.called, self.head.now_ms, self.head.named = self.called, self.now_ms, named
         if start_ms >= FAR_MS:
             wide = widened(keep, len(back), self.now_ms - since_ms, cluster.running.typical_ms(self.now_ms))
             self.head.closed = drained(pool, job, wide, self.now_ms + self.policy.assumed_ms)
@@ -225,11 +149,6 @@ class SchedulingCycle:
             return start_ms
         return running.first_end_ms(lambda at_ms: int(self.cluster.pool.free_at(at_ms).sum()) >= total, start_ms)
 
-    def _pass_over(self, at: int, reason: Reason) -> None:
-        self.waiting -= int(self.left[at])
-        self.left[at] = self.allowed[at] = self.fits[at] = False
-        self.reasons[at] = reason
-
     def _power_ms(self, watts: int) -> int:
         """Return when the site's budget allows `watts` more, by what running jobs declare."""
         lacking = watts - power_budget.site_left_w(self.cluster.power, self.policy, self.cluster.draw_w)
@@ -237,13 +156,6 @@ class SchedulingCycle:
             return self.now_ms
         back_ms, drawn = self.cluster.running.drawn_w()
         return power_budget.earliest_ms(back_ms, drawn, lacking)
-
-    def _own(self, job: Job | None) -> bool:
-        """Return whether a waiting job is one that its team's quota could hold."""
-        if job is None or job.team not in self.cluster.shares.index:
-            return False
-        quota = int(self.cluster.shares.quota[self.cluster.shares.index[job.team]])
-        return job.gang.fewest * job.gang.gpus_per_node <= quota
 
     def _reclaim_beside(self, head: Head) -> bool:
         """Let the first job that its quota covers ask for nodes beside those that are drained for the head."""
@@ -268,7 +180,8 @@ class SchedulingCycle:
         soon_ms, self.called = called_back(cluster, job, self.now_ms)
         without = pool.able(job.gang.gpus_per_node, degraded=job.takes_degraded)
         without &= pool.free_at(soon_ms) + pool.lent >= job.gang.gpus_per_node
-        if np.count_nonzero(without) < keep:
+        shape = self._shape(at)
+        if (np.count_nonzero(without) if shape is None else shape.capacity(np.flatnonzero(without))) < keep:
             return False
         first = self._in_quota(at) or (cluster.queue.firm and cluster.queue.promised == job.id)
         want = Want(job, keep, first, soon_ms, int(self.total[at]) + lane if lane else 0)
@@ -285,15 +198,6 @@ class SchedulingCycle:
             return False
         want = Want(job, wanted, self._in_quota(at), soon_ms, total, closed, own)
         return self._asked(make_room(self.cluster, want, self.now_ms))
-
-    def _in_quota(self, at: int) -> bool:
-        """Return whether the job at a position is within its team's quota."""
-        shares, team = self.cluster.shares, int(self.team[at])
-        # Those of its team that stand before it are covered first: rights follow the order.
-        ahead = self.left[:at] & (self.team[:at] == team) & (self.priority[:at] == self.priority[at])
-        ahead &= self.total[:at] <= shares.quota[team]
-        asks = int(self.total[:at][ahead].sum()) + int(self.total[at])
-        return bool(shares.held[team] + asks <= shares.quota[team])
 
     def _asked(self, asked: Sequence[Preempt | Resize]) -> bool:
         """Take it that others were asked to leave; return whether anybody was."""
@@ -353,9 +257,9 @@ class SchedulingCycle:
         short = self._short(head) | (before & (head.closed is None))
         harmless = short.copy()
         for at in self._one_of_each(self.fits & ~short):
-            gpus, degraded = int(self.gpus[at]), int(self.degraded[at])
-            alike = (self.gpus == gpus) & (self.degraded == degraded)
-            harmless |= alike & ~short & (self.need <= self._keeping(head).room(gpus, degraded=degraded > 0))
+            gpus, degraded = int(self.gpus[at]), self.degraded[at] > 0
+            room = self._keeping(head).room(gpus, degraded=degraded, shape=self._shape(at))
+            harmless |= self._alike(at) & ~short & (self.need <= room)
         slack = self._keeping(head).slack if head.total else None
         if slack is not None:
             harmless &= short | (self.total <= slack + self._lane() * self.fast)
@@ -399,12 +303,6 @@ class SchedulingCycle:
             self.kept = KeptNodes(self.cluster.pool, head)
         return self.kept
 
-    def _one_of_each(self, flags: Flags) -> list[int]:
-        """Return a position for each kind of node that the flagged jobs ask for."""
-        chosen = np.flatnonzero(flags)
-        kinds = self.gpus[chosen] * 2 + self.degraded[chosen]
-        return chosen[np.unique(kinds, return_index=True)[1]].tolist()
-
     def _power_at(self, at_ms: int) -> int:
         """Return how many watts more the site may draw at `at_ms`, by what running jobs declare."""
         back_ms, drawn = self.cluster.running.drawn_w()
@@ -415,20 +313,25 @@ class SchedulingCycle:
         """Place the job at a position and take it as started."""
         cluster, job = self.cluster, self._job(at)
         gang, pool = job.gang, cluster.pool
-        found = pool.candidates(gang.gpus_per_node, degraded=job.takes_degraded)
+        found, shape = pool.candidates(gang.gpus_per_node, degraded=job.takes_degraded), self._shape(at)
         head = self.head
         if head is not None and not self._short(head)[at] and (at > head.at or head.closed is not None):
             kept = self._keeping(head).allowed(found, gang.gpus_per_node)
-            found = found if len(kept) < gang.fewest and self._lent(head)[at] else kept
+            few = (len(kept) if shape is None else shape.capacity(kept)) < gang.fewest
+            found = found if few and self._lent(head)[at] else kept
         node_rise_w = gang.gpus_per_node * cluster.rise_w(job)
         if self.policy.power:
             found = power_budget.within(found, pool.rack, cluster.rack_w, cluster.power.rack_w, node_rise_w)
             found = power_budget.within(found, pool.feeder, cluster.feeder_w, cluster.power.feeder_w, node_rise_w)
-        if len(found) < gang.fewest:
+        most = len(found) if shape is None else shape.capacity(found)
+        if most < gang.fewest:
             self._pass_over(at, Reason.POWER)
             return
-        count = self._width(job, at, len(found)) if gang.elastic else gang.nodes
+        count = self._width(job, at, most) if gang.elastic else gang.nodes
+        if shape is not None:
+            found = shape.cheapest(found, pool.usable[found] - pool.taken[found], count)
         ranked = pool.ranked(cluster.rules.place(Placing(found, count, spread=job.kind == "service"), pool))
+        ranked = ranked if shape is None else shape.in_slices(ranked)
         whole = bool((pool.usable[ranked] == gang.gpus_per_node).all())
         devices = () if whole else pool.devices(ranked.tolist(), gang.gpus_per_node)
         team = int(self.team[at])
@@ -483,12 +386,9 @@ class SchedulingCycle:
         """Give every job its reason to wait where that has changed."""
         considered = Considered(
             self.rows, self.reasons, self.last_wait, self.need, self.gpus, self.total, self.watts, self.degraded,
-            self.minds_lane, self.fits, self.fast, self._lane(), self.head,
+            self.minds_lane, self.fits, self.misshapen, self.fast, self._lane(), self.head,
         )  # fmt: skip
         self.actions += explain(self.cluster, considered, self.now_ms)
-
-    def _job(self, at: int) -> Job:
-        return self.cluster.jobs[self.cluster.queue.ids[self.rows[at]]]
 
 
 def _first(flags: Flags) -> int | None:

@@ -44,7 +44,7 @@ def _grown(cluster: ClusterState, job: Job) -> Resize | None:
     powered = left_w // node_rise_w if node_rise_w else gang.nodes
     room = min(gang.nodes - have, len(free) - lane - policy.spare_nodes, affordable, powered)
     more = room // gang.step * gang.step
-    if more <= 0 or job.placement.devices:
+    if more <= 0 or job.placement.devices or gang.within or gang.apart:
         return None
     nodes = np.concatenate([cluster.nodes_of[job.id], cluster.rules.place(Placing(free, more), pool)])
     return Resize(job.id, Placement(tuple(pool.ranked(nodes).tolist()), gang.gpus_per_node), "grow")

@@ -18,6 +18,7 @@ from weft.cluster.scheduling import power_budget
 from weft.cluster.scheduling.placement import Column, Flags
 from weft.cluster.scheduling.reservation import Head
 from weft.cluster.scheduling.state import ClusterState
+from weft.cluster.scheduling.topology import places
 
 _NAMED = 3
 """How many of those before it, or in its way, a reason to wait names."""
@@ -40,6 +41,8 @@ class Considered:
     minds_lane: Column
     fits: Flags
     """Who would fit into what is free, the head apart."""
+    misshapen: Flags
+    """Who would, if the topology did not have to have a shape."""
     fast: Flags
     lane: int
     """GPUs that are still kept for the fast lane."""
@@ -92,8 +95,8 @@ def _sort_out(cluster: ClusterState, found: Considered, now_ms: int) -> None:
     fitting = Reason.KEPT if policy.backfill else Reason.ORDER
     found.reasons[at] = np.select(
         [found.fits[at], (free >= need) & reserved, (free >= need) & (found.watts[at] > watts_left),
-         total <= pool.free_gpus, free + out >= need],
-        [fitting, Reason.RESERVE, Reason.POWER, Reason.FRAGMENTS, Reason.HEALTH], Reason.GPUS,
+         found.misshapen[at], total <= pool.free_gpus, free + out >= need],
+        [fitting, Reason.RESERVE, Reason.POWER, Reason.TOPOLOGY, Reason.FRAGMENTS, Reason.HEALTH], Reason.GPUS,
     )  # fmt: skip
 
 
@@ -137,7 +140,8 @@ def _text(cluster: ClusterState, found: Considered, at: int, reason: Reason) -> 
             return f"{text}: it needs {need * gpus:,}, {pool.free_gpus:,} are free"
         case Reason.FRAGMENTS:
             return f"{text}: it needs {need:,} nodes with {gpus:,} free, there are {free:,}"
-        case Reason.NODES | Reason.HEALTH | Reason.SIZE:
-            return f"{text}: it needs {need:,} with {gpus:,} GPUs each, {free:,} are free"
+        case Reason.NODES | Reason.HEALTH | Reason.SIZE | Reason.TOPOLOGY:
+            where = places(cluster.jobs[cluster.queue.ids[found.rows[at]]].gang)
+            return f"{text}: it needs {need:,}{where} with {gpus:,} GPUs each, {free:,} are free"
         case _:
             return text

@@ -20,6 +20,7 @@ from weft.cluster.records.actions import Preempt, Resize, Stop
 from weft.cluster.records.job import Job, JobState
 from weft.cluster.scheduling.placement import Column, Flags
 from weft.cluster.scheduling.state import ClusterState
+from weft.cluster.scheduling.topology import shape_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ def make_room(cluster: ClusterState, want: Want, now_ms: int) -> list[Preempt | 
     settled = (settled_ms <= now_ms) | (running.column("start_ms") > want.job.submit_ms)
     free = running.mask("live") & ~running.mask("leaving")
     able = free & ((by_priority & settled) | by_quota)
+    want = shaped(cluster, want, np.flatnonzero(able), running.lost_gpu_ms(now_ms))
     clearing = _Clearing(cluster, want)
     lacks = clearing.wanted > 0 or clearing.short > 0 or want.own > 0
     if not lacks or clearing.own_gpus(able & by_priority & settled) < want.own:
@@ -107,6 +109,7 @@ def give_way(cluster: ClusterState, want: Want, now_ms: int) -> list[Preempt]:
     if not able.any():
         return []
     lost = running.lost_gpu_ms(now_ms)
+    want = shaped(cluster, want, np.flatnonzero(able), lost)
     found: list[Preempt] = []
     for row in _Clearing(cluster, want).cheapest(able, able, now_ms):
         other = cluster.jobs[running.ids[row]]
@@ -143,6 +146,26 @@ def behind(cluster: ClusterState, want: Want, columns: tuple[Column, Column, Col
     alone = beyond and asked > shares.quota[shares.index[job.team]]
     uncovered = borrowed if beyond else np.ones(len(priority), dtype=bool)
     return below | (equal & np.where(own, later & (uncovered | (not alone)), uncovered))
+
+
+def shaped(cluster: ClusterState, want: Want, rows: Column, lost_gpu_ms: Column) -> Want:
+    """Return what a job asks for on nodes of the shape that it requires, those that cost the least to clear."""
+    pool, gang = cluster.pool, want.job.gang
+    if (shape := shape_of(pool, gang)) is None:
+        return want
+    soon = pool.free_at(want.soon_ms)
+    freed, cost = np.zeros_like(soon), np.zeros(pool.count)
+    for row in rows.tolist():
+        nodes = cluster.nodes_of[cluster.running.ids[row]]
+        freed[nodes] += cluster.running.column("gpus")[row]
+        cost[nodes] += 1 + lost_gpu_ms[row] / len(nodes)
+    cost[soon >= gang.gpus_per_node] = 0
+    able = pool.able(gang.gpus_per_node, degraded=want.job.takes_degraded) & (soon + freed >= gang.gpus_per_node)
+    able = able if want.closed is None else able & ~want.closed
+    nodes = np.flatnonzero(able)
+    closed = np.ones(pool.count, dtype=bool)
+    closed[shape.cheapest(nodes, cost[nodes], gang.fewest)] = False
+    return replace(want, nodes=gang.fewest, closed=closed)
 
 
 def leave_by_ms(cluster: ClusterState, job: Job, reason: str, now_ms: int) -> int:

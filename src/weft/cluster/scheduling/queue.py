@@ -12,7 +12,7 @@ from itertools import groupby
 
 import numpy as np
 
-from weft.cluster.records.job import Job
+from weft.cluster.records.job import Gang, Job
 from weft.cluster.records.snapshot import FAR_MS, SchedulingPolicy
 from weft.cluster.scheduling.fair_share import Shares
 from weft.cluster.scheduling.placement import Column, Flags
@@ -24,7 +24,7 @@ _LINE = tuple[int, _Name, int]
 _NUMBERS = re.compile(r"(\d+)")
 COLUMNS = (
     "need", "gpus", "total", "watts", "team", "limit_ms", "array", "last_wait", "degraded", "fast", "minds_lane",
-    "queued_ms", "priority", "size_class", "submit_ms",
+    "queued_ms", "priority", "size_class", "submit_ms", "shape",
 )  # fmt: skip
 """What is known of each waiting job: fewest nodes, GPUs on each, GPUs in all, rise of the site's draw, ..."""
 LAST_WAIT = COLUMNS.index("last_wait")
@@ -47,6 +47,8 @@ class Queue:
         self._unused: list[int] = []
         self._lines: dict[tuple[int, int], list[_LINE]] = {}
         self._joined: dict[tuple[int, int], Column] = {}
+        self.shapes: list[Gang] = [Gang()]
+        """One gang of each shape that the topology is required to have; the first requires none."""
         self.table = np.zeros((len(COLUMNS), 64), dtype=np.int64)
         """One row for each of `COLUMNS`, one column for each job."""
 
@@ -69,7 +71,7 @@ class Queue:
         self.table[:, row] = (
             need, gpus, need * gpus, need * gpus * watts, team, limit_ms, array, last_wait, job.takes_degraded, fast,
             minds, job.submit_ms if job.queued_ms is None else job.queued_ms, job.priority,
-            size_class(job), job.submit_ms,
+            size_class(job), job.submit_ms, self._shape(job),
         )  # fmt: skip
         key = self._key(job, team)
         line = self._lines.setdefault(key, [])
@@ -161,6 +163,13 @@ class Queue:
 
     def _key(self, job: Job, team: int) -> tuple[int, int]:
         return (job.priority if self.policy.priorities else 0, team if self.policy.fair else 0)
+
+    def _shape(self, job: Job) -> int:
+        """Return the number of the shape that a job requires; 0 for none."""
+        gang = Gang(within=job.gang.within, slice_nodes=job.gang.slice_nodes, apart=job.gang.apart)
+        if gang not in self.shapes:
+            self.shapes.append(gang)
+        return self.shapes.index(gang)
 
     def _row(self) -> int:
         if self._unused:

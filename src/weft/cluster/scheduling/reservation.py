@@ -13,6 +13,7 @@ import numpy as np
 from weft.cluster.records.job import Job
 from weft.cluster.scheduling.placement import Column, Flags
 from weft.cluster.scheduling.pool import Pool
+from weft.cluster.scheduling.topology import TopologyShape, shape_of
 
 DRAINED_PARTS = 4
 """Beyond what a head needs, one part in this many of the nodes is drained for each typical run time that it waits."""
@@ -40,6 +41,8 @@ class Head:
     now_ms: int = 0
     closed: Flags | None = None
     """Nodes that are drained for it: nothing starts on them that may outlast what runs there."""
+    named: Flags | None = None
+    """The very nodes that are kept for it, where the topology must have a shape."""
     rest_ms: int = 0
     """How long jobs on those nodes are thought to go on."""
 
@@ -60,6 +63,8 @@ class KeptNodes:
         if head.called is not None:
             self._then = pool.free_at(head.now_ms) + head.called
         self._serves = pool.able(self._gpus, degraded=head.job.takes_degraded) & (self._then >= self._gpus)
+        if head.named is not None:
+            self._serves &= head.named
         self.extra = int(np.count_nonzero(self._serves)) - head.keep
         """Nodes that the head does not need of those that could serve it."""
         self.slack = int(self._then.sum()) - head.total if head.total else None
@@ -69,9 +74,11 @@ class KeptNodes:
         """Return on which of `nodes` a job that has `gpus` GPUs at the head's start takes a node from it."""
         return self._serves[nodes] & (self._then[nodes] - gpus < self._gpus)
 
-    def room(self, gpus: int, *, degraded: bool) -> int:
+    def room(self, gpus: int, *, degraded: bool, shape: TopologyShape | None = None) -> int:
         """Return how many nodes a job with `gpus` GPUs on each could have now without taking one that is needed."""
         found = self.pool.candidates(gpus, degraded=degraded)
+        if shape is not None:
+            return shape.capacity(self.allowed(found, gpus))
         taking = int(np.count_nonzero(self.takes(found, gpus)))
         return len(found) - taking + max(0, min(self.extra, taking))
 
@@ -95,10 +102,26 @@ def drained(pool: Pool, job: Job, count: int, horizon_ms: int) -> Flags:
     able = np.flatnonzero(pool.able(gpus, degraded=job.takes_degraded))
     back_ms = np.minimum(pool.free_ms[gpus][able], horizon_ms)
     lacking = np.maximum(gpus - (pool.usable[able] - pool.taken[able]), 0)
-    chosen = able[np.lexsort((able, lacking, back_ms))[:count]]
-    closed = np.zeros(pool.count, dtype=bool)
-    closed[chosen] = True
-    return closed
+    shape = shape_of(pool, job.gang)
+    if shape is None:
+        return flagged(pool, able[np.lexsort((able, lacking, back_ms))[:count]])
+    return flagged(pool, shape.cheapest(able, np.where(back_ms < horizon_ms, 0, lacking), job.gang.fewest))
+
+
+def flagged(pool: Pool, nodes: Column) -> Flags:
+    """Return flags of `nodes`."""
+    found = np.zeros(pool.count, dtype=bool)
+    found[nodes] = True
+    return found
+
+
+def earliest(pool: Pool, job: Job, shape: TopologyShape) -> tuple[Flags, int]:
+    """Return the nodes of the required shape that are all free first, and when; none where there are too few."""
+    gpus = job.gang.gpus_per_node
+    able = np.flatnonzero(pool.able(gpus, degraded=job.takes_degraded))
+    back_ms = pool.free_ms[gpus][able]
+    nodes = shape.cheapest(able, back_ms, job.gang.fewest, latest=True)
+    return flagged(pool, nodes), int(pool.free_ms[gpus][nodes].max(initial=0))
 
 
 def rest_ms(pool: Pool, closed: Flags, ages_ms: Column) -> int:

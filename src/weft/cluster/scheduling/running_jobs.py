@@ -73,7 +73,7 @@ class RunningJobs:
         self.let_past += job.let_past
         kept_ms = job.start_ms if job.checkpoint_ms is None else job.checkpoint_ms
         nodes = len(job.placement.nodes)
-        shrinks = nodes - job.gang.fewest if job.gang.elastic else 0
+        shrinks = nodes - job.gang.fewest if job.gang.elastic and not job.gang.slice_nodes else 0
         self._table[:, row] = (
             1, job.priority, team, nodes, job.placement.gpus_per_node, job.start_ms, kept_ms,
             job.checkpoint_every_ms or FAR_MS, job.min_run_ms, job.grace_ms, job.kind == "service", job.borrowed,

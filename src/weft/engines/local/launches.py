@@ -79,8 +79,12 @@ def _one(submission: SubmissionSpec, values: Mapping[str, str], now_ms: int) -> 
         metric=submission.metric,
     )  # fmt: skip
     limit_ms = None if submission.time_limit is None else max(1, submission.time_limit // _PS_PER_MS)
+    within, apart = submission.within or "", submission.apart or ""
     if submission.job is None:
-        gang = Gang(submission.nodes, submission.gpus_per_node, submission.min_nodes)
+        width = submission.slice_nodes
+        gang = Gang(
+            submission.nodes, submission.gpus_per_node, submission.min_nodes, max(1, width), within, width, apart
+        )
         job = Job(
             "", gang, now_ms, submission.kind, submission.team, submission.priority, limit_ms, submission.after,
             array_at_once=submission.at_once, grace_ms=_GRACE_MS,
@@ -90,8 +94,10 @@ def _one(submission: SubmissionSpec, values: Mapping[str, str], now_ms: int) -> 
     # A training may run as an experiment: one of many small ones that pass beside the large.
     kind: Kind = submission.kind
     limit_ms = None if training.time_limit is None else max(1, training.time_limit // _PS_PER_MS)
+    gang = replace(_gang_of(training, submission.gpus_per_node), within=within, slice_nodes=submission.slice_nodes,
+                   apart=apart)  # fmt: skip
     job = Job(
-        "", _gang_of(training, submission.gpus_per_node), now_ms, kind, training.team, training.priority, limit_ms,
+        "", gang, now_ms, kind, training.team, training.priority, limit_ms,
         submission.after, array_at_once=submission.at_once, grace_ms=_TRAINING_GRACE_MS,
     )  # fmt: skip
     faults = None if submission.faults is None else submission.faults.as_written()

@@ -18,6 +18,7 @@ from weft.engines.kubernetes.api.openapi import structural
 from weft.engines.kubernetes.api.pod_overlay import overlay_problem
 from weft.engines.kubernetes.api.resources import GPU, HEALTH, JOBS, OURS, TEAMS, TOPOLOGIES, Resource
 from weft.specs import JobSpec
+from weft.specs.submission import Shared, shape_problem
 
 _SECOND_PS = PICOSECONDS_PER_SECOND
 NAME_LETTERS = 51
@@ -138,6 +139,12 @@ class JobBody(_Body):
     """Fewest that it can run on; 0 where it needs all."""
     step: Annotated[int, Field(ge=1, le=100_000)] = 1
     """Between the fewest and the wanted it takes multiples of this."""
+    within: Shared | None = None
+    """What its nodes must share; it waits until they can."""
+    slice_nodes: Annotated[int, Field(ge=0, le=100_000)] = 0
+    """How many nodes, in rank order, must share it (16 trays of a domain's 18); 0 for all."""
+    apart: Shared | None = None
+    """What no two of its nodes may share."""
     gpus_per_node: Annotated[int, Field(ge=1, le=1024)] = 8
     """GPUs on each node."""
     time_limit: Duration | None = None
@@ -187,6 +194,7 @@ class JobBody(_Body):
     checks: ClassVar[tuple[Check, ...]] = (
         Check(("command", "training", "workload"), _has_work),
         Check(("min_nodes", "nodes"), _fits_gang),
+        Check(("within", "slice_nodes", "apart", "nodes"), shape_problem),
         Check(("training", "nodes", "gpus_per_node"), _ranks_fit),
         Check(("host_network", "nodes", "workload"), _gang_has_network),
         Check(("template",), _fits_pods),

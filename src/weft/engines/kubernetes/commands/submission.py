@@ -38,6 +38,7 @@ def body_of(
         "priority": table.get("priority", (job or {}).get("priority")),
         "timeLimit": table.get("time_limit", (job or {}).get("time_limit")), "nodes": table.get("nodes"),
         "gpusPerNode": table.get("gpus_per_node"), "minNodes": table.get("min_nodes"),
+        "within": table.get("within"), "sliceNodes": table.get("slice_nodes"), "apart": table.get("apart"),
         "after": list(table.get("after") or ()), "image": image, "folder": dict(folder) if folder else None,
         "command": list(table.get("command") or ()), "volumes": [_volume(text) for text in volumes],
         "environment": {key: value for key, value in (table.get("environment") or {}).items() if key not in _LOCAL},

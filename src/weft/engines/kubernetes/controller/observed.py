@@ -325,8 +325,10 @@ def read_body(item: Mapping[str, Any], resource: Resource) -> tuple[Any, str]:
 
 def _asked(seen: ObservedJob, body: JobBody) -> dict[str, Any]:
     """Return the fields of a job's record that its spec gives."""
+    gang = Gang(body.nodes, body.gpus_per_node, body.min_nodes, body.step, within=body.within or "",
+                slice_nodes=body.slice_nodes, apart=body.apart or "")  # fmt: skip
     return {
-        "id": seen.id, "gang": Gang(body.nodes, body.gpus_per_node, body.min_nodes, body.step),
+        "id": seen.id, "gang": gang,
         "submit_ms": seen.submit_ms, "kind": body.kind, "team": body.team, "priority": body.priority,
         "limit_ms": None if body.time_limit is None else body.time_limit // _PS_PER_MS,
         "after": tuple(f"{seen.namespace}/{name}" for name in body.after),
