@@ -216,6 +216,7 @@ class _Clearing:
         self.short = max(0, want.total - int(soon.sum()))
         """GPUs that are still lacking, wherever they are."""
         running = cluster.running
+        self.gpus = running.column("gpus")
         self.own = want.own
         """GPUs that its own team must give back."""
         self.is_own: Flags = (running.column("team") == cluster.shares.index[want.job.team]) & (want.own > 0)
@@ -289,6 +290,12 @@ class _Clearing:
         """Take a job's GPUs off what its nodes lack; return how many nodes that clears."""
         running = self.cluster.running
         nodes = self.cluster.nodes_of[running.ids[row]]
+        if len(nodes) == 1:
+            # Most are on one node, and numbers are ten times as quick as columns of one.
+            node, gpus = nodes.item(), sign * self.gpus.item(row)
+            owed = left.item(node)
+            left[node] = owed - gpus * (self.lacking.item(node) > 0)
+            return int(owed > 0 >= left.item(node)) - int(owed <= 0 < left.item(node))
         nodes = nodes[self.lacking[nodes] > 0]
         before = int(np.count_nonzero(left[nodes] <= 0))
         left[nodes] -= sign * int(running.column("gpus")[row])
