@@ -12,10 +12,9 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from weft.cluster.records.actions import ACTIONS, Action
+from weft.cluster.records.actions import Action
 
 Record = TypeVar("Record")
-_ACTIONS = {kind.__name__.lower(): kind for kind in ACTIONS}
 
 
 def as_plain(value: Any) -> Any:
@@ -48,12 +47,6 @@ def from_plain(kind: type[Record], plain: Mapping[str, Any]) -> Record:
 def action_as_plain(action: Action) -> dict[str, Any]:
     """Return an action as plain values, with its kind."""
     return {"do": type(action).__name__.lower(), **as_plain(action)}
-
-
-def action_from_plain(plain: Mapping[str, Any]) -> Action:
-    """Return the action that `plain` describes."""
-    rest = dict(plain)
-    return from_plain(_ACTIONS[rest.pop("do")], rest)
 
 
 @cache

@@ -91,17 +91,13 @@ class SchedulingCycle(WaitingJobs):
                 return None
             self._block(barrier)
 
-    def _back(self, job: Job) -> Column:
-        """Return when each node that could serve a job has its GPUs free at the latest."""
-        return self.cluster.pool.back(job.gang.gpus_per_node, degraded=job.takes_degraded)
-
     def _block(self, at: int) -> None:
         """Make the job at a position the head, or pass over it where it cannot be served at all."""
         job, cluster, pool = self._job(at), self.cluster, self.cluster.pool
         # The whole lane is kept: its jobs that run now may be over by then, without emptying a node that they share.
         lane = cluster.lane_gpus * int(self.minds_lane[at])
         total = int(self.total[at]) + lane if lane else 0
-        back = self._back(job)
+        back = pool.back(job.gang.gpus_per_node, degraded=job.takes_degraded)
         keep = self._with_lane(at, lane)
         shape = self._shape(at)
         named, free_ms = earliest(pool, job, shape) if shape is not None else (None, 0)
