@@ -7,8 +7,9 @@ place for it.
 import csv
 import io
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -101,17 +102,13 @@ def read(text: str, name: str) -> list[TraceJob]:
     return sorted(found, key=lambda line: line.submit_ms)
 
 
-def _with_topology(line: TraceJob, asked: Mapping[str, str]) -> TraceJob:
+def _with_topology(line: TraceJob, asked: dict[str, Any]) -> TraceJob:
     """Return a line with what it requires of the topology, where its file has columns for that."""
-    if not any(asked.values()):
-        return line
-    levels: dict[str, Level] = {level: level for level in ("", *LEVELS)}
     for column in ("within", "apart"):
-        if asked.get(column, "") not in levels:
+        if asked.get(column, "") not in ("", *LEVELS):
             raise _LineError(column, f"{asked[column]!r} is none of {', '.join(LEVELS)}")
-    sliced = _whole("slice_nodes", asked.get("slice_nodes") or "0", 0, 10**7)
-    within, apart = levels[asked.get("within", "")], levels[asked.get("apart", "")]
-    return replace(line, within=within, slice_nodes=sliced, apart=apart)
+    asked["slice_nodes"] = _whole("slice_nodes", asked.get("slice_nodes") or "0", 0, 10**7)
+    return replace(line, **asked)
 
 
 def written(lines: Iterable[TraceJob]) -> str:

@@ -71,17 +71,14 @@ def _gang(job: Job) -> list[str]:
 
 
 def _shape(snapshot: Snapshot, job: Job) -> list[str]:
-    gang = job.gang
-    if job.placement is None or not (gang.within or gang.apart):
+    gang, level = job.gang, job.gang.within or job.gang.apart
+    nodes = job.placement.nodes if job.placement is not None and level else ()
+    groups = [getattr(snapshot.nodes[node].place, level) for node in nodes]
+    width = 1 if gang.apart else gang.slice_nodes or max(1, len(nodes))
+    whole = all(len(set(groups[at : at + width])) == 1 for at in range(0, len(nodes), width))
+    if whole and (not gang.apart or len(set(groups)) == len(groups)):
         return []
-    nodes = job.placement.nodes
-    groups = [getattr(snapshot.nodes[node].place, gang.within or gang.apart) for node in nodes]
-    width = gang.slice_nodes or len(nodes)
-    if gang.apart:
-        whole = len(set(groups)) == len(groups)
-    else:
-        whole = all(len(set(groups[at : at + width])) == 1 for at in range(0, len(nodes), width))
-    return [] if whole else [f"{job.id} has nodes in {groups} and needs {len(nodes)}{places(gang)}"]
+    return [f"{job.id} has nodes in {groups} and needs {len(nodes)}{places(gang)}"]
 
 
 def _doubled(snapshot: Snapshot, holders: Sequence[Job]) -> list[str]:

@@ -2,14 +2,14 @@
 
 import json
 from dataclasses import fields
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.cluster.plan import plan
-from weft.cluster.records.actions import ACTIONS, RunTest
+from weft.cluster.records.actions import Action, RunTest
 from weft.cluster.records.encoding import action_as_plain, as_plain, from_plain
 from weft.cluster.records.job import Gang, Job, Team
 from weft.cluster.records.node import Location, Node, NodeEvidence
@@ -68,7 +68,9 @@ def test_a_key_that_no_record_has_is_refused(key: str):
         from_plain(Job, {"id": "j", "gang": {}, "submit_ms": 0, key: 1})
 
 
-@pytest.mark.parametrize("kind", [Job, Node, Team, Gang, Location, NodeEvidence, SchedulingPolicy, Power, *ACTIONS])
+@pytest.mark.parametrize(
+    "kind", [Job, Node, Team, Gang, Location, NodeEvidence, SchedulingPolicy, Power, *get_args(Action)]
+)
 def test_no_two_fields_of_a_record_share_a_key(kind: type):
     keys = [each.metadata.get("key", each.name) for each in fields(kind)]
     assert len(set(keys)) == len(keys)

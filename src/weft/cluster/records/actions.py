@@ -213,6 +213,3 @@ Action = (
     | Ticket
     | Alarm
 )
-ACTIONS: tuple[type, ...] = (
-    Bind, Reserve, Preempt, Stop, Replace, Resize, Wait, Quarantine, Drain, Degrade, Move, RunTest, Ticket, Alarm,
-)  # fmt: skip

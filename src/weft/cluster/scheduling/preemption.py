@@ -66,7 +66,7 @@ def make_room(cluster: ClusterState, want: Want, now_ms: int) -> list[Preempt | 
     want = shaped(cluster, want, np.flatnonzero(able), running.lost_gpu_ms(now_ms))
     clearing = _Clearing(cluster, want)
     lacks = clearing.wanted > 0 or clearing.short > 0 or want.own > 0
-    if not lacks or clearing.own_gpus(able & by_priority & settled) < want.own:
+    if not lacks or int(clearing.own_gpus[able & by_priority & settled].sum()) < want.own:
         return []
     shrunk = _shrink(cluster, np.flatnonzero(able & (running.column("shrinks") > 0)), clearing)
     if shrunk and want.own <= 0:
@@ -220,11 +220,7 @@ class _Clearing:
         self.own = want.own
         """GPUs that its own team must give back."""
         self.is_own: Flags = (running.column("team") == cluster.shares.index[want.job.team]) & (want.own > 0)
-
-    def own_gpus(self, able: Flags) -> int:
-        """Return how many GPUs its own team can give back."""
-        running, rows = self.cluster.running, able & self.is_own
-        return int((running.column("nodes") * running.column("gpus"))[rows].sum())
+        self.own_gpus = running.column("nodes") * self.gpus * self.is_own
 
     def cheapest(self, able: Flags, by_priority: Flags, now_ms: int) -> list[int]:
         """Return rows of jobs that clear enough nodes between them, the cheapest nodes first."""
