@@ -185,7 +185,7 @@ def balance() -> Experiment:
             1.5,
         ),
         Finding("slowest flow over ideal, nothing passed over", "", f"{off:.4g}", holds=True),
-        Finding("marks alone, whatever is under way on an EV", "", f"{marks:.4g}", holds=True),
+        Finding("marks alone, whatever is in flight on an EV", "", f"{marks:.4g}", holds=True),
         replace(
             within("payload per NIC in the middle", middle, 86, 93, "GB/s", "R14: up to 92 for messages of a gigabyte"),
             why="hosts take no time of their own here; headers and acknowledgements alone would leave 95",
@@ -209,7 +209,7 @@ def balance() -> Experiment:
         remark="The ideal counts data and its headers alone; acknowledgements, 178 bytes for four frames of 4,262, take "
         "another percent of every link. What is left is the queue that stands in the fullest of 4,096 uplinks when the "
         "last packet leaves: uncoordinated senders put up to half as much again on some uplinks, and a mark takes a round "
-        "trip to say so, of which a flow of 8 MiB has six. Packets under way on an EV tell sooner.",
+        "trip to say so, of which a flow of 8 MiB has six. Packets in flight on an EV tell sooner.",
     )  # fmt: skip
 
 

@@ -112,7 +112,7 @@ def s9() -> Experiment:
         "part of a second that the paper's NICs take.",
         found, lambda figure: _steps(figure, "S9: NIC links removed and restored", runs,
                                      tuple(float(step * i) for i in range(1, 2 * planes))),
-        remark="With the mechanism off one or two dead planes cannot be told from the staircase: what is lost on a dead "
+        remark="With the mechanism off one or two dead planes cannot be distinguished from the staircase: what is lost on a dead "
         "port is sent again on the others, which were full anyway. From four on the window is lost with the packets.",
     )  # fmt: skip
 

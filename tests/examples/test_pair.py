@@ -26,7 +26,7 @@ COMMANDS: dict[str, list[list[str]]] = {
 }
 WITHOUT_FILES = {
     "calibrate", "cancel", "capacity", "cluster", "compile", "completion", "doctor", "drain", "export", "health",
-    "jobs", "lab", "logs", "nodes", "pod", "runs", "scale", "schema",
+    "jobs", "lab", "logs", "nodes", "pod", "run", "runs", "scale", "schema",
     "simulate", "submit", "top", "train", "ui", "undrain", "why",
 }  # fmt: skip
 """Commands that take neither (a scenario names its site) or a log besides, and training, with a test of its own."""

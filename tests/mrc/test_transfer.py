@@ -208,12 +208,12 @@ def test_packets_that_were_under_way_together_make_one_timeout() -> None:
 
 
 def test_where_nothing_is_heard_retired_paths_are_tried_again() -> None:
-    channel = Channel(small_spec(), Script(pace_ps=100_000), [(64 * 400, -1)])
+    channel = Channel(small_spec(), Script(pace_ps=100_000), [(64 * 600, -1)])
     values = [int(ev["value"]) for ev in channel.s.evs[0] if ev["value"] >= 0]
     # All but the last die for good, one after the other; the last is dead until the others are.
     for place, value in enumerate(values[:-1]):
-        channel.script.dead[value] = ((10 + 20 * place) * US, NEVER)
-    channel.script.dead[values[-1]] = (5 * US, 20 * len(values) * US)
+        channel.script.dead[value] = ((10 + 15 * place) * US, NEVER)
+    channel.script.dead[values[-1]] = (5 * US, 15 * len(values) * US)
     assert channel.run() == 0
     assert channel.s.qp[0]["readmitted"] > 0
 

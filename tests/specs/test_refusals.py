@@ -91,7 +91,7 @@ def test_a_job_that_cannot_run_is_refused_with_what_could(changes: dict[str, Any
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"job": "tiny-gpt"}, "a scenario has either traffic or a job; write one"),
+        ({"job": "tiny-gpt"}, "a scenario has either traffic, a job or [[jobs]]; write one of them"),
         ({"traffic": {"pattern": "pair", "source": 3, "destination": 3}}, "the pair is NIC 3 and itself"),
         ({"faults": [{"kind": "loss", "target": "t1-p0-i3"}]}, "needs an amount, the share of packets lost"),
         ({"faults": [{"kind": "slow", "target": "t1-p0-i3", "amount": 0.0}]}, "is dead; write kind = 'link-down'"),

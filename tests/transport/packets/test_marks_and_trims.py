@@ -138,4 +138,4 @@ def test_real_packets_with_marks_and_cuts_slow_their_sender_and_the_plain_rules_
         for end in (pair.here, pair.there):
             again = replay(end.record())
             assert again.difference is None
-            assert again.decisions.get("receive_trimmed", 0) == end.state.hub[0]["trimmed_in"]
+            assert again.decisions.get("refuse", 0) == end.state.hub[0]["trimmed_in"] + end.state.hub[0]["refused"]

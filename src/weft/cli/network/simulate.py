@@ -1,6 +1,7 @@
 """`weft simulate`: run a scenario, packet by packet, and say how it went."""
 
 import csv
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
@@ -34,6 +35,7 @@ from weft.netsim.kernel.checkpoint import Keep
 from weft.netsim.report import SimulationReport
 from weft.netsim.run import Observers
 from weft.netsim.series_file import SeriesFile
+from weft.netsim.sharing import JobTime
 from weft.specs import ScenarioSpec
 
 
@@ -184,15 +186,7 @@ def simulate(
     _write_results(results, reports)
     drawn = "draw_reports" if reports[0].links is None else "draw_links"
     save_picture(plot, drawn, reports, size=(9.0, 7.0))
-    if json:
-        documents = [report.as_json() for report in reports]
-        for document, times in zip(documents, jobs, strict=False):
-            document["jobs"] = [time.as_json() for time in times]
-        print_json(documents[0] if len(documents) == 1 else documents)
-    else:
-        print_reports(reports, details=details)
-        print_links(reports)
-        print_jobs(jobs)
+    _print_results(reports, jobs, json=json, details=details)
     _end(reports, kept)
 
 
@@ -231,6 +225,20 @@ def _files(scenario: str | ScenarioSpec | None, sweep: str | None, traffic: Traf
     if scenario is None and matrix is None:
         raise UsageError("name a scenario, built in or a file: weft simulate pair")
     return None if matrix is None or topology is None else (matrix, topology)
+
+
+def _print_results(
+    reports: tuple[SimulationReport, ...], jobs: Sequence[tuple[JobTime, ...]], *, json: bool, details: bool
+) -> None:
+    if json:
+        documents = [report.as_json() for report in reports]
+        for document, times in zip(documents, jobs, strict=False):
+            document["jobs"] = [time.as_json() for time in times]
+        print_json(documents[0] if len(documents) == 1 else documents)
+        return
+    print_reports(reports, details=details)
+    print_links(reports)
+    print_jobs(jobs)
 
 
 def _end(reports: tuple[SimulationReport, ...], kept: Keep | None) -> None:

@@ -233,14 +233,18 @@ class SchedulingCycle(WaitingJobs):
         return False
 
     def _urgent_small(self, blocked: Flags, barrier: int | None) -> int | None:
-        """Return who is to be the head: the barrier, or a blocked small job whose priority stands above it by the gap.
+        """Return who is to be the head: the barrier, or a blocked small job for which others may be asked to leave.
 
-        Where nobody else is blocked, those count that would start: they could refill what others leave for it.
+        That is one whose priority stands above by the gap, or that its quota covers where others would borrow. Where
+        nobody else is blocked, those count that would start: they could refill what others leave for it.
         """
         at = _first((blocked & self.fast)[:barrier])
         if at is None or not self.policy.preempt:
             return barrier
         below = self.priority <= self.priority[at] - self.policy.preempt_gap
+        if self.policy.fair and self._in_quota(at):
+            shares = self.cluster.shares
+            below |= (self.team != self.team[at]) & (shares.held[self.team] + self.total > shares.quota[self.team])
         if barrier is not None:
             return at if below[barrier] else barrier
         return at if (self.fits & below).any() else None

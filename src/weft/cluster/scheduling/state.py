@@ -43,7 +43,9 @@ class ClusterState:
         """GPUs that only jobs of the fast lane may take."""
         lane_nodes = -(-self.lane_gpus // max(1, self.pool.largest))
         common_nodes = self.pool.count - lane_nodes - self.policy.spare_nodes
-        self.queue = Queue(self.policy, common_nodes, gpus - self.lane_gpus)
+        # A share of less than half a GPU is no lane: its jobs would wait for what nobody can free.
+        lane = self.policy if self.lane_gpus else replace(self.policy, lane_share=0.0)
+        self.queue = Queue(lane, common_nodes, gpus - self.lane_gpus)
         self.jobs: dict[str, Job] = {}
         """Every job that has not ended."""
         self.running = RunningJobs()
@@ -226,7 +228,7 @@ class ClusterState:
         until_ms = back_ms(job)
         hold = Hold(job.placement.gpus_per_node, until_ms, job.placement.devices, size_class(job), job.let_past)
         self.pool.take(job.id, nodes, hold)
-        self.running.put(job, self.shares.index[job.team], self.rise_w(job), fast=is_fast(job, self.policy))
+        self.running.put(job, self.shares.index[job.team], self.rise_w(job), fast=is_fast(job, self.queue.policy))
         if job.gang.elastic and len(nodes) < job.gang.nodes:
             self.narrow.add(job.id)
         if until_ms < FAR_MS:
@@ -250,7 +252,7 @@ class ClusterState:
             node_w = sign * job.placement.gpus_per_node * self.rise_w(job)
             np.add.at(self.rack_w, self.pool.rack[nodes], node_w)
             np.add.at(self.feeder_w, self.pool.feeder[nodes], node_w)
-        if is_fast(job, self.policy):
+        if is_fast(job, self.queue.policy):
             self.lane_used += sign * job.gpus
         if job.array_at_once:
             number = self._array(job)

@@ -35,7 +35,7 @@ class Fixed:
 
 
 def layout_of(array: np.ndarray) -> str:
-    """Return "C" where rows follow each other without a gap, else "A"; a column of one row is told by its strides.
+    """Return "C" where rows follow each other without a gap, else "A"; the strides say it of a column of one row.
 
     Numpy calls every such column contiguous. What is compiled for it then would fit no other number of rows.
     """

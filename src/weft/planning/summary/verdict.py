@@ -108,8 +108,9 @@ def _headline(report: PlanReport, begin: date | None) -> Plain:
         "cost": (run.gpu_cents / 100, currency), "energy": (run.energy_cents / 100, currency),
     }  # fmt: skip
     text = (
-        "{job} takes {days} (90 % interval {low} to {high}) on {gpus} GPUs of {site}, {cost} of GPU-hours and "
-        "{energy} of energy"
+        "{job} takes {days} (90 % interval {low} to {high}) on {gpus} "
+        + ("GPU" if report.meter.gpus == 1 else "GPUs")
+        + " of {site}, {cost} of GPU-hours and {energy} of energy"
     )
     if begin is None:
         return sentence(f"{text}.", **figures)
