@@ -69,6 +69,15 @@ class Theatre:
         jobs = await client.list(JOBS, self.name)
         return {one["metadata"]["name"]: (one.get("status") or {}).get("state", "") for one in jobs}
 
+    async def most_bound(self, client: ApiClient) -> int:
+        """Return how often ranks may have been bound: once, and again for each time that their job gave way."""
+        jobs = await client.list(JOBS, self.name)
+        return sum(
+            int(one["spec"]["nodes"])
+            * (1 + int(((one.get("status") or {}).get("record") or {}).get("preemptions") or 0))
+            for one in jobs
+        )
+
     async def bound(self, client: ApiClient) -> Counter[str]:
         """Return how many pods of each job are bound."""
         pods = await client.list(PODS, self.name)

@@ -41,8 +41,10 @@ async def _live(theatre: Theatre) -> None:
                         return set((await theatre.states(client)).values()) == {"done"}
 
                     await until(all_are_done, 200.0)
+                    most = await theatre.most_bound(client)
                     relists = sum(cache.relists for cache in one.cache.reflectors)
-            assert witness.bound == sum(sizes.values()), "every rank ran exactly once"
+            # One that was let past a blocked job and gave way to it begins again, and only such a one does.
+            assert sum(sizes.values()) <= witness.bound <= most, "every rank ran exactly once"
             assert not witness.half
             assert relists > len(one.cache.reflectors), "some watch was lost on the way"
             met = {what for what, count in proxy.done.items() if count}

@@ -55,14 +55,15 @@ async def _churn(theatre: Theatre) -> None:
                     return set(states.values()) <= {"done"} and len(states) == len(sizes)
 
                 await until(all_are_done, 90.0)
+                most = await theatre.most_bound(client)
             finally:
                 served.kill()
                 await served.wait()
         assert not witness.wrong, witness.wrong
         assert not witness.half
         assert witness.longest_half_s < _RESYNC_S
-        # Every rank of every job ran in exactly one pod: a second attempt would have been bound again.
-        assert witness.bound == sum(sizes.values())
+        # Every rank of every job ran in exactly one pod, but for jobs that gave way: a second attempt is bound again.
+        assert sum(sizes.values()) <= witness.bound <= most
 
 
 async def _submit(theatre: Theatre, client: ApiClient, chance: random.Random, sizes: dict[str, int]) -> None:

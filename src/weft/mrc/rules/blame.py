@@ -6,9 +6,9 @@
 - Where they trim, one silent loss is enough, unless one on another EV came within about 10,000 packets before it: what
   falls on one EV after another is no fault of paths (a NIC or its link drops packets), and two in a row are needed.
 - There, too, more losses in a row in one plane than chance brings, with nothing delivered in it between, are no fault
-  of paths, but of the plane's port here or at the peer: all its EVs are retired. Otherwise each would lose its packets
-  alone until the port's owner has said so, which takes the remap delay and longer. Four packets that arrive after all
-  take them back.
+  of paths, but of the plane's port here or at the peer: all its EVs are retired, if another plane delivers. Otherwise
+  each would lose its packets alone until the port's owner has said so, which takes the remap delay and longer. Four
+  packets that arrive after all take them back.
 """
 
 from weft.core.compile.rules import rule
@@ -69,11 +69,13 @@ def ev_silent(sender: Sender, pair: int, ev_index: int) -> int:
     ev["losses"] = min(ev["losses"] + 1, _MOST_COUNTED)
     sender.qp[pair]["lossy"] = 1
     needed = params["losses_to_retire"]
+    # Noted whatever is decided: trims may become fewer before the losses of an incast are forgotten.
+    elsewhere = _elsewhere(sender.qp[pair], ev_index) if needed == 1 else False
     if needed > 1:
         needed = max(needed, _losses_in_a_row(sender.qp[pair]["loss_share"]))
     elif sender.qp[pair]["trim_share"] >= _MANY_TRIMS:
         needed = max(2, _losses_in_a_row(sender.qp[pair]["loss_share"]))
-    elif _elsewhere(sender.qp[pair], ev_index):
+    elif elsewhere:
         needed = 2
     if params["losses_to_retire"] == 1 and sender.qp[pair]["trim_share"] < _MANY_TRIMS:
         _plane_silent(sender, pair, ev["plane"])
@@ -86,10 +88,20 @@ def _plane_silent(sender: Sender, pair: int, plane: int) -> None:
     row = sender.planes[pair, plane]
     if row["silent"] >= _RETIRED_PLANE:
         return
-    row["silent"] += 1
-    if row["silent"] >= _SILENT_PLANE + _losses_in_a_row(sender.qp[pair]["loss_share"]):
+    row["silent"] = min(row["silent"] + 1, _RETIRED_PLANE - 1)
+    long = row["silent"] >= _SILENT_PLANE + _losses_in_a_row(sender.qp[pair]["loss_share"])
+    if long and _another_delivers(sender, pair, plane):
         row["silent"] = _RETIRED_PLANE
         _retire_plane(sender, pair, plane)
+
+
+@rule
+def _another_delivers(sender: Sender, pair: int, plane: int) -> bool:
+    """Return whether a plane besides this one delivers: where none does, its own paths are the best that there are."""
+    for other in range(sender.params[0]["planes"]):
+        if other != plane and sender.planes[pair, other]["silent"] == 0:
+            return True
+    return False
 
 
 @rule
