@@ -69,13 +69,11 @@ def ev_silent(sender: Sender, pair: int, ev_index: int) -> int:
     ev["losses"] = min(ev["losses"] + 1, _MOST_COUNTED)
     sender.qp[pair]["lossy"] = 1
     needed = params["losses_to_retire"]
-    # Noted whatever is decided: trims may become fewer before the losses of an incast are forgotten.
-    elsewhere = _elsewhere(sender.qp[pair], ev_index) if needed == 1 else False
     if needed > 1:
         needed = max(needed, _losses_in_a_row(sender.qp[pair]["loss_share"]))
     elif sender.qp[pair]["trim_share"] >= _MANY_TRIMS:
         needed = max(2, _losses_in_a_row(sender.qp[pair]["loss_share"]))
-    elif elsewhere:
+    elif _elsewhere(sender.qp[pair], ev_index):
         needed = 2
     if params["losses_to_retire"] == 1 and sender.qp[pair]["trim_share"] < _MANY_TRIMS:
         _plane_silent(sender, pair, ev["plane"])
