@@ -10,8 +10,8 @@ DOWN = 32
 _BY_FORTY = 1.4
 """Short incasts are over before windows have found their size: 200 senders of 256 KiB have one round trip each."""
 _MANY, _FEW_PATHS, _ONE_SLOW_PLANE = 50, 10, 1.8
-"""Where it ends: of 500 drawn cases 33, all of more senders than this, blamed 1 to 6 of their tens of thousands of paths
-or, into a NIC of one plane of 50G, took up to 1.76 of the ideal.
+"""Where it ends: of 500 drawn cases 33, all of more senders than this, blamed 1 to 6 of their tens of thousands of
+paths or, into a NIC of one plane of 50G, took up to 1.76 of the ideal.
 """
 
 
