@@ -8,22 +8,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from weft.core.errors import UsageError
 from weft.planning.candidates import candidates
+from weft.planning.cost_model.confidence import latest_s
 from weft.planning.cost_model.machine import Machine, usual_machine
-from weft.planning.cost_model.plans import SCHEDULES, Workload, dimensions_of, spec_of
+from weft.planning.cost_model.plans import SCHEDULES, Plans, Workload, dimensions_of, spec_of
 from weft.planning.legality import (
     CHUNKS,
     LARGEST_CONTEXT,
     context_sizes,
     divisors,
+    is_trained,
     pieces_of_sequence,
     pipeline_sizes,
     problems,
     schedules,
     tensor_sizes,
 )
-from weft.specs.job import BatchSpec, ModelSpec, PlanSpec
+from weft.planning.report import plan_job
+from weft.planning.search import scored, search
+from weft.specs import load_site
+from weft.specs.job import BatchSpec, JobSpec, ModelSpec, PlanSpec
 from weft.specs.software import SoftwareSpec
+from weft.training.parallel.auto_plan import planned
 
 SPLIT_BACKWARD = ("zero-bubble", "zbv", "dualpipev")
 PRACTICE = SoftwareSpec(precision="fp32")
@@ -59,10 +66,8 @@ def beyond_even_splits(plan: PlanSpec, model: ModelSpec, batch: BatchSpec) -> It
     """Yield what weft's trainer asks for and the planner does not, written anew from the module's docstring."""
     rounds = batch.sequences // batch.micro // plan.dp
     split = plan.pp > 1 and plan.schedule in SPLIT_BACKWARD
-    if (model.kv_heads or model.heads) % plan.tp:
-        yield "key-value heads"
-    if model.vocabulary % plan.tp:
-        yield "vocabulary"
+    if (model.kv_heads or model.heads) % plan.tp or model.vocabulary % plan.tp:
+        yield "key-value heads or vocabulary"
     if batch.length % (pieces_of_sequence(plan.cp) * plan.tp):
         yield "sequence over tp and cp"
     if plan.pp > 1 and plan.pp * CHUNKS[plan.schedule] > model.layers:
@@ -71,6 +76,8 @@ def beyond_even_splits(plan: PlanSpec, model: ModelSpec, batch: BatchSpec) -> It
         yield "fewer micro-batches than stages"
     if plan.pp > 1 and plan.schedule == "zero-bubble" and rounds % max(rounds // plan.pp, 1):
         yield "micro-batches that make no whole rounds"
+    if plan.zero or plan.chunks not in (None, CHUNKS[plan.schedule]):
+        yield "an optimizer that is sharded alone, or another number of chunks"
     if split and plan.recompute != "none":
         yield "recomputation with a backward pass in two parts"
     if split and plan.exact and plan.shard > 1:
@@ -113,6 +120,76 @@ def test_a_mesh_that_the_trainer_starts_is_a_candidate_where_it_splits_evenly(
         return
     fixed = {"dp": dp, "tp": tp, "cp": cp, "pp": pp, "ep": ep, "micro": batch.micro, "schedule": 0}
     assert len(candidates(work, machine(4, plan.ranks), plan.ranks, fixed)[0])
+
+
+@st.composite
+def drawn_jobs(draw: Any) -> JobSpec:
+    """Draw a job that a site of several GPUs might be asked for, with parts that weft's trainer has or lacks."""
+    heads = draw(st.sampled_from((4, 6, 8, 20, 32)))
+    experts = {"count": draw(st.sampled_from((8, 60))), "top_k": 2, "ffn": 768, "shared": draw(st.sampled_from((0, 1)))}
+    model = {
+        "layers": draw(st.sampled_from((4, 6, 22, 61))), "width": 64 * heads, "heads": heads,
+        "kv_heads": draw(st.sampled_from([each for each in (1, 2, 5, heads) if heads % each == 0])),
+        "ffn": draw(st.sampled_from((1024, 5632))), "vocabulary": draw(st.sampled_from((256, 50257))),
+        "experts": draw(st.sampled_from((None, None, experts))),
+        "mtp": draw(st.sampled_from((0, 0, 0, 1))), "window": draw(st.sampled_from((0, 0, 0, 128))),
+        "norm": draw(st.sampled_from(("rms", "rms", "layer"))),
+    }  # fmt: skip
+    batch = {"sequences": draw(st.sampled_from((8, 48, 256))), "micro": draw(st.sampled_from((1, 2))),
+             "length": draw(st.sampled_from((2000, 2048)))}  # fmt: skip
+    return JobSpec.model_validate({"name": "drawn", "steps": 10, "model": model, "batch": batch})
+
+
+def is_started(job: JobSpec, plans: Plans, row: int, practice: SoftwareSpec) -> bool:
+    """Say whether `weft train` takes the job file that somebody writes a recommended plan into."""
+    batch = {**job.batch.as_written(), "micro": int(plans.micro[row])}
+    plan = spec_of(plans, row, practice).as_written()
+    written = JobSpec.model_validate({**job.as_written(), "batch": batch, "plan": plan})
+    try:
+        planned(written)
+    except UsageError:
+        return False
+    return True
+
+
+@given(drawn_jobs(), st.sampled_from(("laptop", "bed-64x400g", "h100-400g-16k")))
+@settings(max_examples=12)
+def test_a_recommended_plan_is_one_that_the_trainer_starts_or_is_marked_with_the_reason(job: JobSpec, site: str):
+    try:
+        report = plan_job(load_site(site), job, top=4)
+    except UsageError:
+        return  # nothing fits
+    best, accepted = report.outcome.best, report.outcome.accepted
+    marked = [bool(report.row(best, row)["not_trained"]) for row in range(len(best))]
+    assert marked == [not is_started(job, best.plans, row, report.practice) for row in range(len(best))]
+    assert all(marked) or len(accepted)
+    if len(accepted):
+        assert is_started(job, accepted.plans, 0, report.practice)
+        assert report.as_json()["trained_plan"]["not_trained"] == []
+        if not marked[0]:
+            assert accepted.plans.row(0) == best.plans.row(0)
+
+
+@given(models(), batches(), st.integers(1, 8))
+@settings(max_examples=12)
+def test_no_plan_that_the_trainer_starts_is_better_than_the_one_that_is_named(
+    model: ModelSpec, batch: BatchSpec, gpus: int
+):
+    job = JobSpec(name="drawn", steps=1, model=model, batch=batch)
+    work, here = Workload(dimensions_of(model), batch.sequences, batch.length), machine(8, gpus)
+    try:
+        found = search(work, here, PRACTICE, accept=lambda plans, row: is_trained(plans, row, job, PRACTICE))
+    except UsageError:
+        return
+    plans, _ = candidates(work, here, gpus, {})
+    started = [row for row in range(len(plans)) if is_started(job, plans, row, PRACTICE)]
+    assert bool(started) == bool(len(found.accepted))
+    if started:
+        several = scored(work, plans.take(started), here, PRACTICE)
+        late = latest_s(several.step_s, work, several.plans, here, PRACTICE)
+        accepted = found.accepted
+        named = latest_s(accepted.step_s, work, accepted.plans, here, PRACTICE)
+        assert named[0] == pytest.approx(late.min())
 
 
 @given(st.integers(1, 5000), st.integers(1, 5000))

@@ -5,7 +5,8 @@ The planner asks for even splits alone, because a plan may be meant for any trai
 wrong with a plan, and what would be right. The two differ in exactly this:
 
 - the trainer also splits key-value heads and the vocabulary over tp, and a sequence over tp x cp, and cannot do
-  recomputation, compiled blocks or exact sums of shards with a backward pass in two parts, nor shards with experts;
+  recomputation, compiled blocks or exact sums of shards with a backward pass in two parts, nor shards with experts, nor
+  ZeRO 1 and 2, nor other numbers of chunks than its own;
 - the trainer takes any number of replicas that leaves each a micro-batch, any number of context ranks, and stages of
   unequal length; for 1F1B it needs as many micro-batches as stages.
 """
@@ -15,8 +16,9 @@ import math
 from collections.abc import Sequence
 from functools import cache
 
-from weft.planning.cost_model.plans import SCHEDULES, Dimensions
-from weft.specs.job import BatchSpec, ModelSpec, PlanSpec
+from weft.planning.cost_model.plans import SCHEDULES, SHARD_WEIGHTS, Dimensions, Plans, spec_of
+from weft.specs.job import BatchSpec, JobSpec, ModelSpec, PlanSpec
+from weft.specs.software import SoftwareSpec
 
 CHUNKS = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "looped-bfs": 2, "zero-bubble": 2, "zbv": 2, "dualpipev": 2}
 """Pipeline stages that each rank of weft's trainer holds, by schedule."""
@@ -242,3 +244,15 @@ def problems(plan: PlanSpec, model: ModelSpec, batch: BatchSpec, ranks: int | No
         remedy = f"write dp = {other}" if other and not rest else f"start {plan.ranks} ranks"
         found.insert(0, f"the plan needs {product} ranks but {ranks} are there; {remedy}")
     return found
+
+
+def refusals(plans: Plans, row: int, job: JobSpec, practice: SoftwareSpec) -> list[str]:
+    """Return why weft's trainer does not run one of the planner's plans for a job, in that plan's micro-batches."""
+    batch = job.batch.model_copy(update={"micro": int(plans.micro[row])})
+    return problems(spec_of(plans, row, practice), job.model, batch)
+
+
+def is_trained(plans: Plans, row: int, job: JobSpec, practice: SoftwareSpec) -> bool:
+    """Return whether weft's trainer runs one of the planner's plans for a job."""
+    # The first question is asked of a hundred thousand rows; it alone refuses most.
+    return plans.zero[row] in (0, SHARD_WEIGHTS) and not refusals(plans, row, job, practice)

@@ -18,7 +18,7 @@ from weft.planning.cost_model.machine import Machine, machine_of
 from weft.planning.cost_model.memory import memory_of
 from weft.planning.cost_model.plans import Plans, Workload, dimensions_of, software_of, spec_of, written_plan
 from weft.planning.cost_model.step import StepTimes
-from weft.planning.legality import divisors
+from weft.planning.legality import divisors, is_trained, problems, refusals
 from weft.planning.run.goodput import Goodput, checkpoint_s, goodput_of
 from weft.planning.run.inference import Serving, best_serving
 from weft.planning.run.placement import AxisPlacement, Colocation, FailureCost, axes_of, colocation_of, failure_costs
@@ -37,7 +37,7 @@ from weft.planning.run.power import (
     with_lag,
 )
 from weft.planning.run.run_cost import NINETY, RunCost, Tariff, run_cost
-from weft.planning.search import Scored, SearchResult, limit_of, scored, search
+from weft.planning.search import Accept, Scored, SearchResult, limit_of, scored, search
 from weft.specs.job import JobSpec, PlanSpec
 from weft.specs.site import SiteSpec
 from weft.specs.software import SoftwareSpec
@@ -117,7 +117,12 @@ class PlanReport:
         step_s = float(found.step_s[number])
         interval = dict(zip(("step_low_s", "step_high_s"), doubt.interval(step_s), strict=True))
         row = plan_row(found, number, self.machine, self.work)
-        return {**row, **interval, "interval_basis": doubt.basis, "unmatched": doubt.unmatched}
+        if found is self.own and self.job.plan != "auto":
+            refused = problems(self.job.plan, self.job.model, self.job.batch)
+        else:
+            refused = refusals(found.plans, number, self.job, self.practice)
+        marks = {"interval_basis": doubt.basis, "unmatched": doubt.unmatched, "not_trained": refused}
+        return {**row, **interval, **marks}
 
     def as_json(self) -> dict[str, Any]:
         """Return the report as plain values."""
@@ -131,6 +136,7 @@ class PlanReport:
             "every_plan": self.outcome.every,
             "plans": [self.row(best, row) for row in range(len(best))],
             "own_plan": None if self.own is None else self.row(self.own, 0),
+            "trained_plan": self.row(self.outcome.accepted, 0) if len(self.outcome.accepted) else None,
             "memory": self.chosen.memory.row(0),
             "step": step_row(self.chosen.times, 0),
             "goodput": _goodput_json(self.goodput),
@@ -190,7 +196,7 @@ def plan_job(
     own = None
     if job.plan != "auto" and not fixed:
         own = scored(work, _checked(job, job.plan, machine, work, habits), machine, habits)
-    outcome = search(work, machine, habits, fixed=fixed, top=top)
+    outcome = search(work, machine, habits, fixed=fixed, top=top, accept=_trainer_of(asked))
     if not outcome.feasible and own is None:
         raise UsageError(f"{job.name} on {site.name}: {outcome.hint}")
     return _report(asked, outcome, own)
@@ -211,6 +217,14 @@ class _PlanRequest:
     @cached_property
     def work(self) -> Workload:
         return Workload(dimensions_of(self.job.model), self.job.batch.sequences, self.job.batch.length)
+
+
+def _trainer_of(asked: _PlanRequest) -> Accept | None:
+    """Return what says whether weft's trainer runs a plan; none where it does not have such a model at all."""
+    job, practice = asked.job, asked.practice
+    if problems(PlanSpec(), job.model, job.batch):
+        return None
+    return lambda plans, row: is_trained(plans, row, job, practice)
 
 
 def _report(asked: _PlanRequest, outcome: SearchResult, own: Scored | None) -> PlanReport:

@@ -7,6 +7,7 @@ off the nearest plan is and which change would do.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TypeAlias
 
 import numpy as np
@@ -67,6 +68,8 @@ class SearchResult:
     """Those that fit into memory."""
     every: bool
     """Whether all valid plans were scored, or evenly spaced ones because there are too many."""
+    accepted: Scored
+    """The best of the feasible plans that `accept` takes, one row; empty where it takes none."""
     hint: str
     """Where nothing fits: how far off, and the nearest change that would fit."""
 
@@ -80,7 +83,7 @@ def search(
     top: int = 10,
     accept: Accept | None = None,
 ) -> SearchResult:
-    """Return the best plans on up to all of the machine's GPUs; those alone that `accept` takes, where it is given."""
+    """Return the best plans on up to all of the machine's GPUs, and the best that `accept` takes."""
     room, choice = machine.gpus, read_fixed(fixed or {})
     plans, every = candidates(work, machine, room, choice)
     if not len(plans):
@@ -89,16 +92,18 @@ def search(
     fits = memory.total <= machine.memory_bytes
     count = int(np.count_nonzero(fits))
     if not count:
-        return SearchResult(scored(work, plans.take([]), machine, practice), len(plans), 0, every,
-                       _nearest(work, machine, practice, plans=plans, memory=memory, gpus=room))  # fmt: skip
+        none = scored(work, plans.take([]), machine, practice)
+        hint = _nearest(work, machine, practice, plans=plans, memory=memory, gpus=room)
+        return SearchResult(none, len(plans), 0, every, none, hint)
     feasible = plans.take(fits)
     step = step_times(work, feasible, machine, practice).step_s
     # The time that is kept in 95 of 100 cases decides, so that a plan of a class that no run confirms is not chosen
     # for a hundredth; of equals, fewer GPUs and then less memory win.
     late = latest_s(step, work, feasible, machine, practice)
     order = np.lexsort((memory.total[fits], feasible.ranks, step, late))
-    best = scored(work, feasible.take(_distinct(feasible, order, top, accept)), machine, practice)
-    return SearchResult(best, len(plans), count, every, "")
+    best = scored(work, feasible.take(_distinct(feasible, order, top)), machine, practice)
+    first = [] if accept is None else list(islice((row for row in order if accept(feasible, int(row))), 1))
+    return SearchResult(best, len(plans), count, every, scored(work, feasible.take(first), machine, practice), "")
 
 
 def scored(work: Workload, plans: Plans, machine: Machine, practice: SoftwareSpec) -> Scored:
@@ -137,7 +142,7 @@ def limit_of(found: Scored, row: int, machine: Machine, work: Workload) -> str:
     return "batch" if worst == "bubble" and rounds < _FEW_ROUNDS * float(plans.pp[row]) else worst
 
 
-def _distinct(plans: Plans, order: NDArray[np.intp], top: int, accept: Accept | None) -> list[int]:
+def _distinct(plans: Plans, order: NDArray[np.intp], top: int) -> list[int]:
     """Return the best rows, one for each mesh, micro-batch and schedule: variants in sharding alone are not news."""
     seen: set[tuple[float, ...]] = set()
     chosen: list[int] = []
@@ -147,10 +152,9 @@ def _distinct(plans: Plans, order: NDArray[np.intp], top: int, accept: Accept | 
         if key in seen:
             continue
         seen.add(key)
-        if accept is None or accept(plans, int(row)):
-            chosen.append(int(row))
-            if len(chosen) == top:
-                break
+        chosen.append(int(row))
+        if len(chosen) == top:
+            break
     return chosen
 
 

@@ -35,6 +35,7 @@ from weft.cli.screen.figures import (
 )
 from weft.core.errors import UsageError
 from weft.core.quantity import SIZE, significant
+from weft.planning.rehearsal import plan_name
 from weft.planning.report import PlanReport, plan_row, step_row
 from weft.planning.run_formats import ChosenRun, ToolName, run_file
 from weft.specs.software import Precision as PrecisionName
@@ -154,7 +155,8 @@ def print_plans(found: PlanReport) -> None:
     table = [
         (
             ("own" if found.own is not None and number == 0 else str(number + (found.own is None)))
-            + ("?" if row["unmatched"] else ""),
+            + ("?" if row["unmatched"] else "")
+            + ("!" if row["not_trained"] else ""),
             *(f"{row[axis]:,}" for axis in axes),
             *_plan_cells(row),
         )
@@ -172,11 +174,27 @@ def print_plans(found: PlanReport) -> None:
     for reason in dict.fromkeys(row["unmatched"] for row in rows if row["unmatched"]):
         say(f"? {reason}")
     first = rows[0]
+    _print_trained(found, next((row for row in rows if row["not_trained"]), None), float(first["step_s"]))
     say(
         "step of the first plan: 90 % interval "
         f"{second_range(first['step_low_s'], first['step_s'], first['step_high_s'])}"
         f" ({first['interval_basis']})"
     )
+
+
+def _print_trained(found: PlanReport, marked: dict[str, Any] | None, step_s: float) -> None:
+    """Say why `weft train` does not run the first of the marked plans, and which plan it would run."""
+    if marked is None:
+        return
+    say(f"! not for `weft train`: {marked['not_trained'][0]}")
+    accepted = found.outcome.accepted
+    if len(accepted):
+        row = plan_row(accepted, 0, found.machine, found.work)
+        longer = share(row["step_s"] / step_s - 1)
+        micro = f"micro-batches of {row['micro_batch']}"
+        say(f"  the best that it runs: {plan_name(row)}, {micro}: {seconds(row['step_s'])} a step ({longer})")
+    else:
+        say("  it runs no plan of this job here")
 
 
 def print_difference(reports: list[tuple[str, PlanReport]]) -> None:

@@ -330,14 +330,16 @@ def written_plan(job: JobSpec, plan: PlanSpec) -> Plans:
 
 
 def spec_of(plans: Plans, row: int, practice: SoftwareSpec) -> PlanSpec:
-    """Return one plan as a job file holds it; chunks of a schedule are the trainer's own choice there."""
+    """Return one plan as a job file holds it."""
     plain = plans.row(row)
     sharded = plain["zero"] == SHARD_WEIGHTS
     return PlanSpec.model_validate(
         {
             **{axis: plain[axis] for axis in ("dp", "tp", "pp", "cp", "ep")},
             "shard": math.gcd(plain["shard"], plain["dp"]) if sharded else 1,
+            "zero": 0 if sharded else plain["zero"],
             "schedule": plain["schedule"],
+            "chunks": plain["chunks"] if plain["schedule"] == "interleaved" else None,
             "recompute": plain["recompute"],
             "precision": "fp32" if practice.fp32 else "bf16",
         }

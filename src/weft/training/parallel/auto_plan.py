@@ -10,7 +10,7 @@ from weft.core.errors import UsageError
 from weft.core.processors import processors
 from weft.planning.cost_model.machine import Machine, machine_of
 from weft.planning.cost_model.plans import Plans, Workload, dimensions_of, spec_of
-from weft.planning.legality import problems
+from weft.planning.legality import is_trained
 from weft.planning.search import search
 from weft.specs import load_site
 from weft.specs.job import JobSpec, PlanSpec
@@ -42,7 +42,7 @@ def automatic(job: JobSpec, ranks: int, machine: Machine | None = None) -> PlanS
     work = Workload(dimensions_of(job.model), job.batch.sequences, job.batch.length)
 
     def starts(plans: Plans, row: int) -> bool:
-        return not problems(spec_of(plans, row, practice), job.model, job.batch)
+        return is_trained(plans, row, job, practice)
 
     for room in range(min(ranks, job.batch.sequences), 0, -1):
         here = replace(known, gpus=room)
@@ -50,6 +50,6 @@ def automatic(job: JobSpec, ranks: int, machine: Machine | None = None) -> PlanS
             found = search(work, here, practice, fixed={"micro": str(job.batch.micro)}, top=1, accept=starts)
         except UsageError:
             continue
-        if len(found.best):
-            return spec_of(found.best.plans, 0, practice)
+        if len(found.accepted):
+            return spec_of(found.accepted.plans, 0, practice)
     return PlanSpec()
