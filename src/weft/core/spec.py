@@ -90,7 +90,16 @@ class Check:
     reads: tuple[str, ...]
     """The fields that it needs; the first one is blamed."""
     rule: Callable[[Any], str | None]
-    """Given the fields as attributes, returns what is wrong and what would be right, or nothing."""
+    """Given those fields as attributes, returns what is wrong and what would be right, or nothing."""
+
+    def problem(self, readable: object) -> str | None:
+        """Return what the rule says, or nothing where a field that it reads is wrong by itself.
+
+        It is given these fields alone: a rule that reads another one fails at once, not where that one is missing.
+        """
+        if not all(hasattr(readable, name) for name in self.reads):
+            return None
+        return self.rule(SimpleNamespace(**{name: getattr(readable, name) for name in self.reads}))
 
 
 class Spec(BaseModel):
@@ -112,7 +121,7 @@ class Spec(BaseModel):
             errors = [_detail(line) for line in error.errors()]
         readable = made if made is not None else _valid_fields(cls, data)
         for check in cls.checks:
-            if all(hasattr(readable, name) for name in check.reads) and (problem := check.rule(readable)):
+            if (problem := check.problem(readable)) is not None:
                 cause = PydanticCustomError("check", "{problem}", {"problem": problem})
                 errors.append(InitErrorDetails(type=cause, loc=(check.reads[0],), input=None))
         if errors:

@@ -115,6 +115,6 @@ class SubmissionSpec(Spec):
     checks: ClassVar[tuple[Check, ...]] = (
         Check(("command", "job", "kind"), _one_purpose),
         Check(("min_nodes", "nodes"), _fewest),
-        Check(("within", "slice_nodes", "apart", "nodes"), shape_problem),
+        Check(("within", "slice_nodes", "apart", "nodes", "min_nodes", "job"), shape_problem),
         Check(("sweep",), _members),
     )
