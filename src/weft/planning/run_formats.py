@@ -118,6 +118,8 @@ def megatron(run: ChosenRun) -> str:
     }  # fmt: skip
     flags = ["--disable-bias-linear", *(["--bf16"] if plan.precision == "bf16" else [])]
     flags += [] if model.tied else ["--untie-embeddings-and-output-weights"]
+    if optimizer.horizon is not None:
+        options["lr-decay-iters"] = optimizer.horizon
     if model.kv_heads is not None and model.kv_heads != model.heads:
         flags.append("--group-query-attention")
         options["num-query-groups"] = model.kv_heads
@@ -251,7 +253,14 @@ def _local_batch(run: ChosenRun) -> int:
 
 def _decay_ratio(run: ChosenRun) -> float:
     """Return the share of the steps over which the learning rate falls."""
-    return 0.0 if run.job.optimizer.schedule == "constant" else round(1 - run.warmup / run.job.steps, 6)
+    if run.job.optimizer.schedule == "constant":
+        return 0.0
+    if run.job.optimizer.horizon not in (None, run.job.steps):
+        raise UsageError(
+            f"torchtitan's learning rate falls to its last step, and optimizer.horizon is {run.job.optimizer.horizon}"
+            f" of {run.job.steps} steps; leave it out"
+        )
+    return round(1 - run.warmup / run.job.steps, 6)
 
 
 _MAKERS: Mapping[ToolName, Callable[[ChosenRun], str]] = MappingProxyType({

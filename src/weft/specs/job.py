@@ -304,6 +304,9 @@ class OptimizerSpec(Spec):
     """Steps over which the learning rate rises."""
     schedule: Literal["constant", "cosine", "linear"] = "cosine"
     """How it falls afterwards."""
+    horizon: Annotated[int, Field(ge=1, le=10**9)] | None = None
+    """Steps at which it has fallen to its end, counted from the first; the job's steps where absent. A run that goes on
+    keeps the one that it was begun with, however many steps it is given."""
     final_share: Annotated[float, Field(ge=0, le=1)] = 0.1
     """Learning rate at the end, as a share of the highest."""
 
@@ -402,6 +405,9 @@ class RecoverySpec(Spec):
     """Most restarts of one run; then it ends with an error that says so."""
     patience: Duration = Picoseconds(3600 * PICOSECONDS_PER_SECOND)
     """Longest wait for hardware to come back."""
+    accept: tuple[str, ...] = Field((), strict=False)
+    """Keys of the job, such as "optimizer.clip", that may have another value here than a run that is resumed was made
+    with; from the resumed step on this value holds. A key that is not named here is refused."""
 
 
 class GuardSpec(Spec):

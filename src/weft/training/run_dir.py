@@ -13,7 +13,7 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -24,6 +24,7 @@ from weft.core.toml import written
 from weft.specs import JobSpec
 from weft.training.checkpoint.manifest import CheckpointManifest, broken, complete
 from weft.training.metrics.step_line import StepLine, finite
+from weft.training.resumed_job import begun, gone_on, identity, notes
 
 State = Literal["running", "finished", "interrupted"]
 
@@ -36,36 +37,18 @@ _TAIL_BYTES = 1 << 20
 """More than the longest line."""
 _NUMBERED = re.compile(r"(?P<job>.+)-(?P<number>\d+)")
 _MOST_RUNS = 1_000_000
-# What may change between a run and its resumption: how long, how wide, how often things are kept, and people's words.
-_FREE = (
-    "steps",
-    "description",
-    "team",
-    "priority",
-    "time_limit",
-    "checkpoint",
-    "evaluation",
-    "recovery",
-    "faults",
-    "sinks",
-)
-_FREE_PLAN = ("dp", "shard")
-
-
-def identity(job: JobSpec) -> dict[str, Any]:
-    """Return what makes two jobs the same training: everything but length, width and housekeeping."""
-    asked = {key: value for key, value in job.as_written().items() if key not in _FREE}
-    if isinstance(asked["plan"], dict):
-        asked["plan"] = {key: value for key, value in asked["plan"].items() if key not in _FREE_PLAN}
-    return asked
 
 
 class RunDir:
     """A run folder that this process writes."""
 
-    def __init__(self, folder: Path, lock: int) -> None:
-        """Hold `folder` by its open lock; `start` and `resume` make these."""
+    def __init__(self, folder: Path, job: JobSpec, lock: int) -> None:
+        """Hold `folder` of `job` by its open lock; `start` and `resume` make these."""
         self.folder = folder
+        self.job = job
+        """The job as it goes on: with what the run has kept of the one that it was begun with."""
+        self.notes: list[str] = []
+        """What people should know of how it differs from the job that was asked for."""
         self._lock = lock
         self._files: dict[str, int] = {}
 
@@ -76,8 +59,8 @@ class RunDir:
         `model` names what is trained where it is not the built-in model.
         """
         folder = _new_folder(root, job.name)
-        run = cls(folder, _lock(folder))
-        asked = job.as_written()
+        run = cls(folder, begun(job), _lock(folder))
+        asked = run.job.as_written()
         run.write(JOB, written(asked) + "\n")
         made = {**provenance(asked, job.seed).as_json(), "identity": digest(identity(job)), "corpus": corpus}
         made["model"] = model
@@ -88,14 +71,16 @@ class RunDir:
     def resume(cls, folder: Path, job: JobSpec, corpus: str | None = None) -> Self:
         """Hold an existing folder again, after making sure that it belongs to `job` and learns from the same data."""
         record = RunRecord(folder)
-        check_same_job(record, job)
+        made_by = record.job()
+        kept, changed = gone_on(made_by, job, str(folder))
         before = record.provenance().get("corpus")
         if corpus is not None and before is not None and before != corpus:
             raise UsageError(
                 f"the corpus {job.data.corpus!r} has changed since {folder} was begun ({corpus}, then {before}),"
                 " so the run cannot go on exactly; put the data back, or start a new run without --resume"
             )
-        run = cls(folder, _lock(folder))
+        run = cls(folder, kept, _lock(folder))
+        run.notes = notes(made_by, kept, changed)
         try:
             (folder / RESULT).unlink(missing_ok=True)
             for path in (folder / METRICS, folder / EVALUATIONS, folder / SESSIONS):
@@ -104,7 +89,9 @@ class RunDir:
         except OSError as error:
             run.close()
             raise FailedError(f"{folder} cannot be written: {error.strerror}") from None
-        run.write(JOB, written(job.as_written()) + "\n")
+        if changed:
+            run.session({"changed": {one.key: [one.there, one.here] for one in changed}})
+        run.write(JOB, written(kept.as_written()) + "\n")
         return run
 
     @property
@@ -370,18 +357,6 @@ def resumed_model(record: RunRecord | None, asked: str | None) -> str | None:
     return known
 
 
-def check_same_job(record: RunRecord, job: JobSpec) -> None:
-    """Raise where `record` is not a run of the same training as `job`, and say what differs."""
-    differing = list(_differences(identity(record.job()), identity(job)))
-    if differing:
-        key, there, here = differing[0]
-        more = f" (and {len(differing) - 1} more)" if len(differing) > 1 else ""
-        raise UsageError(
-            f"{record.folder} is the run folder of another job: {key} is {there} there and {here} here{more}; "
-            "start a new run, or resume with the job that it was made by"
-        )
-
-
 def _add(spent: dict[str, float], more: Mapping[str, float]) -> None:
     for kind, seconds in more.items():
         spent[kind] = spent.get(kind, 0.0) + seconds
@@ -394,14 +369,6 @@ def _spent_on_steps(lines: Sequence[Mapping[str, Any]], begun: int | None, until
         if line["step"] > (begun or 0) and (until is None or line["step"] <= until):
             _add(spent, line["seconds"])
     return spent
-
-
-def _differences(there: object, here: object, key: str = "") -> Iterator[tuple[str, str, str]]:
-    if isinstance(there, Mapping) and isinstance(here, Mapping):
-        for name in [*there, *(name for name in here if name not in there)]:
-            yield from _differences(there.get(name), here.get(name), f"{key}.{name}" if key else name)
-    elif there != here:
-        yield key, json.dumps(there), json.dumps(here)
 
 
 def _lines(path: Path) -> Sequence[tuple[dict[str, Any], int]]:

@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from weft.core.errors import FailedError
 from weft.core.units import PICOSECONDS_PER_SECOND, FlopsPerSecond, Picoseconds
+from weft.specs import JobSpec
 from weft.training import run_dir
 from weft.training.launch.process_group import shared
 from weft.training.metrics.energy import CPU_CORE_MW, EnergyMeter, EnergyReport, completed, estimate
@@ -43,7 +44,9 @@ class RunMetrics:
         """Take a run folder below `root`: a new one, or the newest of this job; all ranks call it together."""
         self._context, self._on_line, self._model = context, on_line, model
         self._dir: run_dir.RunDir | None = None
-        self.folder: Path = shared(lambda: self._take(root, resume=resume))
+        self.folder: Path
+        # What a run keeps of the job that it was begun with holds on every rank.
+        self.folder, context.job = shared(lambda: self._take(root, resume=resume))
         self._sinks: Sinks | None = None
         self.peak = self._measure_peak()
         """Arithmetic that this rank could do at most."""
@@ -52,8 +55,12 @@ class RunMetrics:
         self.flops_per_token = 0.0
         """Operations for one token, for MFU; known as soon as a model is attached."""
 
-    def _take(self, root: Path, *, resume: bool) -> Path:
-        job, life = self._context.job, self._context.life
+    def _take(self, root: Path, *, resume: bool) -> tuple[Path, JobSpec]:
+        life = self._context.life
+        job = self._context.job
+        if job.plan == "auto":
+            # Written down, so that no other number of ranks silently gives another split of the model.
+            job = job.model_copy(update={"plan": self._context.mesh.plan})
         # Under a supervisor it is the supervisor who knows which run goes on.
         newest = run_dir.latest(root, job) if resume and not life.supervised else None
         there = None if newest is None else newest.folder
@@ -61,13 +68,13 @@ class RunMetrics:
             there = Path(life.folder)
         if there is not None and life.place is not None and not life.place.joined:
             # Whose folder it is to write into is known when this rank takes its place.
-            return there
+            return there, run_dir.RunRecord(there).job()
         if there is None:
             self._dir = run_dir.RunDir.start(root, job, self._corpus, self._model)
         else:
             self._dir = run_dir.RunDir.resume(there, job, self._corpus)
         life.opened(str(self._dir.folder))
-        return self._dir.folder
+        return self._dir.folder, self._dir.job
 
     @property
     def _corpus(self) -> str:
@@ -99,6 +106,8 @@ class RunMetrics:
 
     def begin_session(self, done: int) -> None:
         """Write down that work goes on after `done` steps."""
+        for note in () if self._dir is None else self._dir.notes:
+            self.problem(f"after step {done:,}: {note}")
         self._context.ledger.leave()
         spent = self._joules(self._context.ledger.mark().seconds())
         if self._dir is not None:

@@ -162,6 +162,11 @@ class Session:
             self.life.watch(trained.model.stages, trained.named())
             self.life.survives(trained.obstacle)
             self.done = self.checkpoints.restore(trained, self.metrics.cut_after, start_over=self._start_over)
+            if self.done > self.job.steps:
+                raise UsageError(
+                    f"{self.folder} has {self.done:,} steps behind it, and the job asks for {self.job.steps:,}; write"
+                    f" steps = {self.done} or more, or start a new run without --resume"
+                )
             self._in_step.keep()
         self.attached = True
         self.metrics.begin_session(self.done)

@@ -41,7 +41,7 @@ from weft.engines.supervisor.replacement import Replacement
 from weft.engines.supervisor.snapshots import SnapshotIndex
 from weft.specs import JobSpec, load_job
 from weft.specs.faults import Fault, FaultsSpec, refuse_planes, resolved
-from weft.training import run_dir
+from weft.training import resumed_job, run_dir
 from weft.training.launch.ranks import stop_on_signal
 from weft.training.parallel.auto_plan import planned
 from weft.training.recovery.agreement import agree, first_difference
@@ -108,7 +108,7 @@ class Supervisor:
         """Go on with an earlier run: its folder, and what was agreed about its checkpoints."""
         if record is None:
             return
-        run_dir.check_same_job(record, self._job)
+        resumed_job.gone_on(record.job(), self._job.model_copy(update={"plan": self._plan}), str(record.folder))
         self._use(record.folder)
         self._memory.load(record.folder)
 

@@ -149,11 +149,14 @@ def _job(target: JobSpec, model: ModelSpec, steps: int) -> JobSpec:
     model gets a higher one.
     """
     warmup = math.ceil(target.optimizer.warmup * steps / target.steps)
+    horizon = target.optimizer.horizon and math.ceil(target.optimizer.horizon * steps / target.steps)
     rate = min(MOST_RATE, target.optimizer.learning_rate * target.model.width / model.width)
     return target.model_copy(
         update={
             "name": f"{target.name[:40]}-w{model.width}-s{steps}", "model": model, "steps": steps,
-            "optimizer": target.optimizer.model_copy(update={"warmup": warmup, "learning_rate": rate}),
+            "optimizer": target.optimizer.model_copy(
+                update={"warmup": warmup, "learning_rate": rate, "horizon": horizon}
+            ),
             "evaluation": target.evaluation.model_copy(update={"every": steps}),
             "checkpoint": target.checkpoint.model_copy(update={"every": 0, "keep": 1}),
         }

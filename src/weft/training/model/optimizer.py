@@ -17,12 +17,15 @@ _ENDS = ("embed.", "positions.", "head.")
 
 
 def learning_rate(spec: OptimizerSpec, step: int, steps: int) -> float:
-    """Return the learning rate of `step`, counted from 0, of `steps`: a linear rise, then the schedule's fall."""
+    """Return the learning rate of `step`, counted from 0, of `steps`: a linear rise, then the schedule's fall.
+
+    From the schedule's horizon on, by default the last step, it stays where it is.
+    """
     if step < spec.warmup:
         return spec.learning_rate * (step + 1) / spec.warmup
     if spec.schedule == "constant":
         return spec.learning_rate
-    done = (step - spec.warmup) / max(1, steps - spec.warmup)
+    done = min(1.0, (step - spec.warmup) / max(1, (spec.horizon or steps) - spec.warmup))
     left = (1 + math.cos(math.pi * done)) / 2 if spec.schedule == "cosine" else 1 - done
     return spec.learning_rate * (spec.final_share + (1 - spec.final_share) * left)
 
