@@ -31,6 +31,8 @@ def figures(plan: DayPlan, seen: DaySeen, spent_s: float) -> dict[str, object]:
     "plan",
     [
         pytest.param(DayPlan(60, 3.0, seed=1, faults=2, small_per_hour=12, gangs_per_hour=8), id="afternoon"),
+        pytest.param(DayPlan(200, 6.0, seed=1, faults=6), id="half a working day of 200 nodes"),
+        pytest.param(DayPlan(1000, 24.0, seed=1, faults=24), marks=pytest.mark.long, id="a day of 1,000 nodes"),
     ],
 )
 def test_a_day_shows_every_rule_at_work_within_the_budget_of_requests(plan: DayPlan) -> None:

@@ -168,20 +168,34 @@ class SchedulingCycle(WaitingJobs):
 
     def _call_back(self, at: int) -> bool:
         """Make those leave that were let past the job at a position, if it could start without them."""
-        cluster, pool, job = self.cluster, self.cluster.pool, self._job(at)
-        if not (self.policy.give_way and cluster.running.let_past):
+        running, job = self.cluster.running, self._job(at)
+        if not (self.policy.give_way and running.let_past):
             return False
-        lane = self._lane() * int(self.minds_lane[at])
+        soon_ms, self.called = called_back(self.cluster, job, self.now_ms)
+        quick = running.mask("fast") & (self.minds_lane[at] > 0)
+        lent = quick & running.mask("let_past") & ~running.mask("leaving")
+        # What jobs of the lane give back is the lane's again: they leave only where the head has use for it then, too.
+        return bool(lent.any() and self._call(at, soon_ms, lent)) or self._call(at, soon_ms, lent & False)
+
+    def _call(self, at: int, soon_ms: int, staying: Flags) -> bool:
+        """Make those leave that were let past the job at a position, some apart, if that is enough for it."""
+        cluster, pool, job = self.cluster, self.cluster.pool, self._job(at)
+        running, gpus = cluster.running, job.gang.gpus_per_node
+        going = running.mask("fast") & (running.mask("leaving") | running.mask("let_past")) & ~staying
+        held = (running.column("nodes") * running.column("gpus"))[going]
+        lane = max(0, cluster.lane_gpus - cluster.lane_used + int(held.sum())) * int(self.minds_lane[at])
         keep = self._with_lane(at, lane)
-        soon_ms, self.called = called_back(cluster, job, self.now_ms)
-        without = pool.able(job.gang.gpus_per_node, degraded=job.takes_degraded)
-        without &= pool.free_at(soon_ms) + pool.lent >= job.gang.gpus_per_node
+        lent = pool.lent
+        for row in np.flatnonzero(staying).tolist():
+            lent = lent.copy() if lent is pool.lent else lent
+            lent[cluster.nodes_of[running.ids[row]]] -= running.column("gpus")[row]
+        without = pool.able(gpus, degraded=job.takes_degraded) & (pool.free_at(soon_ms) + lent >= gpus)
         shape = self._shape(at)
         if (np.count_nonzero(without) if shape is None else shape.capacity(np.flatnonzero(without))) < keep:
             return False
         first = self._in_quota(at) or (cluster.queue.firm and cluster.queue.promised == job.id)
         want = Want(job, keep, first, soon_ms, int(self.total[at]) + lane if lane else 0)
-        return self._asked(give_way(cluster, want, self.now_ms))
+        return self._asked(give_way(cluster, want, self.now_ms, staying))
 
     def _ask(
         self, at: int, wanted: int, soon_ms: int, total: int = 0, *, closed: Flags | None = None, own: int = 0

@@ -87,7 +87,7 @@ def make_room(cluster: ClusterState, want: Want, now_ms: int) -> list[Preempt | 
     return found
 
 
-def give_way(cluster: ClusterState, want: Want, now_ms: int) -> list[Preempt]:
+def give_way(cluster: ClusterState, want: Want, now_ms: int, staying: Flags) -> list[Preempt]:
     """Return who leaves as it was let past a blocked job that could start without it; nobody where that is not enough.
 
     Only those that would stand behind it again: they would take their GPUs back otherwise. Who writes checkpoints
@@ -96,7 +96,7 @@ def give_way(cluster: ClusterState, want: Want, now_ms: int) -> list[Preempt]:
     running, job, policy = cluster.running, want.job, cluster.policy
     if not running.let_past:
         return []
-    able = running.mask("let_past") & ~running.mask("leaving")
+    able = running.mask("let_past") & ~running.mask("leaving") & ~staying
     # Who came later has no claim on what began before, unless it stands above it.
     able &= (running.column("start_ms") >= job.submit_ms) | (running.column("priority") < job.priority)
     columns = (
@@ -111,7 +111,9 @@ def give_way(cluster: ClusterState, want: Want, now_ms: int) -> list[Preempt]:
     lost = running.lost_gpu_ms(now_ms)
     want = shaped(cluster, want, np.flatnonzero(able), lost)
     found: list[Preempt] = []
-    for row in _Clearing(cluster, want).cheapest(able, able, now_ms):
+    # A borrower whose team came below its quota without it would be covered, and go before the one that it left for.
+    certain = able if want.in_quota or not (policy.fair and policy.borrow) else able & _by_place(cluster, job)
+    for row in _Clearing(cluster, want).cheapest(able, certain, now_ms):
         other = cluster.jobs[running.ids[row]]
         writes = other.checkpoint_every_ms is not None or other.checkpoint_ms is not None
         by_ms = now_ms + (min(other.grace_ms, policy.grace_most_ms) if writes else 0)
@@ -119,13 +121,20 @@ def give_way(cluster: ClusterState, want: Want, now_ms: int) -> list[Preempt]:
     return found
 
 
+def _by_place(cluster: ClusterState, job: Job) -> Flags:
+    """Return which running jobs would stand behind one whatever any quota covers."""
+    running = cluster.running
+    below = (running.column("priority") < job.priority) & cluster.policy.priorities
+    return below | (running.column("team") == cluster.shares.index[job.team])
+
+
 def called_back(cluster: ClusterState, job: Job, now_ms: int) -> tuple[int, Column | None]:
-    """Return by when all have left that were asked for a job, and the GPUs of each node that gave way of them hold."""
+    """Return by when all have left that were asked for a job, and their GPUs of each node where any of them gave way."""
     asked = [cluster.jobs[each] for each in cluster.running.leaving() if cluster.jobs[each].asked_for == job.id]
-    called: Column | None = None
+    # Others that were asked for it leave the same nodes: what they give back is no more for others than the rest.
+    called: Column | None = np.zeros_like(cluster.pool.taken) if any(each.let_past for each in asked) else None
     for each in asked:
-        if each.let_past and each.placement is not None:
-            called = np.zeros_like(cluster.pool.taken) if called is None else called
+        if called is not None and each.placement is not None:
             called[cluster.nodes_of[each.id]] += each.placement.gpus_per_node
     return max([now_ms, *(each.leave_by_ms or 0 for each in asked)]), called
 
