@@ -129,7 +129,7 @@ def _by_place(cluster: ClusterState, job: Job) -> Flags:
 
 
 def called_back(cluster: ClusterState, job: Job, now_ms: int) -> tuple[int, Column | None]:
-    """Return by when all have left that were asked for a job, and their GPUs of each node where any of them gave way."""
+    """Return by when all have left that were asked for a job, and their GPUs of each node if any of them gave way."""
     asked = [cluster.jobs[each] for each in cluster.running.leaving() if cluster.jobs[each].asked_for == job.id]
     # Others that were asked for it leave the same nodes: what they give back is no more for others than the rest.
     called: Column | None = np.zeros_like(cluster.pool.taken) if any(each.let_past for each in asked) else None
