@@ -51,6 +51,16 @@ def test_a_job_that_has_become_slower_is_not_judged_by_its_youth():
     assert len(learned([slow] * 9, rule).durations_ps) == 4
 
 
+@given(spans, st.integers(1, 10**16))
+def test_what_was_waited_for_in_vain_is_waited_for_longer_until_one_ends(durations: list[Picoseconds], waited: int):
+    known = learned(durations)
+    again = known.with_wait(Picoseconds(waited))
+    assert again.limit_ps >= max(known.limit_ps, min(3 * waited, known.rule.most_ps))
+    assert again.limit_ps <= max(known.limit_ps, known.rule.most_ps)
+    # A step that is only done again says nothing about the one that was waited for.
+    assert again.with_duration(Picoseconds(1)).limit_ps >= min(3 * waited, known.rule.most_ps)
+
+
 @given(spans, st.integers(1, 100))
 def test_a_percentile_is_one_of_the_values_and_covers_its_share(durations: list[Picoseconds], percent: int):
     value = percentile(tuple(durations), percent)

@@ -259,6 +259,7 @@ class RecoveryMachine:
     def _regain(self, step: int) -> tuple[RecoveryAction, ...]:
         if step > self.reached:
             self.reached, self.futile, self._said = step, 0, None
+            self.learned = {phase: known.with_wait(ZERO) for phase, known in self.learned.items()}
         if step < self.reached or self.cause is None or self.state is not RecoveryState.RUNNING:
             return ()
         self.cause = None
@@ -331,7 +332,11 @@ class RecoveryMachine:
         assert isinstance(event, Examined)
         if self.cause is None or self.cause.kind != "hung":
             return ()
-        return self._fence(blame(event.evidence, self.cause.text), now)
+        found = blame(event.evidence, self.cause.text)
+        if found.kind == "hung":
+            known = self.learned.get(self._phase, LearnedLimit(self.policy.rule))
+            self.learned[self._phase] = known.with_wait(Picoseconds(now - self._phase_since_ps))
+        return self._fence(found, now)
 
     def _tick(self, event: RecoveryEvent, now: Picoseconds) -> tuple[RecoveryAction, ...]:
         """Act on a limit that has been reached, if one has."""
