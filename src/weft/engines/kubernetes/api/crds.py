@@ -194,7 +194,7 @@ class JobBody(_Body):
     checks: ClassVar[tuple[Check, ...]] = (
         Check(("command", "training", "workload"), _has_work),
         Check(("min_nodes", "nodes"), _fits_gang),
-        Check(("within", "slice_nodes", "apart", "nodes"), shape_problem),
+        Check(("within", "slice_nodes", "apart", "nodes", "min_nodes", "step"), shape_problem),
         Check(("training", "nodes", "gpus_per_node"), _ranks_fit),
         Check(("host_network", "nodes", "workload"), _gang_has_network),
         Check(("template",), _fits_pods),
