@@ -8,6 +8,7 @@ import base64
 import copy
 import random
 import uuid
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -136,7 +137,8 @@ class ObjectStore:
         """Return what has changed after a version."""
         if version < self.oldest:
             raise Refusal(410, "Expired", f"too old resource version: {version} ({self.oldest})")
-        return [event for event in self._history.get(resource.plural, ()) if event.version > version]
+        history = self._history.get(resource.plural, [])
+        return history[bisect_right(history, version, key=lambda event: event.version) :]
 
     def create(self, target: Target, body: Object) -> Object:
         """Make an object; refuses one whose name is taken or whose namespace is not there."""

@@ -74,7 +74,8 @@ class DayPlan:
             nodes = max(2, int(self.nodes * float(draw.uniform(0.01, 0.2))))
             work_s = float(draw.uniform(0.5, 4) * HOUR_S)
             team = "own" if number % 3 else "other"
-            asked = {"nodes": nodes, "team": team, "timeLimit": f"{round(work_s / 60 * 1.5)} min", "restarts": 5}
+            limit = f"{round(work_s / 60 * 1.5)} min"
+            asked = {"kind": "training", "nodes": nodes, "team": team, "timeLimit": limit, "restarts": 5}
             yield float(draw.uniform(0, 0.8 * self.hours * HOUR_S)), f"gang-{number}", asked, work_s
         # In the middle of the day somebody needs half of the cluster at once.
         big = {"nodes": self.nodes // 2, "team": "other", "priority": 900, "timeLimit": "3 h"}
