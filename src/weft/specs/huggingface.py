@@ -58,6 +58,8 @@ _DEFAULT_BASE = {"mixtral": 1e6}
 _DEFAULT_HEAD = {"qwen3": 128}
 _DEFAULT_WINDOW = {"mistral": 4096, "qwen2": 4096, "qwen3": 4096, "qwen3_moe": 4096}
 _WINDOW_LAYERS = 28
+_LOCAL_EXPERTS = "num_local_experts"
+"""What Mixtral calls its experts, and `transformers` 5 those of Qwen 3 too."""
 
 _MUST_BE: MustBe = {
     "attention_bias": (False,),
@@ -245,6 +247,8 @@ def _missing(config: Mapping[str, Any], kind: str) -> list[str]:
     if kind == "qwen3_moe":
         needed += ["num_experts", "num_experts_per_tok", "moe_intermediate_size"]
     missing = [key for key in needed if config.get(key) is None]
+    if kind == "qwen3_moe" and config.get(_LOCAL_EXPERTS) is not None:
+        missing = [key for key in missing if key != "num_experts"]
     return [f"it lacks {', '.join(missing)}"] if missing else []
 
 
@@ -281,8 +285,9 @@ def _layer_types(config: Mapping[str, Any], window: int, first: int) -> list[str
 
 def _experts(config: Mapping[str, Any], kind: str) -> dict[str, Any]:
     mixtral = kind == "mixtral"
+    counted = _LOCAL_EXPERTS if mixtral or config.get("num_experts") is None else "num_experts"
     return {
-        "count": config["num_local_experts" if mixtral else "num_experts"],
+        "count": config[counted],
         "top_k": config["num_experts_per_tok"],
         "ffn": config["intermediate_size" if mixtral else "moe_intermediate_size"],
         "balance": float(config.get("router_aux_loss_coef", 0.001)),

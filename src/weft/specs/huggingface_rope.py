@@ -19,9 +19,9 @@ _YARN_FAST, _YARN_SLOW = 32.0, 1.0
 
 
 def rope_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what a config says about rotary positions, wherever it stands."""
-    for key in ("rope_parameters", "rope_scaling"):
-        if isinstance(config.get(key), Mapping):
+    """Return what a config says about rotary positions, wherever it stands; of both, rope_scaling counts."""
+    for key in ("rope_scaling", "rope_parameters"):
+        if config.get(key) and isinstance(config[key], Mapping):
             return config[key]
     return {}
 
