@@ -1,7 +1,9 @@
 """`weft plan`: every valid plan of a job on a site, the best first, and what the chosen one does, costs and risks."""
 
 import math
-from typing import Annotated, Any
+from json import dumps as json_text
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
@@ -12,11 +14,14 @@ from weft.cli.output import (
     JobArgument,
     JsonFlag,
     PlotFile,
+    counting,
     print_json,
     print_table,
     save_picture,
     say,
     write_text,
+    writing,
+    written_to,
 )
 from weft.cli.planning.headline import headline
 from weft.cli.planning.job_and_site import job_and_site
@@ -39,6 +44,9 @@ from weft.planning.rehearsal import plan_name
 from weft.planning.report import PlanReport, plan_row, step_row
 from weft.planning.run_formats import ChosenRun, ToolName, run_file
 from weft.specs.software import Precision as PrecisionName
+
+_MOST_TRACES = 4096
+"""Ranks whose traces are written without being asked again."""
 
 app = App(name="plan", help="Find the best plans of a job on a site and their cost.", help_format="plaintext")
 
@@ -73,8 +81,23 @@ def plan(
     what_if: Changes = None,
     precision: Precision = None,
     tool: Annotated[
-        ToolName | None, Parameter(name="--export", help="Print the chosen plan for the tool that is to run it.")
+        ToolName | Literal["chakra"] | None,
+        Parameter(
+            name="--export",
+            help="Print the chosen plan for the tool that is to run it; chakra: write its step as traces.",
+        ),
     ] = None,
+    out: Annotated[
+        Path | None,
+        written_to("--out"),
+        Parameter(
+            help="With --export chakra: PREFIX of the files PREFIX.0.et, PREFIX.1.et, ... and PREFIX.groups.json."
+        ),
+    ] = None,
+    ranks: Annotated[
+        Literal["all", "stages"],
+        Parameter(help="With --export chakra: a trace of each rank, or of the first rank of each pipeline stage."),
+    ] = "all",
     details: DetailsFlag = False,
     json: JsonFlag = False,
     plot: PlotFile = None,
@@ -82,6 +105,8 @@ def plan(
     """Find the best plans of JOB on a site, and say what the chosen one takes."""
     if top < 1:
         raise UsageError(f"--top {top}: ask for at least 1 plan")
+    if (tool == "chakra") != (out is not None):
+        raise UsageError("--export chakra and --out PREFIX go together, as in --export chakra --out traces/step")
     job, chosen_site = job_and_site(job, place, site)
     fixed = pairs_of(fix or [])
     found = api.plan(job, chosen_site, top=top, fixed=fixed, precision=precision)
@@ -89,6 +114,10 @@ def plan(
         (change, api.plan(job, chosen_site, top=top, fixed=fixed, precision=precision, what_if=change))
         for change in what_if or []
     ]
+    if tool == "chakra":
+        assert out is not None
+        _write_traces(found, out, ranks)
+        return
     if tool is not None:
         chosen = found.chosen.plans
         batch = found.job.batch.model_copy(update={"micro": int(chosen.micro[0])})
@@ -127,6 +156,33 @@ def compare(
         print_json([report.as_json() for _, report in reports])
         return
     print_difference(reports)
+
+
+def _write_traces(found: PlanReport, prefix: Path, ranks: Literal["all", "stages"]) -> None:
+    """Write the chosen plan's step as Chakra traces, and the ranks of its groups as ASTRA-sim reads them."""
+    # protobuf comes with an extra, which other exports do without.
+    from weft.netsim.workload.chakra import written_trace
+    from weft.netsim.workload.plan_traces import PlanTraces
+
+    traces = PlanTraces(found)
+    total, stages = traces.sizes["ranks"], traces.sizes["pp"]
+    if ranks == "all" and total > _MOST_TRACES:
+        raise UsageError(f"{total:,} ranks are as many files; write --ranks stages for one of each of {stages} stages")
+    numbers = range(0, total, 1 if ranks == "all" else total // stages)
+    size = 0
+    with counting("writing", len(numbers)) as step:
+        for rank in numbers:
+            data = written_trace(traces.trace(rank))
+            with writing(prefix.with_name(f"{prefix.name}.{rank}.et")) as part:
+                part.write_bytes(data)
+            size += len(data)
+            step()
+        with writing(prefix.with_name(f"{prefix.name}.groups.json")) as part:
+            part.write_text(json_text({str(number): list(group) for group, number in traces.groups.items()}))
+    row = plan_row(found.chosen, 0, found.machine, found.work)
+    count = "1 trace" if len(numbers) == 1 else f"{len(numbers):,} traces"
+    what = f"{plan_name(row)}, {seconds(row['step_s'])} a step"
+    say(f"{count} of {total:,} ranks ({SIZE.about(size)}) in {prefix}.*.et: {what}")
 
 
 def print_report(found: PlanReport, *, details: bool) -> None:

@@ -62,6 +62,10 @@ _TYPES = (
 """Values of an attribute that are whole numbers: every second field from 7 on; lists of them stand between."""
 
 
+_WRITTEN = {"is_cpu_op": "bool_val", "comm_src": "int32_val", "comm_dst": "int32_val", "comm_tag": "int32_val"}
+"""Attributes that are not whole numbers of eight bytes or texts."""
+
+
 def _field(name: str, number: int, kind: str, **more: str | int) -> dict[str, str | int]:
     return {"name": name, "number": number, "type": f"TYPE_{kind}", "label": "LABEL_OPTIONAL", **more}
 
@@ -156,6 +160,19 @@ def _node(message: Any) -> ChakraNode:
             attributes[each.name] = value if isinstance(value, str) else int(value)
     after = tuple(dict.fromkeys((*message.ctrl_deps, *message.data_deps)))
     return ChakraNode(message.id, message.name, message.type, after, message.duration_micros * _PS_PER_US, attributes)
+
+
+def written_trace(nodes: Sequence[ChakraNode]) -> bytes:
+    """Return nodes as the bytes of a file, each attribute in the type that ASTRA-sim's and Chakra's readers ask for."""
+    stream = BytesIO()
+    proto.serialize_length_prefixed(_HEADER(), stream)
+    for node in nodes:
+        said = [{"name": name, _WRITTEN.get(name, "string_val" if isinstance(value, str) else "int64_val"): value}
+                for name, value in node.attributes.items()]  # fmt: skip
+        proto.serialize_length_prefixed(
+            _NODE(id=node.number, name=node.name, type=int(node.kind), data_deps=node.after,
+                  duration_micros=node.duration_ps // _PS_PER_US, attr=said), stream)  # fmt: skip
+    return stream.getvalue()
 
 
 @dataclass
