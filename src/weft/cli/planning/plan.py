@@ -1,6 +1,7 @@
 """`weft plan`: every valid plan of a job on a site, the best first, and what the chosen one does, costs and risks."""
 
 import math
+from dataclasses import dataclass
 from json import dumps as json_text
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -65,6 +66,33 @@ Precision = Annotated[
 ]
 
 
+@dataclass(frozen=True)
+class ExportOptions:
+    """The chosen plan for another tool."""
+
+    tool: Annotated[
+        ToolName | Literal["chakra"] | None,
+        Parameter(
+            name="--export",
+            help="Print the chosen plan for the tool that is to run it; chakra: write its step as traces.",
+        ),
+    ] = None
+    out: Annotated[
+        Path | None,
+        written_to("--out"),
+        Parameter(
+            help="With --export chakra: PREFIX of the files PREFIX.0.et, PREFIX.1.et, ... and PREFIX.groups.json."
+        ),
+    ] = None
+    ranks: Annotated[
+        Literal["all", "stages"],
+        Parameter(help="With --export chakra: a trace of each rank, or of the first rank of each pipeline stage."),
+    ] = "all"
+
+
+_NO_EXPORT = ExportOptions()
+
+
 @app.default
 def plan(
     job: JobArgument,
@@ -80,24 +108,7 @@ def plan(
     fix: Pairs = None,
     what_if: Changes = None,
     precision: Precision = None,
-    tool: Annotated[
-        ToolName | Literal["chakra"] | None,
-        Parameter(
-            name="--export",
-            help="Print the chosen plan for the tool that is to run it; chakra: write its step as traces.",
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        written_to("--out"),
-        Parameter(
-            help="With --export chakra: PREFIX of the files PREFIX.0.et, PREFIX.1.et, ... and PREFIX.groups.json."
-        ),
-    ] = None,
-    ranks: Annotated[
-        Literal["all", "stages"],
-        Parameter(help="With --export chakra: a trace of each rank, or of the first rank of each pipeline stage."),
-    ] = "all",
+    export: Annotated[ExportOptions, Parameter(name="*")] = _NO_EXPORT,
     details: DetailsFlag = False,
     json: JsonFlag = False,
     plot: PlotFile = None,
@@ -105,7 +116,7 @@ def plan(
     """Find the best plans of JOB on a site, and say what the chosen one takes."""
     if top < 1:
         raise UsageError(f"--top {top}: ask for at least 1 plan")
-    if (tool == "chakra") != (out is not None):
+    if (export.tool == "chakra") != (export.out is not None):
         raise UsageError("--export chakra and --out PREFIX go together, as in --export chakra --out traces/step")
     job, chosen_site = job_and_site(job, place, site)
     fixed = pairs_of(fix or [])
@@ -114,15 +125,14 @@ def plan(
         (change, api.plan(job, chosen_site, top=top, fixed=fixed, precision=precision, what_if=change))
         for change in what_if or []
     ]
-    if tool == "chakra":
-        assert out is not None
-        _write_traces(found, out, ranks)
+    if export.out is not None:
+        _write_traces(found, export.out, export.ranks)
         return
-    if tool is not None:
+    if export.tool is not None and export.tool != "chakra":
         chosen = found.chosen.plans
         batch = found.job.batch.model_copy(update={"micro": int(chosen.micro[0])})
         run = ChosenRun(found.job.model_copy(update={"batch": batch}), found.plan_spec, found.site)
-        write_text(run_file(tool, run))
+        write_text(run_file(export.tool, run))
         return
     save_picture(plot, "draw_plan", found, size=(13.0, 9.0))
     if json:
