@@ -166,6 +166,17 @@ def test_while_much_is_trimmed_a_loss_may_be_a_header_that_found_no_room() -> No
     assert blame.ev_silent(s, 0, other) == ASSUMED_BAD, "nothing is trimmed any more"
 
 
+@pytest.mark.parametrize(("transmissions", "losses"), [(0, 4), (16, 4), (17, 1)])
+def test_shortly_after_a_trim_four_losses_in_a_row_blame_a_path(transmissions: int, losses: int) -> None:
+    s = made(active=64, backup=0, min_active=1, paths=64)
+    path, other = s.rotation[0, :2].tolist()
+    blame.note_trimmed(s, 0, other)
+    for _ in range(transmissions):
+        blame.note_fate(s.qp[0], 0)
+    states = [blame.ev_silent(s, 0, path) for _ in range(losses)]
+    assert states == [SKIP] * (losses - 1) + [ASSUMED_BAD]
+
+
 @given(st.integers(0, 64), st.integers(0, 64))
 def test_an_ev_that_delivers_nothing_is_left_whatever_is_trimmed_on_others(trims: int, delivered: int) -> None:
     s = made(active=64, backup=0, min_active=1, paths=64)

@@ -9,9 +9,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 DOWN = 32
 _BY_FORTY = 1.4
 """Short incasts are over before windows have found their size: 200 senders of 256 KiB have one round trip each."""
-_MANY, _FEW_PATHS, _ONE_SLOW_PLANE = 50, 10, 1.8
-"""Where it ends: of 500 drawn cases 33, all of more senders than this, blamed 1 to 6 of their tens of thousands of
-paths or, into a NIC of one plane of 50G, took up to 1.76 of the ideal.
+_FEW_PATHS, _PATHS_FROM = 10, 140
+"""Of 300 drawn cases of 40 to 150 senders none blamed a path; of 400 of 51 to 200, three with more than 148, 1 to 5 of
+their tens of thousands of paths.
+"""
+_ONE_SLOW_PLANE, _SLOW_FROM = 1.8, 100
+"""Into a NIC of one plane of 50G, where not every sender has room for one packet in a round trip: up to 1.75 were
+drawn.
 """
 
 
@@ -25,8 +29,8 @@ def test_an_incast_blames_hardly_a_path(senders: int, planes: int, rate: int, si
     traffic = {"pattern": "incast", "across": True, "senders": senders, "destination": 7 * DOWN, "size": size}
     report = simulate(scenario(traffic), site, seed=seed)
     assert all(flow.completion_ps is not None for flow in report.flows)
-    assert report.total("retired") <= (_FEW_PATHS if senders > _MANY else 0)
+    assert report.total("retired") <= (_FEW_PATHS if senders > _PATHS_FROM else 0)
     assert report.total("resent") <= 1.1 * (report.trimmed + report.dropped)
     over = report.over_ideal()
     assert over is not None
-    assert over <= (_ONE_SLOW_PLANE if senders > _MANY and planes == 1 else _BY_FORTY)
+    assert over <= (_ONE_SLOW_PLANE if senders > _SLOW_FROM and planes == 1 else _BY_FORTY)

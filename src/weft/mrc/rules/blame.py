@@ -2,7 +2,7 @@
 
 - Where switches do not trim, an EV is blamed for as many losses in a row as random loss alone would hardly bring: where
   one packet in ten is lost three are enough, where every second one is it takes ten. So a full queue retires no path.
-- Where they trim much, as in an incast, headers find their queues full too, and the same holds.
+- Where they have trimmed lately, as in an incast, headers find their queues full too: it takes four in a row, or more.
 - Where they trim, one silent loss is enough, unless one on another EV came within about 10,000 packets before it: what
   falls on one EV after another is no fault of paths (a NIC or its link drops packets), and two in a row are needed.
 - There, too, more losses in a row in one plane than chance brings, with nothing delivered in it between, are no fault
@@ -20,8 +20,12 @@ _ONE = 1024
 _SHARE_OVER = 32
 """Transmissions over which the share of lost ones is averaged: few, so that a full queue is known before it is blamed
 on paths."""
-_MANY_TRIMS = _ONE // 8
-"""Share of packets trimmed from which a silent loss may be a header that its queue had no room for either."""
+_TRIMMED_LATELY = _ONE // 64
+"""Share of packets trimmed from which a silent loss may be a header that its queue had no room for either: one trim is
+remembered for 16 transmissions."""
+_HEADERS_IN_A_ROW = 4
+"""Least losses in a row of one EV that are no longer headers lost by chance: two or three are, now and then, where a
+queue has room for every second header only, and the share of lost ones is known late."""
 _BACKGROUND_SHIFT, _BACKGROUND_ONE = 13, 1 << 27
 """Transmissions, a power of two, over which losses that go from EV to EV are averaged, and one in that average."""
 _REMEMBERED = 16384
@@ -57,8 +61,8 @@ def ev_silent(sender: Sender, pair: int, ev_index: int) -> int:
     """Blame EV `ev_index` for a packet that vanished, and return its new state.
 
     Where switches do not trim, a loss may be a full queue: the EV is skipped once, and retired only after more losses,
-    with nothing delivered between, than the share that is lost on all paths explains. Where they do, the same holds
-    while they trim much, and the second in a row is needed while losses fall on other EVs too.
+    with nothing delivered between, than the share that is lost on all paths explains. Where they do, the same holds,
+    and four are the least, shortly after a trim; the second in a row is needed while losses fall on other EVs too.
 
     Writes `losses`, `lossy` and `silent`.
     """
@@ -71,11 +75,11 @@ def ev_silent(sender: Sender, pair: int, ev_index: int) -> int:
     needed = params["losses_to_retire"]
     if needed > 1:
         needed = max(needed, _losses_in_a_row(sender.qp[pair]["loss_share"]))
-    elif sender.qp[pair]["trim_share"] >= _MANY_TRIMS:
-        needed = max(2, _losses_in_a_row(sender.qp[pair]["loss_share"]))
+    elif sender.qp[pair]["trim_share"] >= _TRIMMED_LATELY:
+        needed = max(_HEADERS_IN_A_ROW, _losses_in_a_row(sender.qp[pair]["loss_share"]))
     elif _elsewhere(sender.qp[pair], ev_index):
         needed = 2
-    if params["losses_to_retire"] == 1 and sender.qp[pair]["trim_share"] < _MANY_TRIMS:
+    if params["losses_to_retire"] == 1 and sender.qp[pair]["trim_share"] < _TRIMMED_LATELY:
         _plane_silent(sender, pair, ev["plane"])
     return ev_event(sender, pair, ev_index, SILENCE if ev["losses"] >= needed else MARK)
 
