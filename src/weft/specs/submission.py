@@ -43,6 +43,11 @@ def _members(submission: Any) -> str | None:
     return None if count <= MOST_MEMBERS else f"a sweep of {count:,} jobs; the most are {MOST_MEMBERS:,}"
 
 
+def _compared(submission: Any) -> str | None:
+    alone = submission.early_stop and not submission.sweep
+    return "early_stop compares the jobs of a sweep; write a sweep too" if alone else None
+
+
 Shared = Literal["domain", "rack", "t0", "pod"]
 """What nodes can share: a scale-up domain, a rack, a first-tier switch, the T0s below common T1s."""
 
@@ -109,6 +114,10 @@ class SubmissionSpec(Spec):
     """Most jobs of the array that run together; 0 for all."""
     metric: Annotated[str, Field(pattern=r"^(min:|max:)?[A-Za-z_][A-Za-z0-9_.-]{0,63}$")] = "min:loss"
     """The number by which the jobs of an array are compared, and which is best: min:loss, max:accuracy."""
+    early_stop: Annotated[int, Field(ge=0, le=10**12)] = 0
+    """Step at which its jobs are first compared while they run, and the worse ones stopped (ASHA); 0 for never."""
+    keep_one_in: Annotated[int, Field(ge=2, le=100)] = 3
+    """One job in this many goes on from there; the next comparison is at as many times the steps."""
     key: Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{8,64}$")] | None = None
     """Made up by whoever submits: the same key twice is the same job, so a lost answer can be asked for again."""
 
@@ -117,4 +126,5 @@ class SubmissionSpec(Spec):
         Check(("min_nodes", "nodes"), _fewest),
         Check(("within", "slice_nodes", "apart", "nodes", "min_nodes", "job"), shape_problem),
         Check(("sweep",), _members),
+        Check(("sweep", "early_stop"), _compared),
     )

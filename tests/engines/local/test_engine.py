@@ -84,6 +84,19 @@ def test_a_sweep_is_an_array_of_jobs_with_its_values_in_the_command(engine: Loca
     assert [entry.result for entry in ends] == [{"loss": 2}, {"loss": 1}]
 
 
+def test_members_of_a_sweep_that_others_outpace_are_stopped_early(engine: LocalEngine):
+    # Each writes a step now and then, the worse the slower; the best alone may come to its end.
+    code = ("i=0; while [ $i -lt 5 ]; do i=$((i+1)); echo \"{\\\"step\\\": $i, \\\"loss\\\": {x}}\" >> $WEFT_METRICS;"
+            " sleep 0.{x}; done; [ {x} = 1 ] || sleep 60")  # fmt: skip
+    values = {"x": ("3", "1", "2")}
+    engine.submit(submission("sh", "-c", code, sweep=values, name="s", early_stop=2))
+    ends = finish(engine, "s-1.0", "s-1.1", "s-1.2")
+    assert [entry.job.state for entry in ends] == [JobState.CANCELLED, JobState.DONE, JobState.CANCELLED]
+    assert [entry.text for entry in ends][::2] == [
+        f"stopped early, at step 2 in place {place} of 3: 1 go on" for place in (3, 2)
+    ]
+
+
 def test_cancelling_ends_what_runs_and_what_waits(engine: LocalEngine, home: Home):
     (running,) = engine.submit(submission("sleep", "60", nodes=2))
     (waiting,) = engine.submit(submission("true"))

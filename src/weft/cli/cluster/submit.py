@@ -49,6 +49,8 @@ class SweepOptions:
     sweep: Annotated[tuple[str, ...], Parameter(negative="", help="One job for each value: KEY=A,B,C.")] = ()
     at_once: Annotated[int, Parameter(help="Jobs of a sweep that run concurrently; 0 for all.")] = 0
     metric: Annotated[str, Parameter(help="Metric that ranks a sweep: min:loss, max:accuracy.")] = "min:loss"
+    early_stop: Annotated[int, Parameter(help="Step of the first comparison that stops the worse jobs.")] = 0
+    keep_one_in: Annotated[int, Parameter(help="One job in this many goes on from each comparison.")] = 3
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,8 @@ def submit(
     """
     table: dict[str, Any] = {
         "kind": request.kind, "nodes": request.nodes, "gpus_per_node": request.gpus, "after": list(request.after),
-        "at_once": sweep.at_once, "metric": sweep.metric, "sweep": dict(_sweep(text) for text in sweep.sweep),
+        "at_once": sweep.at_once, "metric": sweep.metric, "early_stop": sweep.early_stop,
+        "keep_one_in": sweep.keep_one_in, "sweep": dict(_sweep(text) for text in sweep.sweep),
         "environment": _environment(folder.env), "key": str(uuid.uuid4()), "within": request.within,
         "slice_nodes": request.slice_nodes, "apart": request.apart,
     }  # fmt: skip

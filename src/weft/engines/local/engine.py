@@ -25,6 +25,7 @@ from weft.cluster.records.snapshot import Snapshot
 from weft.cluster.scheduling.admission import admit
 from weft.core.errors import UsageError
 from weft.engines.local.attempts import Attempts
+from weft.engines.local.curves import Curves
 from weft.engines.local.home import Home
 from weft.engines.local.launches import prepared
 from weft.engines.local.progress import news_of
@@ -58,6 +59,7 @@ class LocalEngine:
         self.memory = SiteState(home)
         self.attempts = Attempts(home, pulse)
         self.trials = TestProcesses()
+        self.curves = Curves(home)
         self._home, self._clock, self._pulse = home, clock, pulse
         self._policy = PolicyFile(home.policy, lambda text: self.memory.store.note(self.now(), text))
         self._latest, self._heard_ms = 0, 0
@@ -135,21 +137,38 @@ class LocalEngine:
         entries = [self.find(name)] if self.memory.store.find(name) else self.memory.store.of_array(name)
         if not entries:
             raise NotThereError(f"there is no job {name!r}; weft jobs lists them")
-        now = self.now()
-        live = [self._entries[entry.job.id] for entry in entries if entry.job.id in self._entries]
+        self._cancel({entry.job.id: "" for entry in entries if entry.job.id in self._entries}, self.now())
+        return [self.find(entry.job.id) for entry in entries]
+
+    def _cancel(self, names: Mapping[str, str], now: int) -> None:
+        """Cancel open jobs, given with the reason where that is not somebody's wish."""
+        live = [(self._entries[name], why) for name, why in names.items()]
         with self.memory.store.transaction():
-            for entry in live:
-                job = entry.job
+            for entry, why in live:
+                job, entry.text = entry.job, why
                 if job.holds:
-                    self._change(entry, replace(job, state=JobState.STOPPING, ending="cancelled"), "cancelled", now)
+                    gone = replace(job, state=JobState.STOPPING, ending="cancelled")
+                    self._change(entry, gone, why or "cancelled", now)
                 else:
-                    self._finish(entry, ended(job, JobState.CANCELLED), "cancelled before it ran", now)
+                    self._finish(entry, ended(job, JobState.CANCELLED), why or "cancelled before it ran", now)
         self._pulse("cancelled")
-        for entry in live:
+        for entry, _ in live:
             if entry.job.holds:
                 self.attempts.ask(entry)
         self._dirty = True
-        return [self.find(entry.job.id) for entry in entries]
+
+    def _stop_early(self, now: int) -> bool:
+        """Stop those of each sweep that others have outpaced; returns whether there are any."""
+        sweeps = {entry.job.array for entry in self._entries.values() if entry.launch.early_stop and entry.job.holds}
+        names = {
+            each.member: f"stopped early, at step {each.step} in place {each.place} of {each.of}: {each.keep} go on"
+            for array in sorted(sweeps)
+            for each in self.curves.outpaced(self.memory.store.of_array(array))
+            if each.member in self._entries and self._entries[each.member].job.state is not JobState.STOPPING
+        }
+        if names:
+            self._cancel(names, now)
+        return bool(names)
 
     def drain(self, name: str, *, back: bool, by: str = "operator", reason: str = "") -> Node:
         """Cordon a node, or return it to service; the word of the one who asks is remembered."""
@@ -205,6 +224,7 @@ class LocalEngine:
         if now - self._heard_ms >= _HEAR_EVERY_MS:
             changed = self._read_policy(now) or changed
             changed = self._hear(now) or changed
+            changed = self._stop_early(now) or changed
         planned = self.cluster.planned_ms
         busy = bool(self.cluster.jobs or self.cluster.pool.watched)
         if self._dirty or changed or planned is None or (busy and now - planned >= _PLAN_EVERY_MS):
@@ -280,7 +300,8 @@ class LocalEngine:
             entry.moved = False
             entry.attempt += 1
             self.attempts.prepare(job, entry)
-        text = f"{outcome.text}; it goes on from its newest state" if outcome.verdict == "requeue" else outcome.text
+        why = (outcome.verdict == "stopped" and entry.text) or outcome.text
+        text = f"{why}; it goes on from its newest state" if outcome.verdict == "requeue" else why
         if job.state in ENDED:
             self._finish(entry, job, text, now)
         else:

@@ -18,7 +18,8 @@ from weft.specs.job import JobSpec
 from weft.specs.submission import SubmissionSpec
 from weft.training.parallel.auto_plan import planned
 
-RESULT, PROGRESS, JOB, FAULTS, RUNS = "result.json", "progress.json", "job.json", "faults.json", "runs"
+RESULT, METRICS = "result.json", "metrics.jsonl"
+PROGRESS, JOB, FAULTS, RUNS = "progress.json", "job.json", "faults.json", "runs"
 """Names in a job's folder; the last four are a training's."""
 _PS_PER_MS = PICOSECONDS_PER_SECOND // 1000
 _GRACE_MS = 5_000
@@ -46,6 +47,10 @@ class Launch:
     """Its values in the array."""
     metric: str = "min:loss"
     """By what it is compared."""
+    early_stop: int = 0
+    """Step of the first rung at which the array's jobs are compared while they run; 0 for none."""
+    keep_one_in: int = 3
+    """One in this many goes on from each rung."""
 
     def as_plain(self) -> dict[str, Any]:
         """Return it as plain values."""
@@ -76,7 +81,7 @@ def _combinations(sweep: Mapping[str, Sequence[str]]) -> Iterator[dict[str, str]
 def _one(submission: SubmissionSpec, values: Mapping[str, str], now_ms: int) -> tuple[Job, Launch]:
     launch = Launch(
         environment=dict(submission.environment), snapshot=submission.snapshot, sweep=dict(values),
-        metric=submission.metric,
+        metric=submission.metric, early_stop=submission.early_stop, keep_one_in=submission.keep_one_in,
     )  # fmt: skip
     limit_ms = None if submission.time_limit is None else max(1, submission.time_limit // _PS_PER_MS)
     within, apart = submission.within or "", submission.apart or ""
@@ -156,6 +161,7 @@ def _environment(job: Job, launch: Launch, folder: Path, attempt: int) -> dict[s
     port = _FIRST_PORT + sum(map(ord, job.id)) * 7919 % _PORTS
     return known | dict(launch.environment) | {
         "WEFT_JOB": job.id, "WEFT_ATTEMPT": str(attempt), "WEFT_RESULT": str(folder / RESULT),
+        "WEFT_METRICS": str(folder / METRICS),
         "WEFT_NODES": " ".join(map(str, job.placement.nodes)),
         "WORLD_SIZE": str(len(job.placement.nodes)), "MASTER_ADDR": _HOST, "MASTER_PORT": str(port),
         "PYTHONUNBUFFERED": "1",
