@@ -13,8 +13,10 @@ from torch.nn import functional
 
 from weft.core.errors import UsageError
 from weft.specs import JobSpec
+from weft.specs.job import PlanSpec
 from weft.training.launch.rank_place import Reporter
 from weft.training.launch.ranks import Ranks
+from weft.training.parallel.mesh import Layout, Mesh
 from weft.training.parallel.tensor_parallel import cut_loss, own_words
 from weft.training.session import Session
 from weft.training.step import Step
@@ -101,6 +103,18 @@ def cut_losses(reporter: Reporter, cases: list[tuple[int, float]]) -> list[tuple
         assert logits.grad is not None
         off = 3 * logits.grad[..., words.start : words.stop] - part.grad
         found.append((abs(float((loss - whole).detach())), float(off.abs().sum())))
+    return found
+
+
+def compile_tags(reporter: Reporter, plans: list[PlanSpec]) -> list[str]:
+    """Return what tells this rank's compiled code from others', under each plan and with each making of its groups."""
+    del reporter
+    found: list[str] = []
+    for plan in plans:
+        mesh = Mesh(Layout(plan), dist.get_rank())
+        for _ in range(2):
+            mesh.regroup(dist.get_rank(), "cpu")
+            found.append(str(torch.compiler.config.cache_key_tag))
     return found
 
 

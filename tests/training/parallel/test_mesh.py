@@ -8,6 +8,7 @@ from tests.training.ranks import MIXTURE, job_of
 
 from weft.core.errors import UsageError
 from weft.specs.job import PlanSpec
+from weft.training.launch.ranks import Ranks
 from weft.training.parallel.mesh import Layout, check
 from weft.training.parallel.microbatches import MicroBatchSplit
 
@@ -120,3 +121,9 @@ def test_the_wrong_number_of_ranks_names_the_dp_that_fits(tmp_path: Path):
     assert job.plan != "auto"
     with pytest.raises(UsageError, match="write dp = 3"):
         check(job, job.plan, ranks=6)
+
+
+def test_no_rank_takes_what_was_compiled_for_another_one_or_for_other_groups():
+    plans = [PlanSpec(tp=2), PlanSpec(cp=2), PlanSpec(dp=2, shard=2), PlanSpec(dp=2)]
+    tags = Ranks("tests.training.ranks:compile_tags", 2, {"plans": plans}).run()
+    assert len({tag for rank in tags for tag in rank}) == 2 * len(tags[0]) == 16

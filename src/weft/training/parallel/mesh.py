@@ -5,6 +5,7 @@ axis that talks most. Expert-parallel ranks are consecutive data-parallel ones. 
 torch; `Mesh.build` makes the process groups.
 """
 
+import os
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -134,6 +135,24 @@ class Mesh:
         made = Mesh.build(self.plan, rank, device)
         self.rank, self.devices, self.experts = rank, made.devices, made.experts
         self.groups.update(made.groups)
+        if self.layout.ranks > 1:
+            self._compile_for_this_rank_alone()
+
+    def _compile_for_this_rank_alone(self) -> None:
+        """Keep what torch compiles for this rank, by whoever's wish, from being loaded by another one.
+
+        Names of process groups and this rank's offsets in a sharded tensor are constants of the compiled code, and
+        torch's key of a distributed tensor names neither (pytorch issue 188390): with a warm cache another rank's code
+        is taken.
+        """
+        from torch.compiler import config
+
+        own = os.environ.get("TORCH_COMPILE_CACHE_KEY_TAG", "")
+        meshes = [one for one in (self.devices, self.experts) if one is not None]
+        names = [group.group_name for one in meshes for group in one.get_all_groups()]
+        names += [group.group_name for group in self.groups.values() if group is not None]
+        axes = [f"{axis} {getattr(self.plan, axis)}" for axis in ("pp", "dp", "shard", "cp", "tp", "ep")]
+        config.cache_key_tag = " ".join([own, f"rank {self.rank}", *axes, *names])
 
     @classmethod
     def build(cls, plan: PlanSpec, rank: int, device: str = "cpu") -> "Mesh":

@@ -5,7 +5,6 @@ own `nn.Module` (`own_model.OwnModel`). Both say how tokens become inputs and a 
 of parameters for the gradient reduction, pipelines, and which rank's copy of a parameter counts.
 """
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -16,7 +15,6 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.compiler import config as compiler_config
 from torch.distributed.tensor import DTensor, Replicate
 
 from weft.specs.job import JobSpec
@@ -312,8 +310,6 @@ def finish_stage(stage: nn.Module, mesh: Mesh, run: Callable[[Callable[..., Tens
     `run(forward, inputs)` becomes the stage's forward pass. The order matters: FSDP2 must see the final blocks.
     """
     plan = mesh.plan
-    if plan.compile:
-        _compile_for_this_rank_alone(mesh)
     for block in blocks_of(stage):
         recompute_in(block, plan.recompute)
         if plan.compile:
@@ -321,19 +317,6 @@ def finish_stage(stage: nn.Module, mesh: Mesh, run: Callable[[Callable[..., Tens
     if plan.shard > 1:
         _shard(stage, mesh)
     setattr(stage, "forward", partial(run, stage.forward))  # noqa: B010 - a method is replaced on purpose
-
-
-def _compile_for_this_rank_alone(mesh: Mesh) -> None:
-    """Keep what torch compiles for this rank from being loaded by another one.
-
-    Names of process groups and this rank's offsets in a sharded tensor are constants of the compiled code, and torch's
-    key of a distributed tensor names neither (pytorch issue 188390): with a warm cache another rank's code is taken.
-    """
-    own = os.environ.get("TORCH_COMPILE_CACHE_KEY_TAG", "")
-    meshes = [one for one in (mesh.devices, mesh.experts) if one is not None]
-    names = [group.group_name for one in meshes for group in one.get_all_groups()]
-    names += [group.group_name for group in mesh.groups.values() if group is not None]
-    compiler_config.cache_key_tag = " ".join([own, f"rank {mesh.rank} of {mesh.layout.ranks}", *names])
 
 
 def keep_hooked(outputs: Tensor, mesh: Mesh) -> Tensor:
