@@ -68,6 +68,7 @@ def find_hangs(
         if call.operation and not call.operation.startswith("send "):
             order[call.rank].append(call)
     forms = Counter((call.operation, call.sizes, call.dtypes) for own in order.values() for call in own)
+    waiting = {rank for groups in by_group.values() for rank, own in groups.items() if not own[max(own)].done}
     found = Diagnosis(figures={"groups": len(by_group), "ranks_heard": len(heard)})
     stands: list[_Stand] = []
     held: set[int] = set()
@@ -76,7 +77,7 @@ def find_hangs(
         mismatches, concerned = _mismatches(group, ranks, forms)
         found.findings += mismatches
         held |= concerned
-        stand = _stand(group, everybody, ranks)
+        stand = _stand(group, _known(everybody, ranks, waiting), ranks)
         if stand is not None:
             stands.append(stand)
     mismatched = {rank for finding in found.findings for rank in finding.ranks}
@@ -94,6 +95,19 @@ def find_hangs(
         if not mismatched & set(ranks_blamed):
             found.findings.append(_stuck(ranks_blamed, stand, stands, set(heard)))
     return found
+
+
+def _known(
+    members: tuple[int, ...], ranks: Mapping[int, Mapping[int, EnteredCollective]], waiting: set[int]
+) -> tuple[int, ...]:
+    """Return the members to compare: those alone of which there is a record, where one of them is behind for certain.
+
+    It is where it waits for nothing itself; what the others did is then not asked.
+    """
+    known = tuple(rank for rank in members if rank in ranks)
+    last = {rank: max(ranks[rank]) for rank in known}
+    behind = [rank for rank in known if last[rank] < max(last.values())]
+    return known if behind and not waiting & set(behind) else members
 
 
 def _stand(group: str, members: tuple[int, ...], ranks: Mapping[int, Mapping[int, EnteredCollective]]) -> _Stand | None:

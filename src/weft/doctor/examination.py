@@ -73,7 +73,11 @@ class Examination:
         read = [source for source in self.evidence.sources if source.reader]
         if not read:
             return "nothing that was named could be read"
-        return worst[0].sentence if worst else "nothing is slow, stuck or wrong in what was read"
+        if worst:
+            return worst[0].sentence
+        if not self.sections:
+            return "what was read does not say how fast anything was"
+        return "nothing is slow, stuck or wrong in what was read"
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as plain values."""

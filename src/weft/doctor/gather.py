@@ -7,6 +7,7 @@ from typing import cast
 
 from weft.core import plugins
 from weft.core.errors import UsageError
+from weft.diagnosis.collective_calls import listed
 from weft.doctor.readers.base import FileToRead, Reader, UnreadableError
 from weft.doctor.readers.device_counters import DeviceCounterReader
 from weft.doctor.readers.evidence import Evidence, SourceFile
@@ -64,6 +65,12 @@ def read_file(path: Path, known: Iterable[Reader], evidence: Evidence) -> Source
         # Readers look for what their tools write; what a file holds in its place may be anything.
         reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
         return SourceFile(str(path), "", f"is damaged: {reason}")
+    if isinstance(reader, FlightRecorderReader):
+        if twice := sorted(read.heard & evidence.dumped):
+            return SourceFile(
+                str(path), "", f"is not the first dump of {listed(twice)}; name the dumps of one job at a time"
+            )
+        evidence.dumped |= read.heard
     evidence.add(read)  # nothing of a file that broke in the middle
     return SourceFile(str(path), reader.name, "; ".join([found, *file.trouble]))
 

@@ -16,6 +16,7 @@ from weft.doctor.examination import Examination, examine_evidence
 from weft.doctor.expected import expectation
 from weft.doctor.gather import gather
 from weft.doctor.live import watch_job
+from weft.doctor.readers.evidence import Evidence
 
 _LISTED_FILES = 12
 _SHORTEST_S, _LONGEST_S = 0.1, 3600.0
@@ -23,7 +24,7 @@ _SHORTEST_S, _LONGEST_S = 0.1, 3600.0
 
 def doctor(
     *paths: Annotated[
-        str, Parameter(help="Files, folders or patterns: traces, logs, dumps, tables; also packed by gzip.")
+        str, Parameter(help="Files, folders or patterns: traces, logs, dumps, tables; also packed by gzip, bzip2, xz.")
     ],
     job: Annotated[str | None, Parameter(help="Job that ran, to compare with what is expected; needs --site.")] = None,
     site: Annotated[str | None, Parameter(help="Site that it ran on; needs --job.")] = None,
@@ -58,10 +59,8 @@ def doctor(
     expected = None if job is None or site is None else expectation(api.plan(job, site))
     with progress() as watch:
         evidence = gather(paths, watch)
+    _refuse_unread(evidence)
     found = examine_evidence(evidence, expected)
-    if not any(source.reader for source in evidence.sources):
-        reasons = "\n".join(f"  {one.path} {one.found}" for one in evidence.sources[:_LISTED_FILES])
-        raise UsageError(f"none of {len(evidence.sources)} files could be read\n{reasons}")
     if page is not None:
         from weft.doctor.page import page_of
 
@@ -78,6 +77,17 @@ def doctor(
     for written in (page, perfetto):
         if written is not None:
             say(f"written: {written}")
+
+
+def _refuse_unread(evidence: Evidence) -> None:
+    """Raise where not one file could be read."""
+    sources = evidence.sources
+    if any(source.reader for source in sources):
+        return
+    if len(sources) == 1:
+        raise UsageError(f"{sources[0].path} could not be read: it {sources[0].found}")
+    reasons = [f"{one.path} {one.found}" for one in sources[:_LISTED_FILES]]
+    raise UsageError("\n  ".join([f"none of {len(sources)} files could be read", *reasons]))
 
 
 def _follow(paths: Sequence[str], every: float, *, alone: bool) -> None:

@@ -1,7 +1,9 @@
 """What a reader is, and a file as readers see it: its beginning, its lines, its bytes, unpacked where it is packed."""
 
+import bz2
 import gzip
 import io
+import lzma
 import re
 import stat
 import zlib
@@ -17,7 +19,17 @@ from weft.doctor.readers.evidence import Evidence
 
 _HEAD_BYTES = 64 * 2**10
 _LONGEST_LINE = 2**20
-_GZIP = b"\x1f\x8b"
+_PACKED: tuple[tuple[bytes, Callable[[BinaryIO], Any]], ...] = (
+    (b"\x1f\x8b", lambda raw: gzip.GzipFile(fileobj=raw)), (b"BZh", bz2.BZ2File), (b"\xfd7zXZ\0", lzma.LZMAFile),
+)  # fmt: skip
+_REFUSED = (
+    (b"\x28\xb5\x2f\xfd", "is packed by zstd; unpack it first, as with zstd -d"),
+    (b"PK\x03\x04", "is packed by zip; unpack it first"),
+    (b"\xff\xfe", "is text in UTF-16; write it in UTF-8, as with iconv -f UTF-16 -t UTF-8"),
+    (b"\xfe\xff", "is text in UTF-16; write it in UTF-8, as with iconv -f UTF-16 -t UTF-8"),
+)
+"""What files begin with that are not read, and what would help."""
+_UTF8_MARK = b"\xef\xbb\xbf"
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _LAUNCHER = re.compile(
     r"^(?:\s*(?:\d{1,7}: (?!\d)|\[rank\s?\d+\]: ?|\[default\d+\]: ?|\[\d+,\d+\]<std(?:out|err)>: ?|"
@@ -49,7 +61,7 @@ class FileToRead:
     @property
     def name(self) -> str:
         """Return its name without the ending of a packed file."""
-        return self.path.name.removesuffix(".gz")
+        return re.sub(r"\.(?:gz|bz2|xz)$", "", self.path.name)
 
     @property
     def rank(self) -> int | None:
@@ -72,14 +84,18 @@ class FileToRead:
             if not stat.S_ISREG(self.path.stat().st_mode):
                 raise UnreadableError(f"{self.path} is not a regular file")
             with self.path.open("rb") as raw:
-                packed = raw.read(2) == _GZIP
+                begins = raw.read(8)
+                for mark, why in _REFUSED:
+                    if begins.startswith(mark):
+                        raise UnreadableError(f"{self.path} {why}")
                 raw.seek(0)
-                if not packed:
-                    yield raw
+                unpacks = next((unpacks for mark, unpacks in _PACKED if begins.startswith(mark)), None)
+                if unpacks is None:
+                    yield _unmarked(raw)
                     return
-                with gzip.GzipFile(fileobj=raw) as unpacked:
-                    yield cast("BinaryIO", io.BufferedReader(_UntilDamage(unpacked, self.note), 2**20))
-        except (gzip.BadGzipFile, EOFError) as error:
+                with unpacks(raw) as unpacked:
+                    yield _unmarked(io.BufferedReader(_UntilDamage(unpacked, self.note), 2**20))
+        except (gzip.BadGzipFile, lzma.LZMAError, EOFError) as error:
             raise UnreadableError(f"{self.path} is damaged: {error}") from None
         except OSError as error:
             raise UnreadableError(f"{self.path} cannot be read: {error.strerror or error}") from None
@@ -113,10 +129,17 @@ class FileToRead:
         return b"\0" not in self.head
 
 
+def _unmarked(stream: io.BufferedReader) -> BinaryIO:
+    """Return a stream behind the mark that some editors and shells put before UTF-8."""
+    if stream.peek(len(_UTF8_MARK)).startswith(_UTF8_MARK):
+        stream.read(len(_UTF8_MARK))
+    return cast("BinaryIO", stream)
+
+
 class _UntilDamage(io.RawIOBase):
     """Unpacks a file as far as it goes: what stands before the place where it was cut off is whole."""
 
-    def __init__(self, unpacked: gzip.GzipFile, note: Callable[[str], None]) -> None:
+    def __init__(self, unpacked: Any, note: Callable[[str], None]) -> None:
         super().__init__()
         self.unpacked, self.note, self.got = unpacked, note, False
 
@@ -128,7 +151,7 @@ class _UntilDamage(io.RawIOBase):
         """Fill a buffer; nothing where the file is damaged from here on."""
         try:
             data = self.unpacked.read1(len(buffer))
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
             if not self.got:
                 raise EOFError(str(error)) from None
             self.note("its packed form is cut off or damaged; what stands before that was read")

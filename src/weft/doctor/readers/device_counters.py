@@ -10,7 +10,8 @@ from weft.doctor.readers.base import FileToRead, UnreadableError
 from weft.doctor.readers.evidence import DeviceSample, Evidence
 
 _UNIT = re.compile(r"^(.*?)\s*\[(.*)\]$")
-_VALUE = re.compile(r"^\s*([-+]?\d+(?:\.\d+)?)\s*([%A-Za-z/]*)\s*$")
+_VALUE = re.compile(r"^\s*([-+]?\d+(?:[.,]\d+)?)\s*([%A-Za-z/]*)\s*$")
+"""A number, in some languages with a decimal comma, and its unit."""
 _BELOW_PEERS = 0.9
 _WORST_COUNTERS = ("ecc.errors.uncorrected", "retired_pages", "remapped_rows.failure", "DBE", "xid_errors", "XIDER")
 _DCGM_HEAD = re.compile(r"^#\s*Entity\s+(.*)$", re.MULTILINE)
@@ -31,7 +32,9 @@ class DeviceCounterReader:
     def recognises(self, file: FileToRead) -> bool:
         """Return whether its heading has the words of one of the tools."""
         first = file.log_head.split("\n", 1)[0]
-        smi = "," in first and re.search(r"\b(utilization\.gpu|power\.draw|temperature\.gpu|clocks\.)", first)
+        smi = re.search("[,;]", first) and re.search(
+            r"\b(utilization\.gpu|power\.draw|temperature\.gpu|clocks\.)", first
+        )
         heads = (_DCGM_HEAD, _DMON_HEAD)
         return file.is_text and (bool(smi) or any(head.search(file.log_head) is not None for head in heads))
 
@@ -56,20 +59,26 @@ class DeviceCounterReader:
 
 def _smi_rows(file: FileToRead):  # noqa: ANN202 - tuples of device, field, unit, value
     lines = file.log_lines()
-    heading = [_named(cell) for cell in next(lines, "").split(",")]
+    first = next(lines, "")
+    between = ";" if ";" in first else ","
+    heading = [_named(cell) for cell in first.split(between)]
     names = [name for name, _ in heading]
     who = next(
         (names.index(key) for key in ("index", "gpu_uuid", "uuid", "pci.bus_id", "gpu_bus_id") if key in names), None
     )
     for line in lines:
-        cells = line.split(",")
+        cells = line.split(between)
         if len(cells) != len(heading):
             continue
         device = f"GPU {cells[who].strip()}" if who is not None else "GPU"
         for at, (name, unit) in enumerate(heading):
             value = _VALUE.match(cells[at])
             if at != who and value is not None and name not in {"timestamp", "index"}:
-                yield device, name, unit or value.group(2), float(value.group(1))
+                yield device, name, unit or value.group(2), _figure(value)
+
+
+def _figure(value: re.Match[str]) -> float:
+    return float(value.group(1).replace(",", "."))
 
 
 def _named(cell: str) -> tuple[str, str]:
@@ -87,7 +96,7 @@ def _dcgm_rows(file: FileToRead):  # noqa: ANN202 - the same
         if found is not None and names:
             for name, cell in zip(names, found.group(2).split(), strict=False):
                 if (value := _VALUE.match(cell)) is not None:
-                    yield " ".join(found.group(1).split()), name, "", float(value.group(1))
+                    yield " ".join(found.group(1).split()), name, "", _figure(value)
 
 
 def _dmon_rows(file: FileToRead):  # noqa: ANN202 - the same
@@ -104,7 +113,7 @@ def _dmon_rows(file: FileToRead):  # noqa: ANN202 - the same
             if len(cells) == len(names) + 1 and cells[0].isdecimal():
                 for at, name in enumerate(names):
                     if (value := _VALUE.match(cells[at + 1])) is not None:
-                        yield f"GPU {cells[0]}", name, units[at] if at < len(units) else "", float(value.group(1))
+                        yield f"GPU {cells[0]}", name, units[at] if at < len(units) else "", _figure(value)
 
 
 def _odd_devices(found: list[DeviceSample]) -> list[DiagnosisFinding]:
@@ -125,8 +134,8 @@ def _odd_devices(found: list[DeviceSample]) -> list[DiagnosisFinding]:
         findings += [
             DiagnosisFinding(
                 "slow", "slow-clock", one.device,
-                f"{one.device} runs at {one.mean:.0f} {one.unit} in the mean, the others at {usual:.0f}: heat, power or"
-                " a limit holds it back.", (), 0.85, usual / one.mean if one.mean else None,
+                f"{one.device} runs at {one.mean:.0f} {one.unit or 'MHz'} in the mean, the others at {usual:.0f}: heat,"
+                " power or a limit holds it back.", (), 0.85, usual / one.mean if one.mean else None,
             )
             for one in own if len(own) > 2 and one.mean < _BELOW_PEERS * usual  # noqa: PLR2004 - of two, which is odd
         ]  # fmt: skip

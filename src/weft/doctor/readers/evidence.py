@@ -57,6 +57,8 @@ class Evidence:
     members: dict[str, tuple[int, ...]] = field(default_factory=dict)
     heard: set[int] = field(default_factory=set)
     """Ranks of which there is a record of calls."""
+    dumped: set[int] = field(default_factory=set)
+    """Ranks whose flight recorder was read."""
     rank_steps: list[RankSteps] = field(default_factory=list)
     series: list[StepSeries] = field(default_factory=list)
     bandwidths: list[Bandwidth] = field(default_factory=list)

@@ -1,8 +1,10 @@
 """Traces of torch's profiler (Kineto) and other Chrome traces: kernels by stream, event by event, of any length."""
 
+import codecs
 import math
+import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, BinaryIO
 
 from weft.core.errors import UsageError
 from weft.diagnosis.timeline import BusyTime, KernelClass, kernel_class
@@ -12,6 +14,7 @@ from weft.doctor.readers.evidence import Evidence
 _ON_DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"})
 _US = 1e-6
 _MOST_NAMES = 100_000
+_NO_NUMBER = re.compile(rb"([:,\[]\s*)[-+]?(?:NaN|nan|Infinity|inf)\b")
 
 
 class KinetoReader:
@@ -57,6 +60,26 @@ class KinetoReader:
         return f"{events:,} events{whose}{whole}, {kernels:,} kernels"
 
 
+class _Cleaned:
+    """A trace as JSON: what torch writes for numbers that are none becomes null, and what is no text is replaced."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self.stream, self.kept = stream, b""
+        self.text = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def read(self, size: int = -1) -> bytes:
+        """Return about `size` bytes; what stands behind the last comma may be half a word, and waits for the rest."""
+        at = 0
+        while size and at <= 0:
+            data = self.stream.read(size)
+            self.kept += self.text.decode(data, final=not data).encode()
+            at = self.kept.rfind(b",", 1) if data else len(self.kept)
+            if not data:
+                break
+        whole, self.kept = self.kept[:at], self.kept[at:]
+        return _NO_NUMBER.sub(rb"\1null", whole)
+
+
 def _span(event: dict[str, Any]) -> tuple[float, float] | None:
     """Return when an event begins and ends, None where it does not say so."""
     try:
@@ -82,7 +105,7 @@ def _events(file: FileToRead, about: dict[str, Any]) -> Iterator[dict[str, Any]]
     any_event = False
     try:
         with file.open() as stream:
-            for event in ijson.items(stream, path, use_float=True):
+            for event in ijson.items(_Cleaned(stream), path, use_float=True):
                 any_event = True
                 yield event
     except ijson.JSONError as error:
@@ -92,8 +115,6 @@ def _events(file: FileToRead, about: dict[str, Any]) -> Iterator[dict[str, Any]]
 
 
 def _distributed(head: str) -> dict[str, Any]:
-    import re
-
     begin = head.find('"distributedInfo"')
     if begin < 0:
         return {}

@@ -20,6 +20,8 @@ _CALL = re.compile(
     r"^(?:\[\d+\] )?(Broadcast|Reduce|AllGather|ReduceScatter|AllReduce|AlltoAll|AllToAll|Gather|Scatter): "
     r"opCount ([0-9a-f]+) .*?count (\d+) datatype (\d+) .*?comm (0x[0-9a-f]+) \[nranks=(\d+)\](?:.*globalrank (\d+))?"
 )
+_CUT_CALL = re.compile(r"^(?:\[\d+\] )?(Broadcast|Reduce|AllGather|ReduceScatter|AllReduce|All[tT]oAll): opCount ")
+"""A call whose line was cut off before it names its communicator."""
 _INIT = re.compile(r"comm (0x[0-9a-f]+) rank (\d+) n[Rr]anks (\d+)(.*)- Init (?:COMPLETE|START)")
 _COMMUNICATOR = re.compile(r"(?:commId|commHash|parent) (0x[0-9a-f]+)(?:.*?(?:color|key) (-?\d+))?")
 _VIA = re.compile(r"Channel \d+(?:/\d+)? : \d+\[\w+\] -> \d+\[\w+\].* via (\S+)")
@@ -47,6 +49,8 @@ class NcclLogReader:
         for line in file.log_lines():
             if " NCCL " in line and (found := _LOG_LINE.search(line)) is not None:
                 said.take(*found.groups())
+        if said.cut:
+            file.note("it ends in the middle of a call, and what came behind that is not known")
         said.add_calls(evidence)
         _add_warnings(said, evidence)
         used = ", ".join(f"{name} ({count})" for name, count in said.transports.most_common(4)) or "no channels"
@@ -64,6 +68,8 @@ class _Said:
     where: dict[str, str] = field(default_factory=dict)
     calls: list[tuple[_Owner, str, int, int]] = field(default_factory=list)
     counts: Counter[_Owner] = field(default_factory=Counter)
+    cut: bool = False
+    """Whether the line of a call was cut off; it counts for the communicator of the last one like it."""
 
     def take(self, host: str, process: str, _thread: str, device: str, level: str, text: str) -> None:
         """Take one line."""
@@ -83,6 +89,13 @@ class _Said:
             if call.group(7) is not None:  # newer versions say whose call it is, whatever was logged before
                 self.rank_of.setdefault(owner, (int(call.group(7)), "world", int(call.group(6))))
             self.calls.append((owner, call.group(1), self.counts[owner], int(call.group(3))))
+        elif (cut := _CUT_CALL.match(text)) is not None:
+            self.cut = True
+            own = [one for one in reversed(self.calls) if one[0][:2] == (host, who)]
+            last = next((one for one in own if one[1] == cut.group(1)), own[0] if own else None)
+            if last is not None:
+                self.counts[last[0]] += 1
+                self.calls.append((last[0], cut.group(1), self.counts[last[0]], last[3]))
 
     def job_ranks(self) -> dict[tuple[str, str], int]:
         """Return the rank of each process in its largest communicator: that is its rank in the job."""

@@ -5,7 +5,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -24,12 +24,20 @@ _BATCH = re.compile(r"global[_ ]batch[_ ]size['\"]?[\s.:=]*(\d+)", re.IGNORECASE
 _LENGTH = re.compile(r"(?:seq(?:uence)?[_ ]len(?:gth)?)['\"]?[\s.:=]*(\d+)", re.IGNORECASE)
 _MLLOG = ":::MLLOG"
 _LARGEST = 1e18
+_Row: TypeAlias = tuple[int, float, float]
+"""A step, its seconds and its loss."""
 _MOMENTS = frozenset({"init_start", "init_stop", "run_start", "run_stop"})
 
 
 def _figure(text: str, name: str) -> float | None:
     found = re.search(rf"{name}\s*[:=]\s*{_NUMBER}", text)
-    return float(found.group(1).replace(",", "")) if found else None
+    return _number(found.group(1)) if found else None
+
+
+def _number(text: str) -> float:
+    """Return a number whose thousands may be set apart by commas; in some languages a comma is the decimal point."""
+    decimal = "," in text and not re.search(r"^[-+]?\d{1,3}(?:,\d{3})+(?:\.|[eE]|$)", text)
+    return float(text.replace(",", ".") if decimal and text.count(",") == 1 else text.replace(",", ""))
 
 
 class MlperfReader:
@@ -169,9 +177,7 @@ class TrainingLogReader:
 
     def read(self, file: FileToRead, evidence: Evidence) -> str:
         """Read step, time and loss of each line."""
-        steps: list[int] = []
-        seconds: list[float] = []
-        losses: list[float] = []
+        rows: list[_Row] = []
         batch: float | None = None
         length: float | None = None
         gpus: int | None = None
@@ -182,7 +188,7 @@ class TrainingLogReader:
             if (timing := _NEMO.search(line)) is not None:
                 kind, took = "NeMo", float(timing.group(1))
                 at = re.search(r"(?:iteration|global_step|step)['\"]?\s*[:=]?\s*(\d+)", line)
-                step = int(at.group(1)) if at else len(steps)
+                step = int(at.group(1)) if at else len(rows)
                 loss = _figure(line, "reduced_train_loss")
             elif (found := _MEGATRON.search(line)) is not None:
                 kind, step = "Megatron-LM", int(found.group(1))
@@ -191,23 +197,40 @@ class TrainingLogReader:
                 batch = _figure(line, "global batch size") or batch
                 loss = _figure(line, "lm loss") or _figure(line, "loss")
             elif (found := _TITAN.search(line)) is not None:
-                kind, step, loss = "torchtitan", int(found.group(1)), float(found.group(2).replace(",", ""))
+                kind, step, loss = "torchtitan", int(found.group(1)), _number(found.group(2))
                 took, last_time = _titan_seconds(line, step, last_time)
             else:
                 gpus = gpus or _world(line)
                 batch, length = batch or _named(line, _BATCH), length or _named(line, _LENGTH)
                 continue
-            if took is None or took <= 0:
-                continue
-            steps.append(step)
-            seconds.append(took)
-            losses.append(float("nan") if loss is None else loss)
-        if not steps:
+            if took is not None and took > 0:
+                rows.append((step, took, float("nan") if loss is None else loss))
+        if not rows:
             raise UnreadableError(f"{file.path} names steps but no time of a step")
-        known = losses if all(loss == loss for loss in losses) else []  # noqa: PLR0124 - the same
         tokens = batch * length if batch and length else None
-        evidence.series.append(StepSeries(steps, seconds, known, tokens, gpus, None, None, kind))
-        return f"{kind}, {len(steps)} step times"
+        runs = _runs(rows)
+        for number, own in enumerate(runs, 1):
+            steps, seconds, losses = (list(column) for column in zip(*own, strict=True))
+            known = losses if all(loss == loss for loss in losses) else []  # noqa: PLR0124 - the same
+            name = f"{kind}, run {number}" if len(runs) > 1 else kind
+            evidence.series.append(StepSeries(steps, seconds, known, tokens, gpus, None, None, name))
+        return f"{kind}, {sum(map(len, runs))} step times" + (f" of {len(runs)} runs" if len(runs) > 1 else "")
+
+
+def _runs(rows: list[_Row]) -> list[list[_Row]]:
+    """Return the steps of each run in a log: a new one begins where steps are counted from the beginning again.
+
+    Several ranks may have written the same step; the first of them counts. Steps of a run that came back from a
+    checkpoint are its own.
+    """
+    found: list[list[_Row]] = []
+    for row in rows:
+        if found and row[0] == found[-1][-1][0]:
+            continue
+        if not found or (row[0] <= found[-1][0][0] and found[-1][-1][0] - row[0] > 1):
+            found.append([])
+        found[-1].append(row)
+    return found
 
 
 def _titan_seconds(
