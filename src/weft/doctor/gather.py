@@ -9,6 +9,7 @@ from weft.core import plugins
 from weft.core.errors import UsageError
 from weft.diagnosis.collective_calls import listed
 from weft.doctor.readers.base import FileToRead, Reader, UnreadableError
+from weft.doctor.readers.chakra import ChakraReader
 from weft.doctor.readers.device_counters import DeviceCounterReader
 from weft.doctor.readers.evidence import Evidence, SourceFile
 from weft.doctor.readers.flight_recorder import FlightRecorderReader
@@ -23,8 +24,8 @@ MOST_FILES = 20_000
 _MALFORMED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 _READERS: tuple[Callable[[], Reader], ...] = (
     # Those that know their files for certain first; a training's log may quote anything.
-    FlightRecorderReader, NcclRasReader, KinetoReader, RunFolderReader, MlperfReader, NcclTestsReader,
-    DeviceCounterReader, OperationTableReader, NcclLogReader, TrainingLogReader,
+    ChakraReader, FlightRecorderReader, NcclRasReader, KinetoReader, RunFolderReader, MlperfReader,
+    NcclTestsReader, DeviceCounterReader, OperationTableReader, NcclLogReader, TrainingLogReader,
 )  # fmt: skip
 
 

@@ -46,8 +46,9 @@ def doctor(
 ) -> None:
     """Find out whether a training is as fast as it should be, and if not, who is to blame.
 
-    Reads profiler traces, tables of operations, flight recorder dumps, NCCL RAS reports and logs, nccl-tests, MLPerf,
-    torchtitan, Megatron-LM and NeMo logs, device counters and runs of weft. Example: weft doctor traces/ log.txt.gz
+    Reads profiler traces, tables of operations, flight recorder dumps, Chakra traces, NCCL RAS reports and logs,
+    nccl-tests, MLPerf, torchtitan, Megatron-LM and NeMo logs, device counters and runs of weft.
+    Example: weft doctor traces/ log.txt.gz
     """
     if not paths:
         raise UsageError("name at least one file, folder or pattern, as in weft doctor traces/")

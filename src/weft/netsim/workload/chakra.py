@@ -85,6 +85,7 @@ def _message_types() -> tuple[type[Message], type[Message]]:
         _field("type", 3, "INT64"),
         _field("ctrl_deps", 4, "UINT64", **several),
         _field("data_deps", 5, "UINT64", **several),
+        _field("start_time_micros", 6, "UINT64"),
         _field("duration_micros", 7, "UINT64"),
         _field("attr", 10, "MESSAGE", **several, typeName=".weft.chakra.Attribute"),
     ]
@@ -117,6 +118,8 @@ class ChakraNode:
     """How long it takes where it is compute."""
     attributes: Mapping[str, int | str]
     """What else is said about it."""
+    start_ps: int | None = None
+    """When it began; none where the trace does not say."""
 
     def figure(self, name: str, where: str) -> int:
         """Return an attribute that must be there and be a whole number."""
@@ -159,7 +162,8 @@ def _node(message: Any) -> ChakraNode:
             value = getattr(each, kind)
             attributes[each.name] = value if isinstance(value, str) else int(value)
     after = tuple(dict.fromkeys((*message.ctrl_deps, *message.data_deps)))
-    return ChakraNode(message.id, message.name, message.type, after, message.duration_micros * _PS_PER_US, attributes)
+    took, start = message.duration_micros * _PS_PER_US, message.start_time_micros * _PS_PER_US
+    return ChakraNode(message.id, message.name, message.type, after, took, attributes, start or None)
 
 
 def written_trace(nodes: Sequence[ChakraNode]) -> bytes:
@@ -171,7 +175,8 @@ def written_trace(nodes: Sequence[ChakraNode]) -> bytes:
                 for name, value in node.attributes.items()]  # fmt: skip
         proto.serialize_length_prefixed(
             _NODE(id=node.number, name=node.name, type=int(node.kind), data_deps=node.after,
-                  duration_micros=node.duration_ps // _PS_PER_US, attr=said), stream)  # fmt: skip
+                  duration_micros=node.duration_ps // _PS_PER_US, start_time_micros=(node.start_ps or 0) // _PS_PER_US,
+                  attr=said), stream)  # fmt: skip
     return stream.getvalue()
 
 
@@ -361,6 +366,13 @@ def group_of(node: ChakraNode) -> str:
     """Return the name of a collective's group; nothing for everybody."""
     found = node.attributes.get("pg_name", node.attributes.get("comm_group", ""))
     return str(found)
+
+
+def collective_name(node: ChakraNode) -> str:
+    """Return what a collective is called; its number where the schema knows none."""
+    kind = node.attributes.get("comm_type")
+    known = {**_KINDS, **_NAMES, _BARRIER: "barrier"}
+    return known.get(kind, str(kind)) if isinstance(kind, int) else str(kind)
 
 
 def _groups(traces: Sequence[Sequence[ChakraNode]]) -> dict[str, tuple[int, ...]]:
