@@ -91,9 +91,15 @@ def _probe_due_ps(sender: Sender, pair: int) -> int:
         return NEVER
     quiet_since_ps = max(qp["heard_ps"], qp["active_ps"], qp["probe_sent_ps"])
     due_ps = quiet_since_ps + (params["probe_after_ps"] << min(qp["probe_misses"], _MOST_SHIFTS))
-    if qp["next"] == qp["end"] and qp["lost_first"] < 0 and qp["probe_sent_ps"] < qp["active_ps"]:
+    if all_sent(sender, pair) and qp["probe_sent_ps"] < qp["active_ps"]:
         return min(due_ps, qp["active_ps"] + tail_ps(params))
     return due_ps
+
+
+@rule
+def all_sent(sender: Sender, pair: int) -> bool:
+    """Return whether nothing waits to be sent, for the first time or again."""
+    return sender.qp[pair]["next"] == sender.qp[pair]["end"] and sender.qp[pair]["lost_first"] < 0
 
 
 @rule

@@ -1,7 +1,7 @@
 """When the halves of NICs act by themselves, and which of them may have data to send: rules below those of `hosts`."""
 
 from weft.core.compile.rules import rule
-from weft.mrc.rules.control import next_deadline, tail_ps
+from weft.mrc.rules.control import all_sent, next_deadline, tail_ps
 from weft.mrc.rules.endpoint import deadline
 from weft.mrc.rules.numbers import lowest_bit
 from weft.mrc.rules.reverse import reverse_due_ps
@@ -33,7 +33,9 @@ def keep_deadline(hosts: HostState, pair: int, now_ps: int) -> None:
     makes due is at least this far away.
     """
     params = hosts.s.params[0]
-    soonest_ps = min(params["probe_after_ps"], params["timeout_ps"], tail_ps(params))
+    soonest_ps = min(params["probe_after_ps"], params["timeout_ps"])
+    if all_sent(hosts.s, pair):
+        soonest_ps = min(soonest_ps, tail_ps(params))
     if hosts.nics.each[2 * pair, DUE] > now_ps + soonest_ps:
         set_deadline(hosts, 2 * pair)
 
