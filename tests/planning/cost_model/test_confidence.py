@@ -46,6 +46,23 @@ def test_weights_that_are_sharded_over_domains_are_marked(zero: int, shard: int,
     assert (found.unmatched is not None) == marked
 
 
+@pytest.mark.parametrize(
+    ("chunks", "preset", "model", "marked"),
+    [
+        (8, "nemo-2025", MIXTURE, True), (4, "nemo-2025", MIXTURE, True), (2, "nemo-2025", MIXTURE, False),
+        (8, "megatron-2026", MIXTURE, False), (8, "weft", MIXTURE, False), (8, "nemo-2025", DENSE, False),
+    ],
+)  # fmt: skip
+def test_short_chunks_of_experts_that_are_launched_one_by_one_are_marked(
+    chunks: int, preset: str, model: Dimensions, marked: bool
+):
+    software = SoftwareSpec.model_validate({"preset": preset}).resolved()
+    plan = one_plan(dp=4, pp=4, schedule="interleaved", chunks=chunks)
+    found = confidence_of(Workload(model, 64, 4096), plan, 0, usual_machine("H100", 64, 400 * 10**9), software)
+    assert (found.unmatched is not None) == marked
+    assert ("chunks" in found.basis) == marked
+
+
 @pytest.mark.parametrize(("schedule", "marked"), [("1f1b", False), ("zero-bubble", True), ("zbv", True)])
 def test_schedules_that_no_run_used_are_marked(schedule: str, marked: bool):
     found = doubt("H100", "bf16", one_plan(dp=8, pp=8, schedule=schedule))
