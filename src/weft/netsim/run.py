@@ -89,7 +89,10 @@ def run(
             keep.take_up(compiled)
         times = _run(compiled, setup, transport, observers, keep)
         return report_of(setup, network, transport, compiled, times)
-    network, plain = prepare(setup, transport, fast=pays if fast is None else fast, say=observers.say)
+    if fast is None:
+        # The reference compiles rules of its own, whatever the compiled simulator has stored.
+        fast = compiling.can_compile() and (packets > COMPILE_FROM or compiling.is_compiled(compiling.REFERENCE))
+    network, plain = prepare(setup, transport, fast=fast, say=observers.say)
     times = _run(plain, setup, transport, observers, None)
     return report_of(setup, network, transport, plain, times)
 
@@ -150,7 +153,7 @@ def prepare(
 
     check_reference(setup)
     if fast:
-        compiling.prepare(None, say)
+        compiling.prepare(None, say, compiling.REFERENCE)
     parts = _parts(setup, transport, fast=fast)
     if fast and isinstance(parts.endpoints, ColumnEndpoints):
         parts.endpoints.warm_up()

@@ -13,8 +13,10 @@ another one. Nothing but this package imports numba to compile rules.
 """
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from types import FunctionType
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -79,9 +81,28 @@ def use_cache(folder: str) -> None:
 
     # The module makes its variables when it is loaded, so that nothing can be known of them before.
     config.__dict__["CACHE_DIR"] = folder
+    use_target()
+    _CACHES.append(folder)
+
+
+def use_target() -> None:
+    """Let numba compile for `target()`, unless the environment names another processor."""
+    from numba import config
+
     if config.__dict__["CPU_NAME"] is None and _has_baseline():
         config.__dict__.update(CPU_NAME=_BASELINE, CPU_FEATURES="")
-    _CACHES.append(folder)
+
+
+@cache
+def target() -> tuple[str, str]:
+    """Return the processor that code is compiled for, and its features: the baseline where this is one of them."""
+    from llvmlite import binding
+
+    if os.environ.get("NUMBA_CPU_NAME"):
+        return os.environ["NUMBA_CPU_NAME"], os.environ.get("NUMBA_CPU_FEATURES", "")
+    if _has_baseline():
+        return _BASELINE, ""
+    return str(binding.get_host_cpu_name()), str(binding.get_host_cpu_features().flatten())
 
 
 def _has_baseline() -> bool:
@@ -105,12 +126,32 @@ class Specialisation(NamedTuple):
     """From a `replaceable` rule to the one that takes its place."""
 
 
-def compiled(function: Callable[..., Any], specialisation: Specialisation | None = None) -> Any:
-    """Return the compiled form of a rule; it takes the same arguments and leaves the same state behind."""
+def compiled(
+    function: Callable[..., Any], specialisation: Specialisation | None = None, *, inside: bool = False
+) -> Any:
+    """Return the compiled form of a rule; it takes the same arguments and leaves the same state behind.
+
+    One that is `inside` can be called by other compiled code only, not by Python.
+    """
     if specialisation is not None:
         for each in specialisation.replacements:
             assert each in _REPLACEABLE, f"{each.__qualname__} is not marked as replaceable"
-    return _compiled(function, specialisation, entry=True)
+    return _compiled(function, specialisation, entry=not inside)
+
+
+def replaced(
+    function: Callable[..., Any], specialisation: Specialisation | None
+) -> tuple[FunctionType, Specialisation | None]:
+    """Return what takes the place of a rule, and the specialisation where it makes a difference to it.
+
+    A rule that reaches no replaced one is compiled once for all specialisations.
+    """
+    assert isinstance(function, FunctionType), "only rules can be compiled"
+    if specialisation is None:
+        return function, None
+    function = specialisation.replacements.get(function, function)
+    assert isinstance(function, FunctionType), "only rules take the place of rules"
+    return function, specialisation if _reaches(function, specialisation, set()) else None
 
 
 def _compiled(function: Callable[..., Any], specialisation: Specialisation | None, *, entry: bool) -> Any:
@@ -121,12 +162,7 @@ def _compiled(function: Callable[..., Any], specialisation: Specialisation | Non
     """
     assert isinstance(function, FunctionType), "only rules can be compiled"
     assert _is_rule(function), f"{function.__qualname__} is not a rule; decorate it with @rule"
-    if specialisation is not None:
-        function = specialisation.replacements.get(function, function)
-        assert isinstance(function, FunctionType), "only rules take the place of rules"
-        # A rule that reaches no replaced one is compiled once for all specialisations.
-        if not _reaches(function, specialisation, set()):
-            specialisation = None
+    function, specialisation = replaced(function, specialisation)
     suffix = "" if specialisation is None else f"_{specialisation.name}"
     known = _COMPILED.get((function, suffix, entry))
     if known is not None:

@@ -102,6 +102,7 @@ class CompiledSimulator:
         self.links = LinkMeter(network) if timeline.links else None
         self.swap = _swap(network, endpoints.swap, metered=timeline.links)
         self._crew = Crew(threads, self.swap)
+        self._columns: layout.KernelColumns | None = None
         self._at_once = max(1, min(_MOST_SLOTS_AT_ONCE, _PORT_SLOTS_AT_ONCE // network.ports))
         self._round = board.round_slots(network, endpoints.most_posts)
         self._at_once = -(-self._at_once // self._round) * self._round
@@ -268,7 +269,11 @@ class CompiledSimulator:
     def columns(self) -> layout.KernelColumns:
         """Return everything that the shards share; stores that have grown are others."""
         ends = self.endpoints
-        return layout.KernelColumns(self.fabric, self.wires, self.queues, ends.host_state, ends.routing, self.busy)
+        now = layout.KernelColumns(self.fabric, self.wires, self.queues, ends.host_state, ends.routing, self.busy)
+        # The same record as before where no part is another: compiled rules then need not take it apart again.
+        if self._columns is None or any(new is not old for new, old in zip(now, self._columns, strict=True)):
+            self._columns = now
+        return self._columns
 
     def _grow(self) -> None:
         """Give a part what it lacks."""
