@@ -9,6 +9,7 @@ from weft.campaign.trace import TraceJob
 from weft.cluster.records.actions import Bind, Preempt
 from weft.cluster.records.job import Team
 from weft.cluster.records.snapshot import SchedulingPolicy, Snapshot
+from weft.cluster.scheduling import preemption
 
 MINUTE, HOUR = 60_000, 3_600_000
 SPAN = 6 * HOUR
@@ -53,6 +54,18 @@ def test_nobody_who_gave_way_to_a_job_starts_again_before_it():
     # Seeds 1, 6, 9 and 12 need that the lane takes back what its jobs give, 30 that a quota covers who left, 31 that
     # others were asked for the same job.
     assert sum(left(seed) for seed in (0, 1, 6, 9, 12, 15, 30, 31, 37, 53)) > 20
+
+
+def test_a_search_that_is_called_hopeless_finds_nobody(monkeypatch: pytest.MonkeyPatch):
+    hopeless, found = preemption._Clearing._hopeless, []
+    for seed in (0, 1, 6, 9):
+        with monkeypatch.context() as patch:
+            patch.setattr(preemption._Clearing, "_hopeless", lambda *_: False)
+            without = [str(each) for each in world(seed).actions()]
+        with monkeypatch.context() as patch:
+            patch.setattr(preemption._Clearing, "_hopeless", lambda *given: found.append(hopeless(*given)) or found[-1])
+            assert [str(each) for each in world(seed).actions()] == without
+    assert found.count(True) > len(found) // 4 > 20, "it spares many searches"
 
 
 @pytest.mark.slow

@@ -233,6 +233,8 @@ class _Clearing:
 
     def cheapest(self, able: Flags, by_priority: Flags, now_ms: int) -> list[int]:
         """Return rows of jobs that clear enough nodes between them, the cheapest nodes first."""
+        if self._hopeless(able, by_priority):
+            return []
         running = self.cluster.running
         share = running.lost_gpu_ms(now_ms) / np.maximum(running.column("nodes"), 1)
         # Some of its own team leave in any case: their nodes are the cheapest.
@@ -240,7 +242,7 @@ class _Clearing:
         first = self._nodes_by_cost(np.flatnonzero(able), share)
         # Borrowers leave only while their team is above its quota, others only where it stays at it.
         spare = (self.cluster.shares.held - self.cluster.shares.quota).tolist()
-        team_of, borrowed = running.column("team").tolist(), running.mask("borrowed")
+        team_of, borrowed, widths = running.column("team").tolist(), running.mask("borrowed"), running.column("nodes")
         left = self.lacking.copy()
         chosen: dict[int, None] = {}
         cleared = 0
@@ -252,8 +254,8 @@ class _Clearing:
             leaving: list[int] = []
             owed = int(left[node])
             for row in rows:
-                team, gpus = team_of[row], int(running.column("gpus")[row])
-                all_gpus = gpus * int(running.column("nodes")[row])
+                team, gpus = team_of[row], self.gpus.item(row)
+                all_gpus = gpus * widths.item(row)
                 least = 0 if by_priority[row] else 1 if borrowed[row] else all_gpus
                 if owed <= 0 or row in chosen or (least and spare[team] < least):
                     continue
@@ -262,7 +264,7 @@ class _Clearing:
                 owed -= gpus
             if owed > 0:
                 for row in leaving:
-                    all_gpus = int(running.column("gpus")[row] * running.column("nodes")[row])
+                    all_gpus = self.gpus.item(row) * widths.item(row)
                     spare[team_of[row]] += 0 if by_priority[row] else all_gpus
                 continue
             for row in leaving:
@@ -276,6 +278,24 @@ class _Clearing:
         own = [row for row in rest if self.is_own[row] and by_priority[row]]
         with_own = self._with_more(needed, own, self.own, self.is_own)
         return self._with_more(with_own, rest, self.short, self.is_own | True)
+
+    def _hopeless(self, able: Flags, by_priority: Flags) -> bool:
+        """Return whether nobody needs to leave, or not even all who may would do: most searches end here."""
+        running = self.cluster.running
+        if max(self.wanted, self.short, self.own) <= 0:
+            return True
+        all_gpus = running.column("nodes") * self.gpus
+        if self.wanted <= 0 or int(all_gpus[able].sum()) < self.short:
+            return self.short > 0 and int(all_gpus[able].sum()) < self.short
+        spare = (self.cluster.shares.held - self.cluster.shares.quota)[running.column("team")]
+        may = able & (by_priority | (spare >= np.where(running.mask("borrowed"), 1, all_gpus)))
+        rows = np.flatnonzero(may)
+        held = [self.cluster.nodes_of[running.ids[row]] for row in rows.tolist()]
+        if not held:
+            return True
+        gpus = np.repeat(self.gpus[rows], running.column("nodes")[rows])
+        freed = np.bincount(np.concatenate(held), weights=gpus, minlength=len(self.lacking))
+        return int(np.count_nonzero((self.lacking > 0) & (freed >= self.lacking))) < self.wanted
 
     def _with_more(self, chosen: list[int], others: list[int], wanted: int, counts: Flags) -> list[int]:
         """Add those whose going frees so many GPUs, of jobs that count; nobody where that fails."""

@@ -130,7 +130,7 @@ class ClusterState:
             teams=self.shares.records(),
             power=self.ramp.record(self.power),
             policy=self.policy,
-            ended={name: state for name, state in self.ended.items() if name in wanted},
+            ended={name: self.ended[name] for name in sorted(wanted) if name in self.ended},
             reservation=self.reservation,
             alarms=tuple(sorted(self.alarms)),
             planned_ms=self.planned_ms,
