@@ -25,8 +25,11 @@ class WaitingJobs:
         """Whether nodes are drained for the promised job, which its team's quota could hold."""
         if cluster.reservation is not None:
             queue.promised = cluster.reservation.job
-            own = self._own(cluster.jobs.get(queue.promised))
-            self.turn = own and cluster.reservation.at_ms >= FAR_MS
+            job = cluster.jobs.get(queue.promised)
+            own = self._own(job)
+            # A team that is above its quota has no turn before as large a job that another's quota covers. Before
+            # smaller ones it has: a stream of them would refill what is drained.
+            self.turn = own and cluster.reservation.at_ms >= FAR_MS and not self._yields(job)
             # Who gave way to it must not go before it now.
             due = cluster.reservation.at_ms <= now_ms + self.policy.grace_most_ms
             queue.firm = self.turn or (own and due and self.policy.give_way)
@@ -138,6 +141,16 @@ class WaitingJobs:
             return False
         quota = int(self.cluster.shares.quota[self.cluster.shares.index[job.team]])
         return job.gang.fewest * job.gang.gpus_per_node <= quota
+
+    def _yields(self, job: Job | None) -> bool:
+        """Return whether a job's team is above its quota without it, and a quota covers as large a job of another."""
+        shares, queue = self.cluster.shares, self.cluster.queue
+        if job is None or not (shares.held > shares.quota)[team := shares.index[job.team]]:
+            return False
+        rows = np.fromiter(queue.rows.values(), dtype=np.int64)
+        teams, totals = queue.column("team")[rows], queue.column("total")[rows]
+        covered = (teams != team) & (shares.held[teams] + totals <= shares.quota[teams])
+        return bool((covered & (totals >= job.gang.fewest * job.gang.gpus_per_node)).any())
 
     def _in_quota(self, at: int) -> bool:
         """Return whether the job at a position is within its team's quota."""
