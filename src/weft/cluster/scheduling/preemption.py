@@ -233,8 +233,9 @@ class _Clearing:
 
     def cheapest(self, able: Flags, by_priority: Flags, now_ms: int) -> list[int]:
         """Return rows of jobs that clear enough nodes between them, the cheapest nodes first."""
-        if self._hopeless(able, by_priority):
-            return []
+        return [] if self._hopeless(able, by_priority) else self._searched(able, by_priority, now_ms)
+
+    def _searched(self, able: Flags, by_priority: Flags, now_ms: int) -> list[int]:
         running = self.cluster.running
         share = running.lost_gpu_ms(now_ms) / np.maximum(running.column("nodes"), 1)
         # Some of its own team leave in any case: their nodes are the cheapest.
