@@ -1,5 +1,6 @@
 """The engine: jobs run once, ends are told apart, and whatever kills it, the next one goes on."""
 
+import ctypes
 import os
 import signal
 from dataclasses import replace
@@ -121,6 +122,17 @@ def test_a_cancelled_job_that_does_not_listen_is_made_to_end(engine: LocalEngine
     engine.attempts.end(entry)
     (ended,) = finish(engine, entry.job.id)
     assert (ended.job.state, ended.status) == (JobState.CANCELLED, 137)
+
+
+def test_a_signal_that_another_thread_of_the_runner_gets_ends_the_job(engine: LocalEngine, home: Home):
+    (entry,) = engine.submit(submission("sh", "-c", "echo begun; sleep 60"))
+    drive(engine, lambda: entry.job.state is JobState.RUNNING and _said(engine, entry.job.id) == "begun\n")
+    pid = runner_of(home, entry.job.id).pid
+    threads = [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
+    assert ctypes.CDLL(None).tgkill(pid, max(threads), signal.SIGTERM) == 0
+    assert max(threads) != pid
+    (ended,) = finish(engine, entry.job.id)
+    assert ended.status == 128 + signal.SIGTERM
 
 
 def test_a_drained_node_gets_nothing_until_it_is_given_back(engine: LocalEngine):

@@ -52,7 +52,8 @@ def test_an_own_model_that_is_resumed_under_another_width_gives_the_same_bits(tm
     for name in "ab":
         (tmp_path / name).mkdir()
     whole, losses = own(tmp_path / "a", {"dp": 2}, steps=4)
-    _, first = own(tmp_path / "b", {"dp": 2}, steps=2)
+    schedule = {"learning_rate": 1e-2, "warmup": 2, "horizon": 4}
+    _, first = own(tmp_path / "b", {"dp": 2}, steps=2, optimizer=schedule)
     result, second = own(tmp_path / "b", {"dp": 1}, steps=4, resume=True)
     assert first + second == losses
     assert result["weights_digest"] == whole["weights_digest"]

@@ -124,7 +124,7 @@ def make(function: Any, specialisation: Specialisation | None, arguments: tuple[
     kinds = tuple(_kind_of(each) for each in arguments)
     made.compile(kinds)
     value = made.overloads[kinds].signature.return_type
-    assert str(value) in _VALUES, f"{function.__qualname__} returns {value}, which is no word"
+    assert str(value) in _VALUES, f"{function.__qualname__} returns {value}, which does not fit a word"
     library = made.overloads[kinds].library
     inside: Any = library.__dict__["_final_module"]
     name = made.overloads[kinds].fndesc.llvm_func_name

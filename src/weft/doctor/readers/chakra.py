@@ -1,4 +1,4 @@
-"""Chakra execution traces, one file for each rank: its collectives in order, its device's time if it is told."""
+"""Chakra execution traces, one file for each rank: its collectives in order, its device's time if it is in it."""
 
 import json
 from collections import Counter

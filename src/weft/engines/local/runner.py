@@ -43,9 +43,18 @@ class Runner:
         self._asked, self._killed = False, False
         self._status: int | None = None
         self._rank: int | None = None
+        self._woken = -1
 
     def listen(self) -> None:
-        """Hear signals from now on; called before the claim, so that none ends the runner unheard."""
+        """Hear signals from now on; called before the claim, so that none ends the runner unheard.
+
+        Python runs a handler when its main thread comes back from a system call. One that comes just before the call,
+        or to another thread, does not end it: so each also leaves a byte in a pipe, on which the main thread waits.
+        """
+        self._woken, wake = os.pipe()
+        os.set_blocking(wake, False)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, lambda *_: self._ask())
         signal.signal(signal.SIGUSR1, lambda *_: self._end())
         signal.signal(signal.SIGALRM, lambda *_: self._kill())
@@ -121,8 +130,10 @@ class Runner:
     def _wait(self) -> None:
         """Fetch the children one by one; what they have left behind in their groups ends with them."""
         while self._children:
-            pid, how = os.waitpid(-1, 0)
+            pid, how = os.waitpid(-1, os.WNOHANG)
             if pid not in self._children:
+                if pid == 0:
+                    os.read(self._woken, _PIPE_BYTES)
                 continue
             code = os.waitstatus_to_exitcode(how)
             with contextlib.suppress(ProcessLookupError, PermissionError):
