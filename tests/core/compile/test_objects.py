@@ -109,8 +109,8 @@ def _halved(number: int) -> float:
     return number / 2
 
 
-def test_what_is_no_word_is_neither_taken_nor_returned() -> None:
-    with pytest.raises(AssertionError, match="returns float64, which is no word"):
+def test_what_does_not_fit_a_word_is_neither_taken_nor_returned() -> None:
+    with pytest.raises(AssertionError, match="returns float64, which does not fit a word"):
         make(_halved, None, (1,))
     with pytest.raises(AssertionError, match="whole numbers"):
         file_name(_halved, None, (1.5,))
