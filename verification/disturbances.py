@@ -116,8 +116,10 @@ def drawn(seed: int, number: int) -> Draw:
         "damaged-newest": ("bytes", "cut", "manifest"),
         "damaged-only": ("bytes", "cut", "manifest", "gone"),
     }
+    # Where the newest checkpoint is damaged there is an older one; where all are, it is the other kind.
+    stored = 2 if kind == "damaged-newest" else 1
     return Draw(
-        kind, plan, dice.randrange(EVERY + 2, STEPS), dice.randrange(2), dice.choice(places.get(kind, ("",))),
+        kind, plan, dice.randrange(stored * EVERY + 2, STEPS), dice.randrange(2), dice.choice(places.get(kind, ("",))),
         dice.choice((0, 1, 3)) if kind != "flip" else 1, dice.choice((0, 1)), dice.choice(WIDTHS.get(plan, [{}])),
         dice.choice(sorted(OPTIMIZERS) if plan in WHOLE else ("adamw", "bf16")),
         dice.choice(("shrink", "spare")), dice.choice((None, False)), kind in ("kill", "stop") and dice.random() < 0.3,
@@ -240,8 +242,8 @@ def stored(folder: Path, run: str) -> dict[str, str]:
     return {}
 
 
-def damage(folder: Path, draw: Draw) -> None:
-    """Damage the newest checkpoint of the draw's run, or all of them, as the draw says."""
+def damage(folder: Path, draw: Draw) -> bool:
+    """Damage the newest checkpoint of the draw's run, or all of them, as the draw says; return whether none is left."""
     dice = random.Random(str(draw))  # noqa: S311 - the same
     found = [path for path, _ in complete(folder / "runs" / "drawn-1" / "checkpoints")]
     for path in found[:1] if draw.kind == "damaged-newest" else found:
@@ -259,6 +261,8 @@ def damage(folder: Path, draw: Draw) -> None:
             place = dice.randrange(len(content) - 3)
             content[place : place + 3] = bytes(byte ^ 0x5A for byte in content[place : place + 3])
         file.write_bytes(content)
+    # A run may be killed while it stores its second one.
+    return draw.kind == "damaged-only" or len(found[1:]) == 0
 
 
 class Undisturbed:
@@ -297,9 +301,8 @@ def outcome(draw: Draw, undisturbed: Undisturbed) -> tuple[str, str]:
         )
         lost = False
         if draw.kind.startswith("damaged"):
-            damage(folder, draw)
             # What is on local disks serves too, and a run that had not stored anything begins at step 0.
-            lost = draw.kind == "damaged-only"
+            lost = damage(folder, draw)
         if how in ("killed", "refused") or (how == "done" and lost):
             if how == "refused" and not (draw.kind == "full-disk" and "not finished" in said):
                 return "refused without need", said
