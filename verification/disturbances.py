@@ -326,7 +326,8 @@ def _on_two_hosts(draw: Draw, job: JobSpec, folder: Path) -> tuple[str, Any]:
     """Train on two hosts, kill the coordinator when the drawn step is done, and say how it went."""
     # Steps of such a model take milliseconds: one slow rank leaves the time to kill in the midst of them.
     # Too slow a step would pass the limit that it has learned, 3 s at least, and count as a hang.
-    slow = {"kind": "slow", "rank": draw.rank, "step": draw.step, "factor": 15.0 if "pp" in draw.plan else 200.0}
+    factor = 200.0 if draw.plan in REPLICATED and "tp" not in draw.plan and "pp" not in draw.plan else 15.0
+    slow = {"kind": "slow", "rank": draw.rank, "step": draw.step, "factor": factor}
     job = job.model_copy(update={"faults": FaultsSpec.model_validate({"faults": [slow]}).faults})
     with gang(folder, job) as pods:
         until(lambda: pods.steps() >= draw.step or any(pod.poll() is not None for pod in pods.pods.values()))
